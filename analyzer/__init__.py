@@ -1,0 +1,31 @@
+"""Predict, attribute and explain the memory of TensorFlow and Keras training steps.
+
+    >>> import analyzer
+    >>> result = analyzer.trace("keras:MobileNetV2", batch_size=8)
+    >>> result.peak_bytes
+    >>> result.allocations          # a pandas DataFrame, one row a buffer
+    >>> result.to_html("report.html")
+
+Importing this package imports neither TensorFlow nor Keras.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from analyzer.version import __version__
+
+__all__ = ["Diff", "Result", "__version__", "diff", "estimate", "open_trace", "trace"]
+
+if TYPE_CHECKING:
+    from analyzer.report.diff import Diff
+    from analyzer.session import Result, diff, estimate, open_trace, trace
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public functions when they are first used."""
+    if name in ("Diff", "Result", "diff", "estimate", "open_trace", "trace"):
+        from analyzer import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module 'analyzer' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Everything that touches TensorFlow. What leaves it is plain data in a run folder."""

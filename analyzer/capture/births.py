@@ -1,0 +1,184 @@
+"""How the model's variables come to be, without giving them their bytes.
+
+While the block runs, a Keras variable made by an initializer gets a handle with dtype and shape and no
+value; the initializer is traced instead of run, so that what it would have asked the allocator for, and
+in which order, is known. Small variables are made as always: Python may read them (a learning rate, a
+step counter).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+from analyzer.capture import graphs
+from analyzer.graph.ops import ITEM_BYTES
+
+_SMALL_ELEMENTS: Final = 64
+_HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
+"""Ops whose result the initializer's Python code keeps in a local name until it returns."""
+_FREE: Final = frozenset(
+    {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "Placeholder"}
+)
+
+Events = list[tuple[int, int]]
+"""(number of a buffer, its bytes) where it is born, (number, 0) where it dies; the value lives on."""
+
+
+@dataclass
+class Birth:
+    """One variable's making.
+
+    Attributes:
+        variable: The ``tf.Variable``.
+        events: What its initializer asks for; the last buffer alive is the value.
+        traced: Made while the step was being traced, as slots are.
+        sharing: Initializer, dtype and shape in one text: equal ones made by one trace share a buffer
+            at first, because equal constants of a graph are merged.
+    """
+
+    variable: Any
+    events: Events
+    traced: bool
+    sharing: str
+
+
+@dataclass
+class Births:
+    """All births, in order."""
+
+    rows: list[Birth] = field(default_factory=list)
+    _known: dict[str, Events] = field(default_factory=dict)
+
+    def add(self, variable: Any, initializer: Any, shape: Any, dtype: Any, *, traced: bool) -> None:
+        """Note one variable."""
+        size_bytes = _size(shape, dtype)
+        name = f"{_name(initializer)} {dtype} {tuple(shape)}"
+        if name not in self._known:
+            self._known[name] = _events(initializer, shape, dtype, size_bytes)
+        self.rows.append(Birth(variable, self._known[name], traced, name))
+
+
+@contextlib.contextmanager
+def noting_births(*, hollow: bool) -> Iterator[Births]:
+    """Note how Keras variables are made in the block.
+
+    Args:
+        hollow: Give them no bytes; False makes them as always.
+    """
+    from keras.src.backend.tensorflow.core import Variable
+
+    births = Births()
+    old_initialize, old_assign = Variable._initialize_with_initializer, Variable._direct_assign
+    hollows: set[int] = set()
+
+    def initialize(self: Any, initializer: Any) -> None:
+        traced = not tf.executing_eagerly()
+        count = 1
+        for axis in self._shape:
+            count *= axis
+        is_hollow = hollow and count > _SMALL_ELEMENTS
+        with tf.init_scope():
+            if is_hollow:
+                self._value = _hollow(self)
+                hollows.add(id(self))
+            else:
+                old_initialize(self, initializer)
+            births.add(self._value, initializer, self._shape, self._dtype, traced=traced)
+
+    def assign(self: Any, value: Any) -> None:
+        if id(self) in hollows and tf.executing_eagerly():
+            return  # a saved model's weights: their values say nothing of memory
+        old_assign(self, value)
+
+    Variable._initialize_with_initializer = initialize
+    Variable._direct_assign = assign
+    try:
+        yield births
+    finally:
+        Variable._initialize_with_initializer = old_initialize
+        Variable._direct_assign = old_assign
+
+
+def _hollow(variable: Any) -> Any:
+    return UninitializedVariable(
+        trainable=variable.trainable,
+        name=variable.name,
+        shape=variable._shape,
+        dtype=variable._dtype,
+    )
+
+
+def _name(initializer: Any) -> str:
+    config: Any = {}
+    with contextlib.suppress(Exception):
+        config = initializer.get_config()
+    if isinstance(config, dict):
+        config = {key: value for key, value in config.items() if key != "seed"}
+    return f"{type(initializer).__name__} {getattr(initializer, '__name__', '')} {config}"
+
+
+def _size(shape: Any, dtype: Any) -> int:
+    size_bytes = ITEM_BYTES.get(tf.as_dtype(dtype).name, 0)
+    for axis in shape:
+        size_bytes *= axis
+    return size_bytes
+
+
+def _events(initializer: Any, shape: Any, dtype: Any, size_bytes: int) -> Events:
+    """Return what calling the initializer asks for, op by op; only the value where it cannot tell."""
+    plain: Events = [(0, size_bytes)]
+    graph = tf.Graph()
+    try:
+        with graph.as_default():
+            value = tf.convert_to_tensor(initializer(shape, dtype=dtype))
+    except Exception:
+        return plain
+    return _eager_events(graph, value) or plain
+
+
+def _eager_events(graph: Any, value: Any) -> Events:
+    ops = graph.get_operations()
+    root = _root(value)
+    last_use: dict[str, int] = {}
+    for position, op in enumerate(ops):
+        for tensor in op.inputs:
+            last_use[_root(tensor).name] = position
+    events: Events = []
+    numbers: dict[str, int] = {}
+    held: list[str] = []
+    for position, op in enumerate(ops):
+        if op.type in _FREE:
+            continue
+        for tensor in op.outputs:
+            size_bytes = graphs.spec_of(tensor).size_bytes
+            if size_bytes:
+                numbers[tensor.name] = len(numbers)
+                events.append((numbers[tensor.name], size_bytes))
+        for tensor in op.inputs:
+            name = _root(tensor).name
+            if name not in numbers or last_use[name] != position or name == root.name:
+                continue
+            if _root(tensor).op.type.startswith(_HELD):
+                held.append(name)
+            elif (numbers[name], 0) not in events:
+                events.append((numbers[name], 0))
+    ended = {number for number, size in events if not size}
+    left = [*held, *(name for name in numbers if name not in held)]
+    events += [
+        (numbers[name], 0) for name in left if numbers[name] not in ended and name != root.name
+    ]
+    return events if root.name in numbers else []
+
+
+def _root(tensor: Any) -> Any:
+    """Return the tensor whose buffer ``tensor`` shows."""
+    reshaping: Callable[[Any], bool] = lambda op: op.type in _FREE and len(op.inputs) > 0  # noqa: E731
+    while reshaping(tensor.op):
+        tensor = tensor.op.inputs[0]
+    return tensor

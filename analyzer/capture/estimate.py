@@ -1,0 +1,122 @@
+"""Everything that an estimate needs of a step, with nothing of it run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.births import Birth, noting_births
+from analyzer.capture.instrument import taking_notes
+from analyzer.capture.program import Program
+from analyzer.capture.runtime import Captured, Capturing, captured, concrete_function
+from analyzer.capture.static import static_step
+from analyzer.capture.variables import VariableNotes, raw_variable
+from analyzer.errors import InputError, TargetError
+
+
+def note_step(make: Callable[[], Program], report: Callable[[str, float], None]) -> Captured:
+    """Make the step, trace it, and return the graph that would run.
+
+    The model's variables get no bytes. Where the user's code needs their values (it calls the model to
+    build it), the model is made again with them.
+
+    Args:
+        make: Returns the step; called a second time where it needs the variables' values.
+        report: Called with the stage and the share done.
+
+    Raises:
+        TargetError: the step cannot be made or traced, or runs eagerly or through XLA.
+    """
+    try:
+        return _note(make, report, hollow=True)
+    except (TargetError, tf.errors.OpError) as error:
+        if not _needs_values(error):
+            raise
+    keras.utils.clear_session()
+    found = _note(make, report, hollow=False)
+    found.run["notes"].append("The model's code reads its weights: they were made in full.")
+    return found
+
+
+def note_live_step(make: Callable[[], Program]) -> Captured:
+    """Do the same for a step that lives in this process, with its variables as they are."""
+    return _note(make, lambda stage, share: None, hollow=False)
+
+
+def _needs_values(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, tf.errors.OpError) or "reading resource variable" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _note(
+    make: Callable[[], Program], report: Callable[[str, float], None], *, hollow: bool
+) -> Captured:
+    with taking_notes() as notes, noting_births(hollow=hollow) as births:
+        report("building the model", 0.05)
+        program = make()
+        _refuse(program)
+        report("tracing the step", 0.2)
+        variables = VariableNotes(program)
+        variables.refresh()
+        function = concrete_function(program)
+        variables.function = function
+        report("optimising the graph", 0.5)
+        step = static_step(function)
+        report("reading the graph", 0.9)
+        found = captured(
+            Capturing(
+                program=program,
+                notes=notes,
+                variables=variables,
+                function=function,
+                inputs=[None] * len(program.args),
+            ),
+            ops=list(step.ops),
+        )
+    found.run.update(
+        kind="static",
+        births=_rows(births.rows, variables.raw),
+        threads={"intra_op": _threads(), "inter_op": 1},
+    )
+    return found
+
+
+def _refuse(program: Program) -> None:
+    if program.function is None:
+        raise TargetError(
+            "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
+            "predict from.",
+            hint="Make it a tf.function, or measure it: analyze trace.",
+        )
+    if program.config.jit:
+        raise InputError(
+            "The step is compiled with XLA, whose plan is not predicted yet.",
+            hint="Estimate it op by op with --no-jit, or measure it: analyze trace.",
+        )
+
+
+def _rows(births: list[Birth], variables: list[Any]) -> list[dict[str, Any]]:
+    """Return one plain row a birth; ``variable`` is an index into the note's variables."""
+    numbers = {id(variable): number for number, variable in enumerate(variables)}
+    return [
+        {
+            "variable": numbers.get(id(raw_variable(birth.variable))),
+            "traced": birth.traced,
+            "sharing": birth.sharing,
+            "events": [list(event) for event in birth.events],
+        }
+        for birth in births
+    ]
+
+
+def _threads() -> int:
+    """Return how many threads a kernel of this device may use."""
+    chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
+    return chosen or len(os.sched_getaffinity(0))

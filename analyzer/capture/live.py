@@ -1,0 +1,130 @@
+"""Capture a live model or step from the user's own Python process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyzer.capture.launch import capture, check_free, default_out, publish, staging_folder
+from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.errors import TargetError
+
+if TYPE_CHECKING:
+    from analyzer.capture.runtime import Captured
+
+
+def capture_live(
+    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+) -> Path:
+    """Run ``target``'s step and return the run folder.
+
+    In this process where its allocator already writes memory events (a GPU, or
+    ``TF_CPU_ALLOCATOR_USE_BFC=1`` from the start), because then the user's own step, weights and
+    inputs are measured. Otherwise TensorFlow would have to be imported anew: a Keras model is
+    saved, without its values, and captured in a child process; a step that lives only in this
+    process cannot be.
+
+    Raises:
+        TargetError: the step lives only in this process, and this process cannot trace it.
+    """
+    spec = _live_spec(target)
+    name = spec.text
+    out = out or default_out(spec)
+    check_free(out, force=force)
+    if _can_trace_here():
+        return _capture_here(target, spec, options, out)
+    if hasattr(target, "get_config") and hasattr(target, "layers"):
+        with _saved(target) as path:
+            file = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
+            chosen = replace(options, jit=_jit_of(target) if options.jit is None else options.jit)
+            return capture(file, chosen, out, force=force, progress=lambda stage, share: None)
+    raise TargetError(
+        "TensorFlow runs in this process on an allocator that writes no memory events.",
+        hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or name the step "
+        "instead: analyzer.trace('file.py:make_step').",
+    )
+
+
+def note_live(
+    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+) -> Path:
+    """Note the graph of a live model's or function's step, in this process; nothing of it runs.
+
+    Raises:
+        TargetError: the step cannot be made or traced.
+    """
+    from analyzer.capture.estimate import note_live_step
+    from analyzer.capture.resolve import program_for
+
+    spec = _live_spec(target)
+    out = out or default_out(spec)
+    check_free(out, force=force)
+    with staging_folder(out) as staging:
+        captured = note_live_step(lambda: program_for(target, spec.text, options))
+        _write(captured, spec, staging, out)
+    return out
+
+
+def _live_spec(target: Any) -> TargetSpec:
+    name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or "step")
+    return TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
+
+
+def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path) -> None:
+    from analyzer.capture.worker import write_run
+
+    captured.run["target"] = {"text": spec.text, "kind": "live", "name": spec.name}
+    captured.run["from_process_start"] = False
+    write_run(staging, captured)
+    publish(staging, out)
+
+
+def _can_trace_here() -> bool:
+    wanted = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
+    if "tensorflow" not in sys.modules:
+        os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+        return True
+    import tensorflow as tf
+
+    return wanted or bool(tf.config.list_physical_devices("GPU"))
+
+
+def _capture_here(target: Any, spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
+    from analyzer.capture.resolve import program_for
+    from analyzer.capture.runtime import profiling, run_steps
+
+    with staging_folder(out) as staging:
+        with profiling(staging):
+            captured = run_steps(
+                lambda: program_for(target, spec.text, options),
+                options.steps,
+                lambda stage, share: None,
+                own_process=False,
+            )
+        _write(captured, spec, staging, out)
+    return out
+
+
+def _jit_of(model: Any) -> bool | None:
+    return bool(model.jit_compile) if getattr(model, "compiled", False) else None
+
+
+@contextlib.contextmanager
+def _saved(model: Any) -> Iterator[Path]:
+    """Save the model beside nothing of the user's: a temporary folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
+        path = Path(folder) / "model.keras"
+        try:
+            model.save(path)
+        except Exception as error:
+            raise TargetError(
+                f"The model {model.name!r} cannot be saved to be captured: {error}",
+                hint="Name its code instead: analyzer.trace('file.py:build').",
+            ) from error
+        yield path

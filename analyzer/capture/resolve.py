@@ -1,0 +1,311 @@
+"""Load what a target names and make it a step that can be called."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.frames import describe_user_error
+from analyzer.capture.keras_step import program_for_model
+from analyzer.capture.program import Program
+from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.capture.synthesize import fill_axes, tensor_for
+from analyzer.errors import TargetError
+from analyzer.model import StepConfig
+
+
+def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
+    """Return the step that ``spec`` names.
+
+    Raises:
+        TargetError: it cannot be found, built or called; the message names the user's own line.
+    """
+    if options.dtype_policy:
+        try:
+            keras.config.set_dtype_policy(options.dtype_policy)
+        except ValueError:
+            raise TargetError(
+                f"Keras has no dtype policy {options.dtype_policy!r}.",
+                hint="Try float32, mixed_float16 or mixed_bfloat16.",
+            ) from None
+    load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
+        TargetKind.APPLICATION: _application,
+        TargetKind.FILE: _from_file,
+        TargetKind.MODULE: _from_module,
+        TargetKind.KERAS_FILE: _keras_file,
+        TargetKind.SAVED_MODEL: _saved_model,
+    }
+    return program_for(load[spec.kind](spec, options), spec.text, options)
+
+
+def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool = False) -> Program:
+    """Return the step of a model, a ``tf.function``, ``(function, args)`` or a maker of one.
+
+    Raises:
+        TargetError: it is none of these.
+    """
+    if isinstance(thing, Program):
+        return thing
+    if isinstance(thing, keras.Model):
+        return program_for_model(thing, options)
+    if isinstance(thing, keras.Layer):
+        raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
+    if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
+        args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
+        return _program_for_function(thing[0], tuple(args), text, options)
+    if _is_tf_function(thing):
+        return _program_for_function(thing, _args_of(thing, text, options), text, options)
+    if isinstance(thing, type) and issubclass(thing, keras.Model):
+        return program_for_model(_run_user_code(thing, text), options)
+    if callable(thing) and not called:
+        return program_for(_run_user_code(thing, text), text, options, called=True)
+    raise TargetError(
+        f"{text} is a {type(thing).__name__}, not a model or a step.",
+        hint="Expected a Keras model, a function that returns one, a tf.function, or a function "
+        "that returns (tf_function, args).",
+    )
+
+
+def _is_tf_function(thing: Any) -> bool:
+    return hasattr(thing, "get_concrete_function") and callable(thing)
+
+
+def _run_user_code(make: Callable[[], Any], text: str) -> Any:
+    try:
+        return make()
+    except TargetError:
+        raise
+    except Exception as error:
+        raise TargetError(f"{text} failed: {describe_user_error(error)}") from error
+
+
+def _application(spec: TargetSpec, options: CaptureOptions) -> Any:
+    make = getattr(keras.applications, spec.attribute, None)
+    if not callable(make):
+        names = [n for n in dir(keras.applications) if n[:1].isupper()]
+        close = difflib.get_close_matches(spec.attribute, names, n=3, cutoff=0.4)
+        raise TargetError(
+            f"keras.applications has no {spec.attribute!r}.",
+            hint=f"Did you mean {' or '.join(close)}?" if close else f"It has {', '.join(names)}.",
+        )
+    shape = options.shapes.get("")
+    extra = {"input_shape": shape} if shape else {}
+    try:
+        return make(weights=None, **extra)
+    except ValueError as error:
+        raise TargetError(f"{spec.text} cannot be built: {describe_user_error(error)}") from error
+
+
+def _from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
+    path = Path(spec.path).resolve()
+    # As `python file.py` would: modules beside the file can be imported.
+    sys.path.insert(0, str(path.parent))
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    if module_spec is None or module_spec.loader is None:
+        raise TargetError(f"{spec.path} cannot be imported.", hint="Is it a Python file?")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[path.stem] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
+    except Exception as error:
+        raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
+    return _attribute(module, spec)
+
+
+def _from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(spec.path)
+    except ModuleNotFoundError as error:
+        if error.name and (spec.path == error.name or spec.path.startswith(f"{error.name}.")):
+            raise TargetError(
+                f"There is no module {spec.path}.",
+                hint="Run from the folder that holds it, or give file.py:name.",
+            ) from None
+        raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
+    except SystemExit as error:
+        raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
+    except Exception as error:
+        raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
+    return _attribute(module, spec)
+
+
+def _attribute(module: Any, spec: TargetSpec) -> Any:
+    thing = module
+    for part in spec.attribute.split("."):
+        if not hasattr(thing, part):
+            names = [name for name in dir(module) if not name.startswith("_")]
+            close = difflib.get_close_matches(part, names, n=3, cutoff=0.4)
+            own = [
+                name
+                for name in names
+                if getattr(getattr(module, name), "__module__", None) == module.__name__
+            ]
+            hint = f"Did you mean {' or '.join(close)}?" if close else ""
+            if not hint and own:
+                hint = f"It defines {', '.join(own[:8])}."
+            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
+        thing = getattr(thing, part)
+    return thing
+
+
+def _keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
+    try:
+        return keras.saving.load_model(spec.path)
+    except Exception as error:
+        # Keras writes losses and metrics into an .h5 that it cannot always read again.
+        with contextlib.suppress(Exception):
+            program = program_for(
+                keras.saving.load_model(spec.path, compile=False), spec.text, options
+            )
+            program.notes.append(
+                "The optimizer and loss saved with the model cannot be loaded; "
+                "--optimizer and --loss decide."
+            )
+            return program
+        raise TargetError(
+            f"{spec.path} cannot be loaded: {describe_user_error(error)}",
+            hint="A model with custom objects needs its code: give file.py:name instead.",
+        ) from error
+
+
+def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
+    if options.mode == "train":
+        raise TargetError(
+            f"{spec.path} is a SavedModel, which holds no training step.",
+            hint="Use --mode infer, or give the model's code as file.py:name.",
+        )
+    try:
+        loaded = tf.saved_model.load(spec.path)
+    except Exception as error:
+        raise TargetError(f"{spec.path} cannot be loaded: {describe_user_error(error)}") from error
+    signatures = getattr(loaded, "signatures", {})
+    name = "serving_default" if "serving_default" in signatures else next(iter(signatures), None)
+    if name is None:
+        raise TargetError(f"{spec.path} has no signature to call.", hint="Save it with one.")
+    function = signatures[name]
+    specs = function.structured_input_signature[1]
+    tensors = {
+        key: tensor_for(
+            fill_axes(key, _axes(tensor_spec), options, only=len(specs) == 1), tensor_spec.dtype
+        )
+        for key, tensor_spec in specs.items()
+    }
+    first = next(iter(tensors.values()), None)
+    # The loaded object owns the variables: it must live as long as the call does.
+    call = _keep_alive(lambda: function(**tensors), loaded)
+    return Program(
+        call=call,
+        args=tuple(tensors.values()),
+        function=function,
+        notes=[f"The signature {name!r} is run."],
+        config=StepConfig(
+            mode="infer",
+            jit=False,
+            batch_size=int(first.shape[0]) if first is not None and first.shape.rank else None,
+        ),
+    )
+
+
+def _keep_alive(call: Callable[[], Any], owner: Any) -> Callable[[], Any]:
+    def kept() -> Any:
+        kept.owner = owner  # type: ignore[attr-defined]
+        return call()
+
+    return kept
+
+
+def _axes(spec: Any) -> tuple[int | None, ...] | None:
+    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+
+
+def _args_of(function: Any, text: str, options: CaptureOptions) -> tuple[Any, ...]:
+    """Return arguments for a ``tf.function`` from its input signature."""
+    signature = getattr(function, "input_signature", None)
+    if signature is None and hasattr(function, "structured_input_signature"):
+        signature = function.structured_input_signature[0]
+    if signature is None:
+        if _takes_nothing(function):
+            return ()
+        raise TargetError(
+            f"{text} is a tf.function without an input signature.",
+            hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
+        )
+    flat = tf.nest.flatten(signature)
+    tensors = []
+    for index, spec in enumerate(flat):
+        if not isinstance(spec, tf.TensorSpec):
+            raise TargetError(
+                f"{text} takes a {type(spec).__name__}, which cannot be made up.",
+                hint="Return (tf_function, args) with real arguments.",
+            )
+        name = spec.name or f"arg{index}"
+        shape = fill_axes(name, _axes(spec), options, only=len(flat) == 1)
+        tensors.append(tensor_for(shape, spec.dtype))
+    return tuple(tf.nest.pack_sequence_as(signature, tensors))
+
+
+def _takes_nothing(function: Any) -> bool:
+    python_function = getattr(function, "python_function", None)
+    code = getattr(python_function, "__code__", None)
+    return bool(code is not None and code.co_argcount == 0)
+
+
+def _program_for_function(
+    function: Any, args: tuple[Any, ...], text: str, options: CaptureOptions
+) -> Program:
+    """Return the program of a custom step; it may carry its model and optimizer as attributes."""
+    if options.jit is not None and _is_tf_function(function):
+        compiled = bool(getattr(function, "_jit_compile", False))
+        if compiled != options.jit:
+            python_function = getattr(function, "python_function", None)
+            if python_function is None:
+                raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
+            attributes = dict(getattr(function, "__dict__", {}))
+            function = tf.function(python_function, jit_compile=options.jit)
+            for name in ("model", "optimizer"):
+                if name in attributes:
+                    setattr(function, name, attributes[name])
+    tensors = [leaf for leaf in tf.nest.flatten(args) if tf.is_tensor(leaf)]
+    first = next((tensor for tensor in tensors if tensor.shape.rank), None)
+    models = _owned(function, "model", "models")
+    optimizers = _owned(function, "optimizer", "optimizers")
+    for model in models:
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and all(optimizer is not known for known in optimizers):
+            optimizers.append(optimizer)
+    return Program(
+        call=lambda: function(*args),
+        args=tuple(tensors),
+        function=function if _is_tf_function(function) else None,
+        traced_args=args,
+        models=models,
+        optimizers=optimizers,
+        config=StepConfig(
+            mode=options.mode or "train",
+            jit=bool(getattr(function, "_jit_compile", False)),
+            batch_size=int(first.shape[0]) if first is not None else None,
+            optimizer=type(optimizers[0]).__name__ if optimizers else "",
+            dtype_policy=keras.config.dtype_policy().name,
+        ),
+    )
+
+
+def _owned(function: Any, *names: str) -> list[Any]:
+    owned: list[Any] = []
+    for name in names:
+        value = getattr(function, name, None)
+        if value is not None:
+            owned.extend(value if isinstance(value, list | tuple) else [value])
+    return owned

@@ -1,0 +1,354 @@
+"""Run a step several times under the profiler and note what the trace alone does not say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from analyzer.capture import graphs
+from analyzer.capture.addresses import address_of
+from analyzer.capture.frames import describe_user_error, line_of_user, plain_message
+from analyzer.capture.instrument import Notes, taking_notes
+from analyzer.capture.program import Program
+from analyzer.capture.variables import VariableNotes
+from analyzer.errors import ExitCode, TargetError
+from analyzer.graph.ops import Op
+from analyzer.graph.phases import TracedGraph
+from analyzer.model import StepConfig
+from analyzer.parse.xplane import MARKER_PREFIX
+from analyzer.version import __version__
+
+RUN_FORMAT: Final = "tf-memory-analyzer-run"
+_STEP_NAME: Final = "train"  # what Keras' own TensorBoard callback calls its steps
+# What changes how TensorFlow allocates; other variables are none of a report's business.
+_ENVIRONMENT: Final = (
+    "TF_CPU_",
+    "TF_CUDNN_",
+    "TF_CUBLAS_",
+    "TF_CUDA_",
+    "TF_DETERMINISTIC_",
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_",
+    "TF_NUM_",
+    "TF_USE_CUBLASLT",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+@dataclass
+class Captured:
+    """What a capture leaves behind, as plain data.
+
+    Attributes:
+        run: The note to be saved as ``run.json``.
+        ops: The ops that ran, empty for an eager step.
+        traced: The graph as it was traced, before TensorFlow optimised it.
+    """
+
+    run: dict[str, Any] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    traced: list[TracedGraph] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Capturing:
+    """A capture under way.
+
+    Attributes:
+        program: The step.
+        notes: What was seen while it was traced.
+        variables: Its variables.
+        inputs: Address of each tensor that it is fed, None where unknown.
+        function: Its concrete function, None where it runs eagerly.
+        done: Steps run.
+        error: How it failed; None where it did not.
+    """
+
+    program: Program
+    notes: Notes
+    variables: VariableNotes
+    inputs: list[int | None]
+    function: Any = None
+    done: int = 0
+    error: dict[str, Any] | None = None
+
+
+@contextlib.contextmanager
+def profiling(logdir: Path) -> Iterator[None]:
+    """Trace the block into ``logdir``; the trace is written however the block ends."""
+    tf.profiler.experimental.start(str(logdir))
+    try:
+        yield
+    finally:
+        tf.profiler.experimental.stop()
+
+
+def run_steps(
+    make: Callable[[], Program],
+    steps: int,
+    report: Callable[[str, float], None],
+    *,
+    own_process: bool = True,
+) -> Captured:
+    """Make the step and run it ``steps`` times; call inside :func:`profiling`.
+
+    An error of the step itself ends the run and is noted, not raised: the trace up to there is
+    what the user came for. An error of making the step is raised.
+
+    Args:
+        make: Returns the step; its allocations belong to the trace.
+        steps: How often to run it.
+        report: Called with the stage and the share done.
+        own_process: The process was started for this; else the user's variables keep their place,
+            and get their values back.
+    """
+    with taking_notes() as notes:
+        report("building the model", 0.0)
+        try:
+            program = make()
+        except (TargetError, tf.errors.ResourceExhaustedError) as failure:
+            cause = failure.__cause__ if isinstance(failure, TargetError) else failure
+            if not isinstance(cause, tf.errors.ResourceExhaustedError):
+                raise
+            # The weights or the inputs alone do not fit: that, too, is what the user came to see.
+            return _without_program(cause)
+        notes.eager = program.function is None
+        state = Capturing(
+            program=program,
+            notes=notes,
+            variables=VariableNotes(program),
+            inputs=[address_of(tensor) for tensor in program.args],
+        )
+        partitions: list[Any] = []
+        try:
+            _run(state, partitions, steps, report, own_process=own_process)
+        except TargetError:
+            raise
+        except (KeyboardInterrupt, Exception) as failure:
+            state.error = _error_of(failure)
+    report("reading the graph", 0.92)
+    return captured(state, partitions)
+
+
+def _run(
+    state: Capturing,
+    partitions: list[Any],
+    steps: int,
+    report: Callable[[str, float], None],
+    *,
+    own_process: bool,
+) -> None:
+    """Trace the step and run it, keeping in ``state`` how far it came."""
+    report("tracing the step", 0.1)
+    state.function = state.variables.function = concrete_function(state.program)
+    values = None
+    if own_process:
+        state.variables.rehome_small()
+    else:
+        values = state.variables.values()
+    try:
+        _snapshot(state.variables, 0)
+        for index in range(steps):
+            report(f"running step {index + 1} of {steps}", 0.3 + 0.6 * index / steps)
+            wanted = index == 0 and state.function is not None
+            with _keeping_graphs(partitions, wanted=wanted):
+                with tf.profiler.experimental.Trace(_STEP_NAME, step_num=index, _r=1):
+                    # Kept until the next step returns, as a training loop keeps its logs.
+                    outputs = state.program.call()
+                    _wait_for(outputs)
+            state.done += 1
+            _snapshot(state.variables, index + 1)
+    finally:
+        if values is not None:
+            state.variables.restore(values)
+
+
+def _error_of(failure: BaseException) -> dict[str, Any]:
+    """Return how a step failed, for the note."""
+    if isinstance(failure, KeyboardInterrupt):
+        return _error("Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED)
+    if isinstance(failure, tf.errors.ResourceExhaustedError):
+        return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
+    error = _error(type(failure).__name__, str(failure), ExitCode.BAD_INPUT)
+    error["where"] = line_of_user(failure)
+    return error
+
+
+def _without_program(failure: BaseException) -> Captured:
+    """Return what is known where memory ran out before there was a step."""
+    program = Program(call=lambda: None, args=(), config=StepConfig())
+    error = _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
+    error["where"] = line_of_user(failure)
+    return captured(
+        Capturing(
+            program=program, notes=Notes(), variables=VariableNotes(program), inputs=[], error=error
+        )
+    )
+
+
+def concrete_function(program: Program) -> Any:
+    """Return the step's concrete function, traced now; None for an eager step."""
+    if program.function is None:
+        return None
+    if hasattr(program.function, "captured_inputs"):  # already concrete (a SavedModel's)
+        return program.function
+    try:
+        return program.function.get_concrete_function(*program.traced_args)
+    except tf.errors.ResourceExhaustedError:
+        raise  # variables are made while the step is traced
+    except Exception as error:
+        raise TargetError(f"The step cannot be traced: {describe_user_error(error)}") from error
+
+
+def _wait_for(outputs: Any) -> None:
+    """Wait until a GPU is done, so that the step's marker spans its work."""
+    if tf.config.list_logical_devices("GPU"):
+        tf.test.experimental.sync_devices()
+
+
+def _snapshot(variables: VariableNotes, index: int) -> None:
+    with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=index):
+        variables.snapshot()
+
+
+@contextlib.contextmanager
+def _keeping_graphs(partitions: list[Any], *, wanted: bool) -> Iterator[None]:
+    """Keep the graphs that the executor runs in the block, as TensorFlow optimised them."""
+    if not wanted:
+        yield
+        return
+    context.enable_run_metadata()
+    try:
+        yield
+    finally:
+        metadata = context.export_run_metadata()
+        context.disable_run_metadata()
+        if metadata is not None:
+            for function in metadata.function_graphs:
+                partitions.extend(function.partition_graphs)
+
+
+def _error(kind: str, message: str, code: ExitCode) -> dict[str, Any]:
+    return {"type": kind, "message": plain_message(message), "exit_code": int(code)}
+
+
+def captured(
+    capturing: Capturing, partitions: Sequence[Any] = (), *, ops: list[Op] | None = None
+) -> Captured:
+    """Return what was found as plain data.
+
+    Args:
+        capturing: What was found.
+        partitions: The graphs that the executor ran.
+        ops: The ops that it would run, where nothing ran.
+    """
+    program, notes, variables = capturing.program, capturing.notes, capturing.variables
+    function, inputs = capturing.function, capturing.inputs
+    traced_graphs: list[TracedGraph] = []
+    graph_kind = "executed" if ops is not None else ""
+    if function is not None:
+        traced_graphs = graphs.traced_graphs(function.graph)
+    if function is not None and ops is None:
+        sources = graphs.sources_of(function.graph)
+        if program.config.jit or not partitions:
+            ops = graphs.traced_ops(function.graph, sources)
+            graph_kind = "traced"
+        else:
+            ops = graphs.executed_ops(partitions, graphs.traced_outputs(function.graph), sources)
+            graph_kind = "executed"
+    names = _argument_names(function, len(program.args))
+    variables.refresh()
+    run = {
+        "format": RUN_FORMAT,
+        "schema_version": 1,
+        "step": {
+            "mode": program.config.mode,
+            "jit": program.config.jit,
+            "batch_size": program.config.batch_size,
+            "optimizer": program.config.optimizer
+            or (type(program.optimizers[0]).__name__ if program.optimizers else ""),
+            "dtype_policy": program.config.dtype_policy,
+            "eager": function is None,
+        },
+        "device": _device(),
+        "steps_done": capturing.done,
+        "notes": program.notes,
+        "variables": variables.rows(),
+        "snapshots": variables.snapshots,
+        "inputs": [
+            {
+                "name": names[index],
+                "dtype": tensor.dtype.name,
+                "shape": tensor.shape.as_list(),
+                "address": inputs[index],
+            }
+            for index, tensor in enumerate(program.args)
+        ],
+        **_gradient_names(notes, function),
+        "eager_gradients": {str(mark): found for mark, found in notes.eager_gradients.items()},
+        "scopes": {scope: list(owner) for scope, owner in notes.scopes.items()},
+        "graph_kind": graph_kind,
+        "function": _text(getattr(function, "name", "")),
+        "error": capturing.error,
+        "versions": versions(),
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(_ENVIRONMENT)
+        },
+    }
+    return Captured(run, ops or [], traced_graphs)
+
+
+def _gradient_names(notes: Notes, function: Any) -> dict[str, list[str]]:
+    """Return the gradients of the step's own graph and those of functions nested in it."""
+    top = id(function.graph) if function is not None else 0
+    return {
+        "gradients": sorted(name for graph, name in notes.gradients if graph == top),
+        "nested_gradients": sorted({name for graph, name in notes.gradients if graph != top}),
+    }
+
+
+def _text(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name or "")
+
+
+def _argument_names(function: Any, count: int) -> list[str]:
+    names = [f"input {index}" for index in range(count)]
+    if function is not None:
+        given = len(function.inputs) - len(function.captured_inputs)
+        for index, tensor in enumerate(function.inputs[: min(count, given)]):
+            names[index] = tensor.name.split(":")[0]
+    return names
+
+
+def _device() -> dict[str, Any]:
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return {"kind": "cpu", "name": platform.processor() or platform.machine()}
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    return {"kind": "gpu", "name": str(details.get("device_name", gpus[0].name))}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a bug report needs."""
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "python": platform.python_version(),
+        "analyzer": __version__,
+    }

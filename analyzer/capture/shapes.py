@@ -1,0 +1,168 @@
+"""Shapes of a graph that the executor runs.
+
+The executed graph has lost its shapes, and some of its fused oneDNN kernels have shape functions that
+are wrong or missing. So a copy of it is imported in which each of them is the plain op that it stands
+for, each argument states its own shape, and each loop is cut open: a loop keeps the shapes that enter
+it, which is what ``tf.while_loop`` requires of it. Nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
+
+from analyzer.capture.graphs import spec_of
+from analyzer.graph.ops import TensorSpec
+
+Shape = tuple[int, ...] | None
+
+_ARGUMENTS: Final = ("_Arg", "_DeviceArg")
+_RESULTS: Final = ("_Retval", "_DeviceRetval")
+_LOOP: Final = ("Enter", "Exit", "NextIteration")
+_PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
+_BIAS_SUFFIX: Final = "WithBias"
+
+
+def infer_outputs(
+    graph_def: Any, arguments: Mapping[int, Shape]
+) -> dict[str, tuple[TensorSpec, ...]]:
+    """Return the output specs of every node of an executed graph.
+
+    Args:
+        graph_def: A partition graph.
+        arguments: Shapes of the arguments by index, where they are known.
+    """
+    copy, biases, workspaces = _importable(graph_def, arguments)
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(copy, name="")
+    outputs: dict[str, tuple[TensorSpec, ...]] = {}
+    for node in graph_def.node:
+        specs = [_spec(tensor) for tensor in graph.get_operation_by_name(node.name).outputs]
+        if node.name in biases:
+            specs.append(_spec(graph.get_tensor_by_name(f"{biases[node.name]}:0")))
+        if node.name in workspaces and len(specs) == 1:
+            specs.append(TensorSpec("uint8", specs[0].shape))
+        if node.op == "Merge" and len(specs) == 1:
+            specs.append(TensorSpec("int32", ()))
+        outputs[node.name] = () if node.op in _RESULTS else tuple(specs)
+    return outputs
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    spec = spec_of(tensor)
+    return TensorSpec(spec.dtype.removesuffix("_ref"), spec.shape)
+
+
+def _importable(
+    graph_def: Any, arguments: Mapping[int, Shape]
+) -> tuple[Any, dict[str, str], set[str]]:
+    """Return a copy that every TensorFlow can import, and what had to be cut from it.
+
+    The second value names, for each filter gradient with a fused bias, the node that has the bias'
+    shape; the third the poolings whose second output is oneDNN's workspace: the index of each
+    maximum, a byte each.
+    """
+    copy = graph_pb2.GraphDef()
+    copy.versions.CopyFrom(graph_def.versions)
+    copy.library.CopyFrom(graph_def.library)
+    types = {node.name: node.op for node in graph_def.node}
+    biases: dict[str, str] = {}
+    workspaces: set[str] = set()
+    for node in graph_def.node:
+        twin = copy.node.add()
+        twin.CopyFrom(node)
+        twin.device = ""
+        for key in [key for key in twin.attr if key.startswith("_")]:
+            del twin.attr[key]
+        if node.op in _ARGUMENTS:
+            _state_argument(twin, node, arguments)
+        elif node.op in _RESULTS or node.op in _LOOP:
+            _as_identity(twin, node)
+        elif node.op == "Merge" and any(
+            types.get(_node_of(name)) == "NextIteration" for name in node.input
+        ):
+            entering = [n for n in node.input if types.get(_node_of(n)) != "NextIteration"]
+            _as_identity(twin, node)
+            del twin.input[:]
+            twin.input.extend(entering)
+        elif node.op.startswith("_Mkl"):
+            if node.op.endswith(_BIAS_SUFFIX) and "BackpropFilter" in node.op:
+                biases[node.name] = _add_bias(copy, node)
+            _as_plain(twin, node.op)
+            if "MaxPool" in node.op and "Grad" not in node.op:
+                workspaces.add(node.name)
+    redirected = {f"{name}:1": bias for name, bias in biases.items()}
+    for twin in copy.node:
+        for index, name in enumerate(twin.input):
+            if name in redirected:
+                twin.input[index] = redirected[name]
+    return copy, biases, workspaces
+
+
+def _state_argument(twin: Any, node: Any, arguments: Mapping[int, Shape]) -> None:
+    handles = node.attr["_handle_dtypes"].list.type
+    twin.attr.clear()
+    if handles:
+        twin.op = "VarHandleOp"
+        twin.attr["dtype"].type = handles[0]
+        twin.attr["shape"].shape.CopyFrom(node.attr["_handle_shapes"].list.shape[0])
+        return
+    shape = arguments.get(int(node.attr["index"].i))
+    twin.op = "Placeholder"
+    twin.attr["dtype"].type = node.attr["T"].type
+    known = None if shape is None else [None if axis < 0 else axis for axis in shape]
+    twin.attr["shape"].shape.CopyFrom(tf.TensorShape(known).as_proto())
+
+
+def _as_identity(twin: Any, node: Any) -> None:
+    dtype = node.attr["T"].type
+    twin.op = "Identity"
+    twin.attr.clear()
+    twin.attr["T"].type = dtype
+
+
+def _as_plain(twin: Any, kind: str) -> None:
+    """Turn a oneDNN node into the op that it stands for, without its extra inputs and attributes."""
+    if kind.endswith(_BIAS_SUFFIX) and "BackpropFilter" in kind:
+        kind = kind.removesuffix(_BIAS_SUFFIX)
+    plain = next((name for name in _plain_names(kind) if op_def_registry.get(name)), None)
+    if plain is None:
+        return
+    twin.op = plain
+    definition = op_def_registry.get(plain)
+    if plain.startswith("MaxPool"):
+        extra = [name for name in twin.input if not name.startswith("^")]
+        for name in extra[len(definition.input_arg) :]:
+            twin.input.remove(name)
+    known = {attr.name for attr in definition.attr}
+    for key in [key for key in twin.attr if key not in known]:
+        del twin.attr[key]
+
+
+def _plain_names(kind: str) -> list[str]:
+    names = []
+    for prefix in _PREFIXES:
+        if kind.startswith(prefix):
+            core = kind.removeprefix(prefix)
+            fused = f"_Fused{core}" if prefix == "_MklFused" else f"_{core}"
+            names += [fused, core, f"{core}V2", f"{core}V3"]
+    return names
+
+
+def _add_bias(copy: Any, node: Any) -> str:
+    bias = copy.node.add()
+    bias.name = f"{node.name}/analyzer_bias"
+    bias.op = "BiasAddGrad"
+    bias.input.append(node.input[2])
+    bias.attr["T"].type = node.attr["T"].type
+    bias.attr["data_format"].CopyFrom(node.attr["data_format"])
+    return str(bias.name)
+
+
+def _node_of(name: str) -> str:
+    return name.removeprefix("^").split(":")[0]

@@ -1,0 +1,173 @@
+"""What the user named and how it is to be run, decided before TensorFlow is imported.
+
+A target is told from its text alone:
+
+    keras:ResNet50                an application of keras.applications, without weights
+    train.py:build, pkg.mod:step  a name in a file or a module
+    model.keras, model.h5         a saved Keras model
+    saved/                        a SavedModel folder
+    logdir/, run/, x.xplane.pb    a trace: opened, not captured
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analyzer.choice import Choice
+from analyzer.errors import TargetError
+from analyzer.parse.logdir import is_trace
+
+_MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_FORMS = (
+    "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+    "folder, a logdir or an .xplane.pb."
+)
+
+
+class TargetKind(Choice):
+    """The kinds of target."""
+
+    APPLICATION = "application"
+    FILE = "file"
+    MODULE = "module"
+    KERAS_FILE = "keras-file"
+    SAVED_MODEL = "saved-model"
+    TRACE = "trace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """A target, told apart but not yet loaded.
+
+    Attributes:
+        text: What the user wrote.
+        kind: Which form it is.
+        path: The file or folder, or the module's dotted name.
+        attribute: The name after the colon; empty where there is none.
+    """
+
+    text: str
+    kind: TargetKind
+    path: str
+    attribute: str = ""
+
+    @property
+    def name(self) -> str:
+        """A short name for folders and headings."""
+        stem = Path(self.path).name.split(".")[0] if self.path else ""
+        return re.sub(r"[^\w.-]+", "_", self.attribute or stem or "model")[:60]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureOptions:
+    """How the step is built and run.
+
+    Attributes:
+        steps: Steps to trace.
+        mode: ``train`` or ``infer``; empty means what the target is made for.
+        batch_size: Sizes of the first axis where a spec leaves it open.
+        shapes: Axes of inputs by name; the key ``""`` stands for the only input.
+        optimizer: Keras optimizer for a model that is not compiled.
+        loss: Keras loss for a model that is not compiled; empty means one that fits its output.
+        jit: Compile with XLA; None means what the model or Keras chooses.
+        dtype_policy: Keras dtype policy to build with; empty means Keras' own.
+        inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
+        device: ``cpu``, ``gpu`` or empty for a GPU where there is one.
+    """
+
+    steps: int = 3
+    mode: str = ""
+    batch_size: int = 32
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    optimizer: str = "adam"
+    loss: str = ""
+    jit: bool | None = None
+    dtype_policy: str = ""
+    inter_op_threads: int | None = None
+    device: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values that :meth:`from_json` takes back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> CaptureOptions:
+        """Return the options that :meth:`to_json` wrote."""
+        shapes = {name: tuple(shape) for name, shape in values.get("shapes", {}).items()}
+        return cls(**{**values, "shapes": shapes})
+
+
+def parse_target(text: str) -> TargetSpec:
+    """Tell which form of target ``text`` is.
+
+    Raises:
+        TargetError: it is none, or the file that it names does not exist.
+    """
+    if text.startswith("keras:"):
+        name = text.removeprefix("keras:")
+        if not name.isidentifier():
+            raise TargetError(f"{text!r} names no application.", hint="Write it as keras:ResNet50.")
+        return TargetSpec(text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name)
+    path = Path(text)
+    if text and path.exists():
+        return _existing(text, path)
+    base, colon, attribute = text.rpartition(":")
+    if colon and base.endswith(".py"):
+        if not Path(base).is_file():
+            raise TargetError(f"There is no file {base}.", hint="Check the path before the colon.")
+        _check_attribute(text, attribute)
+        return TargetSpec(text=text, kind=TargetKind.FILE, path=base, attribute=attribute)
+    if colon and _MODULE_NAME.fullmatch(base):
+        _check_attribute(text, attribute)
+        return TargetSpec(text=text, kind=TargetKind.MODULE, path=base, attribute=attribute)
+    raise TargetError(f"There is no {text}." if text else "The target is empty.", hint=_FORMS)
+
+
+def _check_attribute(text: str, attribute: str) -> None:
+    if not all(part.isidentifier() for part in attribute.split(".")):
+        raise TargetError(
+            f"{text!r} has no name after the colon.", hint="Write it as file.py:name."
+        )
+
+
+def _existing(text: str, path: Path) -> TargetSpec:
+    if path.is_dir():
+        if (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file():
+            return TargetSpec(text=text, kind=TargetKind.SAVED_MODEL, path=text)
+        return TargetSpec(text=text, kind=TargetKind.TRACE, path=text)
+    if path.suffix == ".py":
+        raise TargetError(
+            f"{text} is a script, and no name in it is given.",
+            hint=f"Name the model or the step in it: {text}:name.",
+        )
+    if path.suffix in (".keras", ".h5", ".hdf5"):
+        return TargetSpec(text=text, kind=TargetKind.KERAS_FILE, path=text)
+    if is_trace(path):
+        return TargetSpec(text=text, kind=TargetKind.TRACE, path=text)
+    raise TargetError(f"{text} is no model and no trace.", hint=_FORMS)
+
+
+def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    """Return axes by input name from ``NAME=224,224,3`` or, for the only input, ``224,224,3``.
+
+    Raises:
+        TargetError: a text is written otherwise.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, axes = text.rpartition("=")
+        try:
+            shape = tuple(int(axis) for axis in axes.split(",") if axis.strip())
+        except ValueError:
+            shape = ()
+        if not shape and axes.strip() not in ("", "()"):
+            raise TargetError(
+                f"{text!r} is not a shape.", hint="Write it as --shape NAME=224,224,3."
+            )
+        if any(axis < 1 for axis in shape):
+            raise TargetError(f"{text!r} has an axis below 1.", hint="Axes are counted from 1.")
+        shapes[name.strip()] = shape
+    return shapes

@@ -1,0 +1,198 @@
+"""The graph that the executor would run, without running it.
+
+A concrete function is called with a cancelled cancellation manager. TensorFlow then does everything
+that precedes a run (grappler, placement, partitioning, oneDNN's rewrites, kernels and executor) and
+refuses to start: *Function was cancelled before it was started*. What it would have run is in the run
+metadata, and is the very graph, node for node and in the same order, of a step that does run.
+
+The call gets variable handles without a variable behind them and empty tensors for the arguments, so
+that nothing of the model's size is allocated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import cancellation, context
+
+from analyzer.capture import graphs
+from analyzer.capture.shapes import Shape, infer_outputs
+from analyzer.errors import TargetError
+from analyzer.graph.ops import ITEM_BYTES, Op
+
+_FLUSH: Final = "analyzer_flush"
+_FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
+"""Nodes of graphs that are not the step's: our own small call, and TensorFlow's eager constants."""
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandleArgument:
+    """A variable that the step uses.
+
+    Attributes:
+        op: Name of the op that brings its handle in.
+        index: Index of that argument.
+        name: Name of the ``tf.Variable`` where the function knows it; empty otherwise.
+        dtype: TensorFlow's name of the element type.
+        shape: Sizes of the axes; None where they are not known.
+        handle_id: ``id`` of the captured handle, to find whose variable it is.
+    """
+
+    op: str
+    index: int
+    name: str
+    dtype: str
+    shape: Shape
+    handle_id: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its value; 0 where the shape is not known."""
+        size_bytes = ITEM_BYTES.get(self.dtype, 0)
+        if self.shape is None:
+            return 0
+        for axis in self.shape:
+            size_bytes *= axis
+        return size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticStep:
+    """What a step's executor would run.
+
+    Attributes:
+        ops: The graph after all rewrites, nested functions inlined.
+        variables: The variables that it uses.
+    """
+
+    ops: tuple[Op, ...]
+    variables: tuple[HandleArgument, ...]
+
+
+def static_step(function: Any) -> StaticStep:
+    """Return the graph that a call of a concrete function would run on this device.
+
+    Args:
+        function: A ``ConcreteFunction``.
+
+    Raises:
+        TargetError: TensorFlow cannot build the function's executor.
+    """
+    captures = list(function.captured_inputs)
+    inputs = list(function.inputs)
+    partitions = _instantiate(function, inputs[: len(inputs) - len(captures)], captures)
+    shapes = {
+        index: None
+        if tensor.shape.rank is None
+        else tuple(-1 if a is None else a for a in tensor.shape)
+        for index, tensor in enumerate(inputs)
+        if tensor.dtype != tf.resource
+    }
+    outputs: dict[str, Any] = {}
+    for graph_def in partitions:
+        outputs |= infer_outputs(graph_def, shapes)
+    ops = graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))
+    return StaticStep(ops=tuple(ops), variables=_variables(function, captures, len(inputs), ops))
+
+
+def _instantiate(function: Any, arguments: list[Any], captures: list[Any]) -> list[Any]:
+    """Build the function's executor and return its graphs, one a device."""
+    manager = cancellation.CancellationManager()
+    manager.start_cancel()
+    # Made before the collecting starts: they are ops too, run by small functions of their own.
+    fed, held = [_empty(tensor) for tensor in arguments], [_stand_in(c) for c in captures]
+    with _collecting_graphs():
+        _collect()  # what was waiting to be collected is not the step's
+        try:
+            with cancellation.CancellationManagerContext(manager):
+                function._call_flat(fed, held)
+        except tf.errors.CancelledError:
+            pass
+        except tf.errors.OpError as error:
+            raise TargetError(f"The step's graph cannot be built: {error.message}") from None
+        metadata = _collect()
+    found = [
+        graph_def
+        for collected in metadata.function_graphs
+        for graph_def in collected.partition_graphs
+        if not any(node.name in _FOREIGN for node in graph_def.node)
+    ]
+    if not found:
+        raise TargetError("TensorFlow returned no graph for the step.")
+    return found
+
+
+def _collect() -> Any:
+    """Return the metadata so far; it is written only after a call that succeeds, so make one."""
+    tf.function(lambda: tf.constant(0, name=_FLUSH), autograph=False).get_concrete_function()()
+    return context.export_run_metadata()
+
+
+@contextmanager
+def _collecting_graphs() -> Iterator[None]:
+    context.enable_run_metadata()
+    try:
+        yield
+    finally:
+        context.disable_run_metadata()
+
+
+def _stand_in(capture: Any) -> Any:
+    """Return a handle that looks like the variable's, with nothing behind it."""
+    if capture.dtype != tf.resource:
+        return _empty(capture)
+    dtype, shape = _handle_type(capture)
+    return tf.raw_ops.VarHandleOp(
+        dtype=dtype or tf.float32,
+        shape=tf.TensorShape(shape),
+        shared_name=f"analyzer_{next(_numbers)}",
+    )
+
+
+def _empty(tensor: Any) -> Any:
+    if tensor.dtype == tf.variant:
+        return tf.raw_ops.EmptyTensorList(
+            element_shape=-1, max_num_elements=0, element_dtype=tf.float32
+        )
+    if tensor.dtype == tf.resource:
+        return _stand_in(tensor)
+    return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
+
+
+def _handle_type(capture: Any) -> tuple[Any, Shape]:
+    data = getattr(capture, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None, None
+    first = data.shape_and_type[0]
+    if first.shape.unknown_rank:
+        return tf.dtypes.as_dtype(first.dtype), None
+    return tf.dtypes.as_dtype(first.dtype), tuple(dim.size for dim in first.shape.dim)
+
+
+def _variables(
+    function: Any, captures: list[Any], count: int, ops: list[Op]
+) -> tuple[HandleArgument, ...]:
+    names = {id(variable.handle): variable.name for variable in function.graph.variables}
+    arguments = {int(op.attrs["index"]): op.name for op in ops if op.type in ("_Arg", "_DeviceArg")}
+    found = []
+    for position, capture in enumerate(captures):
+        index = count - len(captures) + position
+        dtype, shape = _handle_type(capture) if capture.dtype == tf.resource else (None, None)
+        if dtype is not None and index in arguments:
+            found.append(
+                HandleArgument(
+                    op=arguments[index],
+                    index=index,
+                    name=names.get(id(capture), ""),
+                    dtype=dtype.name,
+                    shape=shape,
+                    handle_id=id(capture),
+                )
+            )
+    return tuple(found)

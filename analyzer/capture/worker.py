@@ -1,0 +1,137 @@
+"""The child process that imports TensorFlow, runs or only notes the step, and leaves a run folder.
+
+It speaks to its parent in lines of JSON on the standard output that it was started with; whatever
+the user's code prints goes to the log. Started as ``python -m analyzer.capture.worker REQUEST``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.errors import AnalyzerError, ExitCode, InputError
+from analyzer.graph.ops import to_json
+from analyzer.parse.logdir import RUN_FILE
+
+if TYPE_CHECKING:
+    from analyzer.capture.runtime import Captured
+
+GRAPH_FILE = "graph.json.gz"
+
+
+def main(request_path: str) -> int:
+    """Do what the request says; return the exit code."""
+    # A shell starts background jobs with Ctrl-C ignored; the trace is to be written all the same.
+    signal.signal(signal.SIGINT, _interrupt_once)
+    channel = _take_stdout()
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+
+    def report(stage: str, share: float) -> None:
+        _send(channel, {"stage": stage, "share": share})
+
+    try:
+        result = _serve(request, report)
+    except AnalyzerError as error:
+        _send(
+            channel,
+            {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)},
+        )
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        _send(
+            channel, {"error": "Interrupted.", "hint": "", "exit_code": int(ExitCode.INTERRUPTED)}
+        )
+        return int(ExitCode.INTERRUPTED)
+    _send(channel, {"done": result})
+    return int(ExitCode.OK)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Stop the step at the first Ctrl-C; the parent passes on another, and that is too late."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _take_stdout() -> TextIO:
+    """Return a channel to the parent, and let everything else that prints go to stderr."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return channel
+
+
+def _send(channel: TextIO, message: dict[str, Any]) -> None:
+    channel.write(json.dumps(message) + "\n")
+    channel.flush()
+
+
+def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
+    report("starting TensorFlow", 0.0)
+    options = CaptureOptions.from_json(request["options"])
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+    import tensorflow as tf
+
+    if options.device == "gpu" and not tf.config.list_physical_devices("GPU"):
+        raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+    if options.inter_op_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+    spec = TargetSpec(**{**request["target"], "kind": TargetKind(request["target"]["kind"])})
+    folder = Path(request["folder"])
+    do = _note if request.get("kind") == "static" else _run
+    captured = do(spec, options, folder, report)
+    captured.run["target"] = {"text": spec.text, "kind": spec.kind.value, "name": spec.name}
+    captured.run["from_process_start"] = True
+    report("writing the graph", 0.97)
+    write_run(folder, captured)
+    return {"steps": captured.run["steps_done"], "error": captured.run["error"]}
+
+
+def _run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+    from analyzer.capture.resolve import resolve
+    from analyzer.capture.runtime import profiling, run_steps
+
+    with profiling(folder):
+        return run_steps(lambda: resolve(spec, options), options.steps, report)
+
+
+def _note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+    from analyzer.capture.estimate import note_step
+    from analyzer.capture.resolve import resolve
+
+    return note_step(lambda: resolve(spec, options), report)
+
+
+def write_run(folder: Path, captured: Any) -> None:
+    """Write the note and the graph into the run folder."""
+    run = {**captured.run, "graph": GRAPH_FILE if captured.ops else None}
+    if captured.ops:
+        content = {
+            "schema_version": 1,
+            "ops": to_json(captured.ops),
+            "traced": [
+                {
+                    "function": graph.function,
+                    "ops": [[op.name, list(op.inputs), list(op.calls)] for op in graph.ops],
+                }
+                for graph in captured.traced
+            ],
+        }
+        with (folder / GRAPH_FILE).open("wb") as file:
+            # No name and no time in it: the same graph makes the same file.
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+                packed.write(json.dumps(content).encode())
+    (folder / RUN_FILE).write_text(json.dumps(run, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,144 @@
+"""``analyze estimate TARGET``: the memory that a step will need, with nothing of it run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyzer.capture.launch import default_out
+from analyzer.capture.spec import CaptureOptions, TargetKind, parse_shapes, parse_target
+from analyzer.commands import options
+from analyzer.commands.outputs import Outputs, deliver
+from analyzer.commands.progress import progress_bar
+from analyzer.errors import ExitCode, InputError
+from analyzer.findings.pool import WhatIf
+from analyzer.session import Result, estimate_target, open_estimate
+from analyzer.units import parse_bytes
+
+
+def estimate(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+            "folder; or the folder of an earlier estimate.",
+            show_default=False,
+        ),
+    ],
+    batch_size: options.BatchSize = 32,
+    mode: options.Mode = "",
+    shape: options.Shape = None,
+    optimizer: options.OptimizerName = "adam",
+    loss: options.Loss = "",
+    jit: options.Jit = None,
+    dtype_policy: options.DtypePolicy = "",
+    device: Annotated[
+        str, typer.Option(help="cpu; gpu is not predicted yet.", rich_help_panel=options.CAPTURE)
+    ] = "cpu",
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A card to predict for; not predicted yet.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = "",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads that one op may use, which size some scratch; default this machine's.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    json: options.JsonFile = None,
+    html: options.HtmlFile = None,
+    csv: options.CsvFile = None,
+    graph: options.GraphFile = None,
+    markdown: options.MarkdownFile = None,
+    perfetto: options.PerfettoFile = None,
+    parquet: options.ParquetFile = None,
+    max_peak: options.MaxPeak = None,
+    limit: options.Limit = None,
+    growth: options.Growth = None,
+    fragmentation_fraction: options.FragmentationFraction = None,
+    open_page: options.OpenPage = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Predict the memory of a step without running it, and say where it goes and what to change.
+
+    The model is made without its weights' bytes, the step is traced and its graph optimised as for a
+    run; the executor's order, the kernels and the allocator are simulated.
+    """
+    outputs = Outputs(
+        json=json,
+        html=html,
+        csv=csv,
+        graph=graph,
+        markdown=markdown,
+        perfetto=perfetto,
+        parquet=parquet,
+        open_page=open_page,
+        quiet=quiet,
+        max_peak=max_peak,
+    )
+    outputs.check()
+    options.check_choice("--mode", mode, ("train", "infer"))
+    options.check_choice("--device", device, ("cpu", "gpu"))
+    if device == "gpu" or gpu:
+        raise InputError(
+            "Only the CPU's plan is predicted so far, not a GPU's.",
+            hint="Leave out --gpu, or use --device cpu.",
+        )
+    spec = parse_target(target)
+    chosen = CaptureOptions(
+        mode=mode,
+        batch_size=batch_size,
+        shapes=parse_shapes(shape or []),
+        optimizer=optimizer,
+        loss=loss,
+        jit=jit,
+        dtype_policy=dtype_policy,
+        device=device,
+    )
+    what_if = WhatIf(
+        memory_limit_bytes=None if limit is None else parse_bytes(limit),
+        growth=growth,
+        fragmentation_fraction=fragmentation_fraction,
+    )
+    with progress_bar() as progress:
+        if spec.kind is TargetKind.TRACE:
+            result = open_estimate(
+                Path(spec.path), threads=threads, what_if=what_if, progress=progress
+            )
+        else:
+            result = estimate_target(
+                spec,
+                chosen,
+                out or default_out(spec),
+                force=force,
+                threads=threads,
+                what_if=what_if,
+                progress=progress,
+            )
+    deliver(result, outputs)
+    if spec.kind is not TargetKind.TRACE and not quiet:
+        _say_where(result)
+    replayed = result.document["what_if"]
+    if replayed is not None and not replayed["fits"]:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _say_where(result: Result) -> None:
+    """Name what was written, and the command that opens it again."""
+    print(
+        f"\nWrote {result.folder} (report.html, report.json, and the graph).\n"
+        f"Open it again: analyze estimate {result.folder}",
+        file=sys.stderr,
+    )

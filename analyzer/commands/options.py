@@ -1,0 +1,144 @@
+"""Options that more than one command takes, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from analyzer.errors import InputError
+
+CAPTURE: Final = "How the step is run"
+RESULT: Final = "What comes out"
+REPLAY: Final = "What if the allocator were set otherwise"
+
+BatchSize = Annotated[int, typer.Option(min=1, help="Size of the batch.", rich_help_panel=CAPTURE)]
+Mode = Annotated[
+    str, typer.Option(help="train or infer.", rich_help_panel=CAPTURE, show_default=False)
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Axes of an input without the batch: NAME=224,224,3, or 224,224,3 for the only one.",
+        rich_help_panel=CAPTURE,
+    ),
+]
+OptimizerName = Annotated[
+    str,
+    typer.Option(help="For a model that is not compiled.", rich_help_panel=CAPTURE),
+]
+Loss = Annotated[
+    str,
+    typer.Option(
+        help="For a model that is not compiled; default one that fits its output.",
+        rich_help_panel=CAPTURE,
+        show_default=False,
+    ),
+]
+Jit = Annotated[
+    bool | None,
+    typer.Option(
+        "--jit/--no-jit",
+        help="Compile with XLA; default what the model or Keras chooses on this device.",
+        rich_help_panel=CAPTURE,
+        show_default=False,
+    ),
+]
+DtypePolicy = Annotated[
+    str,
+    typer.Option(
+        help="Keras dtype policy, such as mixed_float16.",
+        rich_help_panel=CAPTURE,
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run folder and TensorBoard logdir; default traces/NAME-TIME.",
+        rich_help_panel=RESULT,
+        show_default=False,
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace an earlier run in --out.", rich_help_panel=RESULT),
+]
+JsonFile = Annotated[
+    str | None,
+    typer.Option(help="Write the result as JSON; - for stdout.", rich_help_panel=RESULT),
+]
+HtmlFile = Annotated[
+    Path | None, typer.Option(help="Write the report page.", rich_help_panel=RESULT)
+]
+CsvFile = Annotated[
+    Path | None, typer.Option(help="Write every allocation.", rich_help_panel=RESULT)
+]
+GraphFile = Annotated[
+    Path | None,
+    typer.Option(help="Write the graph: .graphml, or .json for node-link.", rich_help_panel=RESULT),
+]
+MarkdownFile = Annotated[
+    Path | None,
+    typer.Option(help="Write a summary for a pull request.", rich_help_panel=RESULT),
+]
+PerfettoFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write counters and lifetimes for Perfetto or chrome://tracing.",
+        rich_help_panel=RESULT,
+    ),
+]
+ParquetFile = Annotated[
+    Path | None,
+    typer.Option(help="Write every allocation as Parquet; needs pyarrow.", rich_help_panel=RESULT),
+]
+MaxPeak = Annotated[
+    str | None,
+    typer.Option(
+        help="Exit with 3 if the allocated peak is above this, such as 10GiB.",
+        rich_help_panel=RESULT,
+    ),
+]
+Limit = Annotated[
+    str | None,
+    typer.Option(
+        help="Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit.",
+        rich_help_panel=REPLAY,
+    ),
+]
+Growth = Annotated[
+    bool | None,
+    typer.Option(
+        "--growth/--no-growth",
+        help="Replay with the pool growing on demand, or taken whole at the start.",
+        rich_help_panel=REPLAY,
+        show_default=False,
+    ),
+]
+FragmentationFraction = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=0.999,
+        help="Replay with this internal_fragmentation_fraction.",
+        rich_help_panel=REPLAY,
+    ),
+]
+OpenPage = Annotated[
+    bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=RESULT)
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print no tables.", rich_help_panel=RESULT)
+]
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of ``choices``.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    if value and value not in choices:
+        raise InputError(f"{option} {value} is not known.", hint=f"Use {' or '.join(choices)}.")

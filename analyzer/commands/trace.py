@@ -1,0 +1,177 @@
+"""``analyze trace TARGET``: capture a step's memory, or open a trace, and explain it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyzer.capture.launch import default_out
+from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_shapes, parse_target
+from analyzer.commands import options
+from analyzer.commands.outputs import Outputs, deliver
+from analyzer.commands.progress import progress_bar
+from analyzer.errors import ExitCode
+from analyzer.findings.pool import WhatIf
+from analyzer.session import Result, open_result, trace_target
+from analyzer.units import parse_bytes
+
+
+def trace(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+            "folder; or a logdir, run folder or .xplane.pb to open.",
+            show_default=False,
+        ),
+    ],
+    batch_size: options.BatchSize = 32,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps to trace.", rich_help_panel=options.CAPTURE)
+    ] = 3,
+    mode: options.Mode = "",
+    shape: options.Shape = None,
+    optimizer: options.OptimizerName = "adam",
+    loss: options.Loss = "",
+    jit: options.Jit = None,
+    dtype_policy: options.DtypePolicy = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu or gpu; default a GPU where there is one.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = "",
+    inter_op_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads that run ops side by side; 1 makes runs repeatable.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    json: options.JsonFile = None,
+    html: options.HtmlFile = None,
+    csv: options.CsvFile = None,
+    graph: options.GraphFile = None,
+    markdown: options.MarkdownFile = None,
+    perfetto: options.PerfettoFile = None,
+    parquet: options.ParquetFile = None,
+    max_peak: options.MaxPeak = None,
+    limit: options.Limit = None,
+    growth: options.Growth = None,
+    fragmentation_fraction: options.FragmentationFraction = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Which host's file, where a logdir has several.",
+            rich_help_panel=options.RESULT,
+            show_default=False,
+        ),
+    ] = "",
+    allocator: Annotated[
+        str,
+        typer.Option(
+            help="Which allocator; default the device's.",
+            rich_help_panel=options.RESULT,
+            show_default=False,
+        ),
+    ] = "",
+    open_page: options.OpenPage = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Capture the memory of a step, or open a trace, and say where it goes and what to change.
+
+    The step runs in a process of its own, on the allocator class that a GPU uses, and is traced from
+    the process's start.
+    """
+    outputs = Outputs(
+        json=json,
+        html=html,
+        csv=csv,
+        graph=graph,
+        markdown=markdown,
+        perfetto=perfetto,
+        parquet=parquet,
+        open_page=open_page,
+        quiet=quiet,
+        max_peak=max_peak,
+    )
+    outputs.check()
+    spec = parse_target(target)
+    options.check_choice("--mode", mode, ("train", "infer"))
+    options.check_choice("--device", device, ("cpu", "gpu"))
+    chosen = CaptureOptions(
+        steps=steps,
+        mode=mode,
+        batch_size=batch_size,
+        shapes=parse_shapes(shape or []),
+        optimizer=optimizer,
+        loss=loss,
+        jit=jit,
+        dtype_policy=dtype_policy,
+        inter_op_threads=inter_op_threads,
+        device=device,
+    )
+    what_if = WhatIf(
+        memory_limit_bytes=None if limit is None else parse_bytes(limit),
+        growth=growth,
+        fragmentation_fraction=fragmentation_fraction,
+    )
+    result = _result(spec, chosen, out, force, host, allocator, what_if, search=outputs.has_files)
+    deliver(result, outputs)
+    _say_where(result, spec, quiet=quiet)
+    if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
+        raise typer.Exit(int(result.exit_code))
+    replayed = result.document["what_if"]
+    if replayed is not None and not replayed["fits"]:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _result(
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    out: Path | None,
+    force: bool,
+    host: str,
+    allocator: str,
+    what_if: WhatIf,
+    *,
+    search: bool,
+) -> Result:
+    with progress_bar() as progress:
+        if spec.kind is TargetKind.TRACE:
+            return open_result(
+                Path(spec.path),
+                host=host,
+                allocator=allocator,
+                what_if=what_if,
+                search=search,
+                progress=progress,
+            )
+        return trace_target(
+            spec,
+            chosen,
+            out or default_out(spec),
+            force=force,
+            what_if=what_if,
+            progress=progress,
+        )
+
+
+def _say_where(result: Result, spec: TargetSpec, *, quiet: bool) -> None:
+    """Name what was written, and the command that opens it again."""
+    if result.folder is None or spec.kind is TargetKind.TRACE or quiet:
+        return
+    print(
+        f"\nWrote {result.folder} (report.html, report.json, and a TensorBoard logdir).\n"
+        f"Open it again: analyze trace {result.folder}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,1 @@
+"""One file a question; records in, findings out."""

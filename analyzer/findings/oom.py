@@ -1,0 +1,92 @@
+"""The step ran out of memory: what it asked for, what was in use, and by how much it missed."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final
+
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.words import describe_buffer
+from analyzer.graph.ops import ITEM_BYTES
+from analyzer.model import Finding, Severity
+from analyzer.timeline import alive_at
+from analyzer.units import format_bytes
+
+# op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
+_REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
+_TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
+_EVIDENCE_ROWS: Final = 15
+
+
+def find_out_of_memory(analysis: Analysis) -> list[Finding]:
+    """Explain the error where the step ended with one of memory."""
+    failure = failure_of(analysis)
+    if failure is None:
+        return []
+    wanted, in_use = failure["requested_bytes"], failure["in_use_bytes"]
+    requested, _ = analysis.line.at(failure["instant"])
+    limit = failure["memory_limit_bytes"]
+    alive = alive_at(analysis.rows, failure["instant"]).nlargest(_EVIDENCE_ROWS, "requested_bytes")
+    asked = format_bytes(wanted) if wanted is not None else "more"
+    detail = (
+        f"{format_bytes(requested)} were asked for by live tensors and {format_bytes(in_use)} "
+        "allocated in chunks just before."
+    )
+    if limit is not None:
+        free = limit - in_use
+        detail += f" The limit is {format_bytes(limit)}, so {format_bytes(free)} were free"
+        if wanted is not None and wanted <= free:
+            detail += ", but in no piece as large: the pool is fragmented."
+        elif wanted is not None:
+            detail += f": {format_bytes(wanted - free)} too little for this tensor."
+        else:
+            detail += "."
+    return [
+        Finding(
+            id="out-of-memory",
+            severity=Severity.HIGH,
+            title=f"The step ran out of memory when it asked for {asked}",
+            detail=detail,
+            evidence=tuple(describe_buffer(row) for row in alive.to_dict("records")),
+        )
+    ]
+
+
+def failure_of(analysis: Analysis) -> dict[str, Any] | None:
+    """Return the request that failed, None where the step did not end for want of memory.
+
+    ``instant`` is the last one before it, ``requested_bytes`` what it asked for (None where the error
+    does not say), ``in_use_bytes`` what was allocated, ``memory_limit_bytes`` and ``free_bytes`` the
+    limit and what it leaves.
+    """
+    error = analysis.recording.error
+    if not error or error.get("type") != "ResourceExhaustedError":
+        return None
+    instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
+    _, in_use = analysis.line.at(instant)
+    limit = analysis.recording.device.memory_limit_bytes
+    return {
+        "instant": instant,
+        "requested_bytes": requested_by(str(error.get("message", ""))),
+        "in_use_bytes": in_use,
+        "memory_limit_bytes": limit,
+        "free_bytes": None if limit is None else max(limit - in_use, 0),
+    }
+
+
+def requested_by(message: str) -> int | None:
+    """Return the bytes that the failing request asked for, None where the message does not say."""
+    match = _REQUEST.search(message)
+    if match is None:
+        return None
+    item = ITEM_BYTES.get(_TYPES.get(match[2], match[2]))
+    axes = [int(axis) for axis in match[1].split(",") if axis.strip()]
+    return None if item is None else item * math.prod(axes)
+
+
+def _instant_of_failure(analysis: Analysis, last: int) -> int:
+    """Return the instant with the most bytes in use in the last step: after it all is torn down."""
+    first = analysis.first if analysis.step is not None else 0
+    window = analysis.line.allocated[first + 1 : last + 2]
+    return first + int(window.argmax())

@@ -1,0 +1,192 @@
+"""The pool behind the allocated bytes: what it held, and what it would hold under other settings.
+
+A trace says how much is allocated, not how much the allocator took for it. Where the trace begins
+with the process, replaying it through the allocator gives the pool too; the replay is checked against
+what TensorFlow wrote, event by event, and is used only where both agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer.findings.allocator import find_allocator
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.fragmentation import Fragmentation
+from analyzer.model import Kind, Recording
+from analyzer.simulate import (
+    BfcOptions,
+    Replay,
+    compare,
+    from_recording,
+    growth_history,
+    minimum_limit,
+    recorded_options,
+    replay,
+)
+from analyzer.timeline import main_rows
+
+_ROWS: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Settings of the allocator to replay under; None keeps what the recording ran under."""
+
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None
+    fragmentation_fraction: float | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is to be different."""
+        return any(
+            value is not None
+            for value in (self.memory_limit_bytes, self.growth, self.fragmentation_fraction)
+        )
+
+
+def begins_with_process(recording: Recording) -> bool:
+    """Say whether nothing was allocated before the first event."""
+    rows = main_rows(recording)
+    return bool(len(rows)) and bool((rows["born"] >= 0).all())
+
+
+def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
+    """Return the analysis with the pool, the minimum limit and, if asked, another setting.
+
+    Args:
+        analysis: The analysis.
+        what_if: Other settings to replay under.
+        search: Search the minimum limit, which takes a second or, for long traces, several.
+
+    Raises:
+        TraceError: the recording cannot be replayed and a setting was asked for.
+    """
+    recording = analysis.recording
+    if not begins_with_process(recording):
+        if not what_if.is_asked:
+            return analysis
+        options = options_of(recording, what_if)
+        return _add_what_if(analysis, options)
+    own = options_of(recording, WhatIf())
+    if recording.kind is Kind.TRACE:
+        match = compare(recording.events, own, allocator=recording.allocator)
+        facts: dict[str, Any] = {"replay_equals_trace": match.is_exact}
+        if match.is_exact:
+            facts.update(_facts(analysis, replay(from_recording(recording), own)))
+    else:
+        facts = _facts(analysis, replay(from_recording(recording), own))
+    if search or what_if.is_asked:
+        facts.update(_minimum(recording, options_of(recording, what_if)))
+    analysis = replace(
+        analysis,
+        pool=facts,
+        fragmentation=_with_pool(analysis.fragmentation, facts),
+    )
+    return _add_what_if(analysis, options_of(recording, what_if)) if what_if.is_asked else analysis
+
+
+def options_of(recording: Recording, what_if: WhatIf) -> BfcOptions:
+    """Return the recording's own settings with those of ``what_if`` in their place."""
+    own = recorded_options(recording.events, allocator=recording.allocator)
+    changes: dict[str, Any] = {}
+    if what_if.memory_limit_bytes is not None:
+        changes["memory_limit_bytes"] = what_if.memory_limit_bytes
+    if what_if.growth is not None:
+        changes["growth"] = what_if.growth
+    if what_if.fragmentation_fraction is not None:
+        changes["fragmentation_fraction"] = what_if.fragmentation_fraction
+    return replace(own, **changes)
+
+
+def _facts(analysis: Analysis, result: Replay) -> dict[str, Any]:
+    instant = analysis.peak.allocated_instant
+    at = int(np.searchsorted(result.instant, instant, side="right")) - 1
+    inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
+    pool = result.pool_bytes
+    return {
+        "pool_bytes": int(pool[inside].max()) if inside.any() else int(pool[at]),
+        "pool_ever_bytes": result.peak_pool_bytes,
+        "free_bytes": int(pool[at] - result.in_use_bytes[at]),
+        "largest_free_bytes": int(result.largest_free_bytes[at]),
+        "pool_timeline": _changes(result),
+    }
+
+
+def _changes(result: Replay) -> list[dict[str, int]]:
+    """Return the pool's size wherever it changes: ``instant`` and ``pool_bytes``."""
+    changed = np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
+    return [
+        {"instant": int(result.instant[at]), "pool_bytes": int(result.pool_bytes[at])}
+        for at in changed
+    ]
+
+
+def _with_pool(fragmentation: Fragmentation, facts: dict[str, Any]) -> Fragmentation:
+    if "free_bytes" not in facts:
+        return fragmentation
+    return replace(
+        fragmentation,
+        free_bytes=facts["free_bytes"],
+        largest_free_bytes=facts["largest_free_bytes"],
+    )
+
+
+def _minimum(recording: Recording, options: BfcOptions) -> dict[str, Any]:
+    found = minimum_limit(from_recording(recording), options)
+    return {
+        "minimum_limit_bytes": found.limit_bytes,
+        "safe_limit_bytes": found.safe_bytes,
+        "minimum_limit_parts": {
+            "requested_bytes": found.requested_peak_bytes,
+            "rounding_bytes": found.rounding_bytes,
+            "unsplit_bytes": found.unsplit_bytes,
+            "external_bytes": found.external_bytes,
+        },
+    }
+
+
+def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
+    recording = analysis.recording
+    result = replay(from_recording(recording), options)
+    failure = result.failure
+    facts = {
+        "memory_limit_bytes": options.memory_limit_bytes,
+        "growth": options.growth,
+        "fragmentation_fraction": options.fragmentation_fraction,
+        "fits": failure is None,
+        "peak_requested_bytes": result.peak_requested_bytes,
+        "peak_allocated_bytes": result.peak_in_use_bytes,
+        "peak_pool_bytes": result.peak_pool_bytes,
+        "pool_timeline": _changes(result),
+        "failure": None
+        if failure is None
+        else {
+            "instant": failure.instant,
+            "requested_bytes": failure.requested_bytes,
+            "in_use_bytes": failure.in_use_bytes,
+            "pool_bytes": failure.pool_bytes,
+            "free_bytes": failure.free_bytes,
+            "largest_free_bytes": failure.largest_free_bytes,
+            "available_bytes": failure.available_bytes,
+        },
+        "regions": [
+            {
+                "size_bytes": growth.size_bytes,
+                "why": str(growth.why),
+                "instant": growth.instant,
+                "requested_bytes": growth.requested_bytes,
+                "free_bytes": growth.free_bytes,
+                "largest_free_bytes": growth.largest_free_bytes,
+            }
+            for growth in growth_history(result)[:_ROWS]
+        ],
+    }
+    return replace(
+        analysis,
+        pool={**analysis.pool, "what_if": facts},
+        findings=(*analysis.findings, *find_allocator(recording, options)),
+    )

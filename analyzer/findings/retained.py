@@ -1,0 +1,196 @@
+"""Tensors that stay: kept from forward to backward, kept past their last use, left after the step."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pandas as pd
+
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.words import describe_buffer, why_alive
+from analyzer.model import Category, Finding, Severity
+from analyzer.units import format_bytes
+
+_EVIDENCE_ROWS: Final = 20
+_HIGH_SHARE: Final = 0.3  # share of the peak above which a finding is high
+_WORTH_SAYING: Final = 0.01
+_RECOMPUTE: Final = (
+    "tf.recompute_grad (or keras.RematScope) around the layers that hold most keeps only their "
+    "inputs and computes the rest again; a smaller batch or mixed precision shrinks all of them."
+)
+
+
+def retained_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the activations alive at the peak that wait for the backward pass, largest first.
+
+    Each row has the buffer's description, ``waits_for``, ``why_alive``, ``byte_seconds`` (requested
+    bytes x seconds held, None where no time is known) and ``held_s``.
+    """
+    kept = analysis.alive[analysis.alive["category"] == Category.ACTIVATION.value]
+    if analysis.recording.step_config.mode == "infer":
+        return []
+    kept = kept.sort_values("requested_bytes", ascending=False)
+    return [_retained(analysis, int(index), row) for index, row in kept.iterrows()]
+
+
+def _retained(analysis: Analysis, index: int, row: pd.Series[Any]) -> dict[str, Any]:
+    use = analysis.uses.get(index)
+    held_s = None
+    if not pd.isna(row["born_ps"]) and not pd.isna(row["dies_ps"]):
+        held_s = (int(row["dies_ps"]) - int(row["born_ps"])) / 1e12
+    return {
+        **describe_buffer(row),
+        "waits_for": use.waits_for if use is not None else "",
+        "why_alive": why_alive(row, use),
+        "held_s": held_s,
+        "byte_seconds": None if held_s is None else int(row["requested_bytes"]) * held_s,
+        "born": int(row["born"]),
+        "dies": int(row["dies"]),
+    }
+
+
+def find_retained(analysis: Analysis, rows: list[dict[str, Any]]) -> list[Finding]:
+    """Report what the forward pass keeps for the backward pass."""
+    total = sum(row["requested_bytes"] for row in rows)
+    peak = analysis.peak.requested_bytes
+    if not rows or total < _WORTH_SAYING * peak:
+        return []
+    timed = [row for row in rows if row["byte_seconds"] is not None]
+    longest = max(timed, key=lambda row: row["byte_seconds"], default=None)
+    detail = (
+        f"{len(rows)} tensors made in the forward pass wait for the backward pass. " + _RECOMPUTE
+    )
+    if longest is not None:
+        detail += (
+            f" Most bytes for the longest: {longest['name']}, "
+            f"{format_bytes(longest['requested_bytes'])} for {longest['held_s'] * 1e3:.1f} ms."
+        )
+    return [
+        Finding(
+            id="retained-activations",
+            severity=Severity.HIGH if total > _HIGH_SHARE * peak else Severity.MEDIUM,
+            title=f"{format_bytes(total)} of activations are kept for the backward pass "
+            f"({total / peak:.0%} of the peak)",
+            detail=detail,
+            saves_bytes=None,
+            evidence=tuple(
+                {
+                    key: row[key]
+                    for key in (
+                        "name",
+                        "layer",
+                        "shape",
+                        "dtype",
+                        "requested_bytes",
+                        "waits_for",
+                        "byte_seconds",
+                    )
+                }
+                for row in rows[:_EVIDENCE_ROWS]
+            ),
+        )
+    ]
+
+
+def find_overdue(analysis: Analysis) -> list[Finding]:
+    """Report tensors alive at the peak although their last use was over."""
+    peak_ps = _time_of(analysis, analysis.peak.requested_instant)
+    if peak_ps is None:
+        return []
+    overdue = []
+    for index, row in analysis.alive.iterrows():
+        use = analysis.uses.get(int(index))
+        if (
+            use is None
+            or use.last_use_ps is None
+            or row["variable"]
+            or use.last_use_ps >= peak_ps
+            or row["category"] in (Category.INPUT.value, Category.CONSTANT.value)
+        ):
+            continue
+        overdue.append(
+            {
+                **describe_buffer(row),
+                "last_use": use.waits_for,
+                "overdue_s": (peak_ps - use.last_use_ps) / 1e12,
+            }
+        )
+    total = sum(row["requested_bytes"] for row in overdue)
+    if total < _WORTH_SAYING * analysis.peak.requested_bytes:
+        return []
+    overdue.sort(key=lambda row: -row["requested_bytes"])
+    return [
+        Finding(
+            id="overdue-tensors",
+            severity=Severity.MEDIUM,
+            title=f"{format_bytes(total)} at the peak have no use left",
+            detail=f"{len(overdue)} tensors are alive although every op that uses them was done: "
+            "something still holds a reference (the function's frame for its arguments and return "
+            "values, a loop, a list, or Python).",
+            saves_bytes=total,
+            evidence=tuple(overdue[:_EVIDENCE_ROWS]),
+        )
+    ]
+
+
+def _time_of(analysis: Analysis, instant: int) -> int | None:
+    events = analysis.recording.events
+    if instant < 0 or instant >= len(events) or analysis.step is None:
+        return None
+    return int(events["time_ps"].iloc[instant]) if analysis.step.start_ps is not None else None
+
+
+def find_survivors(analysis: Analysis) -> list[Finding]:
+    """Report tensors made in the steady step that outlive it and hold no variable."""
+    step = analysis.step
+    if step is None:
+        return []
+    rows = analysis.rows
+    born_in = (rows["born"] >= step.first) & (rows["born"] <= step.last)
+    left = rows[born_in & (rows["dies"] > step.last) & (rows["variable"] == "")]
+    total = int(left["requested_bytes"].sum())
+    if total < max(_WORTH_SAYING * analysis.peak.requested_bytes, 4096):
+        return []
+    left = left.sort_values("requested_bytes", ascending=False)
+    return [
+        Finding(
+            id="alive-after-step",
+            severity=Severity.MEDIUM,
+            title=f"{format_bytes(total)} made in the step are alive after it",
+            detail=f"{len(left)} tensors that were not there before step {step.index} and hold no "
+            "variable: most often the step's return values, kept by Python until the next step "
+            "returns. Return only what is needed, or reduce it (a mean, not every prediction) "
+            "inside the step.",
+            saves_bytes=total,
+            evidence=tuple(describe_buffer(row) for _, row in left.head(_EVIDENCE_ROWS).iterrows()),
+        )
+    ]
+
+
+def find_growth(analysis: Analysis) -> list[Finding]:
+    """Report memory in use that grows from step to step."""
+    steps = [step for step in analysis.recording.steps if step.last >= step.first]
+    if len(steps) < 3:
+        return []
+    ends = [analysis.line.at(step.last)[0] for step in steps]
+    rises = [after - before for before, after in zip(ends[1:], ends[2:], strict=False)]
+    if not rises or min(rises) <= 0:
+        return []
+    rows = analysis.rows
+    last, before = steps[-1], steps[-2]
+    new = rows[
+        (rows["born"] > before.last) & (rows["born"] <= last.last) & (rows["dies"] > last.last)
+    ].sort_values("requested_bytes", ascending=False)
+    rise = sum(rises) // len(rises)
+    return [
+        Finding(
+            id="growth-per-step",
+            severity=Severity.HIGH if rise >= 2**20 else Severity.LOW,
+            title=f"Memory in use grows by {format_bytes(rise)} with every step",
+            detail="What is alive after a step was not freed by the next: a list that collects "
+            "tensors, a metric that never resets, or a function that retraces each time. Convert "
+            "what you keep with .numpy() or float().",
+            saves_bytes=rise,
+            evidence=tuple(describe_buffer(row) for _, row in new.head(_EVIDENCE_ROWS).iterrows()),
+        )
+    ]

@@ -1,0 +1,49 @@
+"""How a buffer is named and described, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analyzer.measure.uses import Use
+from analyzer.model import Category
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """Return what to call the buffer: its variable, its tensor, its op, or its role."""
+    for key in ("variable", "tensor", "op", "role"):
+        if row[key]:
+            return str(row[key])
+    return "unnamed"
+
+
+def describe_buffer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a buffer as a row of plain values for evidence and tables."""
+    return {
+        "name": name_of(row),
+        "op": str(row["op"]),
+        "op_type": str(row["op_type"]),
+        "layer": str(row["layer"]),
+        "source": str(row["source"]),
+        "category": str(row["category"]),
+        "role": str(row["role"]),
+        "dtype": str(row["dtype"]),
+        "shape": str(row["shape"]),
+        "requested_bytes": int(row["requested_bytes"]),
+        "allocated_bytes": int(row["allocated_bytes"]),
+    }
+
+
+def why_alive(row: Mapping[str, Any], use: Use | None) -> str:
+    """Return in words why the buffer is alive."""
+    category = str(row["category"])
+    if row["variable"]:
+        return f"holds the variable {row['variable']}, alive for the whole run"
+    if category == Category.INPUT:
+        return "fed to the step, alive until the step returns"
+    if category == Category.CONSTANT:
+        return f"{row['role'] or 'constant'}, alive as long as the function or its holder"
+    if use is not None and use.waits_for:
+        verb = "kept for" if category == Category.ACTIVATION else "waits for"
+        return f"{verb} {use.waits_for} ({use.waits_for_type})"
+    return str(row["role"]) or "unknown"

@@ -1,0 +1,1 @@
+"""What an op's kernel allocates, forwards, aliases and holds: one table per device."""

@@ -1,0 +1,278 @@
+"""The CPU's kernels: what each op type does to memory.
+
+Rules are read from TensorFlow's kernels (``tensorflow/core/kernels``; the headers of the 2.21 wheel
+where they hold the code) and were held against the allocator's own events. An op type that is not
+in the tables is taken to allocate every output anew, and is reported as unmodelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from analyzer.kernels import convolution, layout, onednn
+from analyzer.kernels.call import Call, alias, allocate, allocate_all, forward
+from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way, op_types
+
+Rule = Callable[[Call], Plan]
+
+ALIASES: Final = op_types(
+    """
+    Identity IdentityN StopGradient PreventGradient CheckNumerics CheckNumericsV2 EnsureShape
+    Reshape Squeeze ExpandDims Bitcast PlaceholderWithDefault Enter Exit NextIteration
+    RefEnter LoopCond Snapshot _ParallelConcatStart OptimizationBarrier Copy DebugIdentityV2
+    _EagerConst XlaSharding Assign AssignAdd AssignSub DestroyTemporaryVariable
+    """
+)
+"""Kernels that hand on their input's buffer (``IdentityOp``, ``ReshapeOp``: ``set_output``). The
+last four are what grappler makes of a large ``AddN``: one buffer that each addend is added to."""
+
+UNARY: Final = op_types(
+    """
+    Abs Acos Acosh Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Conj Cos Cosh Digamma Elu
+    Erf Erfc Erfinv Exp Expm1 Floor Inv Invert LeakyRelu Lgamma Log Log1p LogicalNot
+    LogSoftmax Ndtri Neg OnesLike Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin
+    Sinh Softmax Softplus Softsign Sqrt Square Tan Tanh ZerosLike _UnaryOpsComposition
+    ClipByValue IsFinite IsInf IsNan
+    """
+)
+"""Element-wise kernels of one tensor: ``forward_input_or_allocate_output({0}, ...)``. Where the
+output has another type (``IsFinite``) the forward finds no fitting input and allocates."""
+
+BINARY: Final = op_types(
+    """
+    Add AddV2 ApproximateEqual Atan2 BitwiseAnd BitwiseOr BitwiseXor Complex Div DivNoNan
+    Equal EluGrad FloorDiv FloorMod Greater GreaterEqual Igamma Igammac InvGrad LeakyReluGrad
+    LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul MulNoNan NextAfter
+    NotEqual Pow RealDiv ReciprocalGrad Relu6Grad ReluGrad RightShift RsqrtGrad SeluGrad
+    SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference Sub TanhGrad TruncateDiv
+    TruncateMod Xdivy Xlog1py Xlogy Zeta BiasAdd
+    """
+)
+"""Element-wise kernels of two tensors: inputs 0 and 1 are tried in turn; one that is broadcast has
+fewer elements than the output and cannot be taken over (``BinaryOp``, ``BinaryElementWiseOp``,
+``BiasOp`` whose second input never fits)."""
+
+ALLOCATING: Final = op_types(
+    """
+    ArgMax ArgMin AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BiasAddGrad Bincount
+    BroadcastGradientArgs Bucketize CompareAndBitpack Conv2D Conv3D Conv3DBackpropFilterV2
+    Conv3DBackpropInputV2 CropAndResize Cumprod Cumsum CumulativeLogsumexp DepthToSpace
+    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
+    DepthwiseConv2dNativeBackpropInput Diag DiagPart DynamicPartition DynamicStitch Empty
+    ExtractImagePatches Fill FusedBatchNormGradV3 FusedBatchNormV3 GatherNd GatherV2 InTopKV2
+    InvertPermutation L2Loss LinSpace LRN LRNGrad MatrixBandPart MatrixDiagPartV3 MatrixDiagV3
+    MatrixSetDiagV3 MaxPool MaxPoolGradGrad MaxPoolV2 MirrorPad MirrorPadGrad Multinomial
+    OneHot Pad PadV2 ParallelDynamicStitch RandomShuffle RandomStandardNormal RandomUniform
+    RandomUniformInt Range Rank ResizeBicubic ResizeBilinear ResizeBilinearGrad
+    ResizeNearestNeighbor ResizeNearestNeighborGrad ResourceGather ResourceGatherNd
+    ReverseSequence ReverseV2 Roll ScatterNd SegmentSum Shape ShapeN Size SpaceToBatchND
+    BatchToSpaceND SpaceToDepth SparseSegmentSum StatelessMultinomial StatelessRandomGetAlg
+    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomNormalV2
+    StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2
+    StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal TopKV2
+    TruncatedNormal Unique UniqueV2 UnsortedSegmentMax UnsortedSegmentSum VariableShape Where
+    _FusedBatchNormEx _FusedConv2D RngReadAndSkip StatefulStandardNormalV2 StatefulUniform
+    StridedSliceGrad TemporaryVariable TensorListElementShape TensorListLength
+    VarIsInitializedOp IteratorGetNext OptionalHasValue OptionalGetValue Einsum
+    """
+)
+"""Kernels whose outputs are always new buffers (``allocate_output``), without temporaries that
+TensorFlow's allocator sees: Eigen's products and convolutions take theirs from the C heap."""
+
+ONEDNN_ALLOCATING: Final = op_types(
+    """
+    _MklMatMul _MklNativeFusedMatMul _MklNativeAvgPool _MklNativeAvgPoolGrad _MklNativeMaxPool
+    _MklNativeMaxPoolGrad _MklNativeConv2DBackpropFilter
+    _MklNativeConv2DBackpropFilterWithBias _MklNativeConv2DBackpropInput
+    _MklNativeConv3DBackpropFilterV2 _MklNativeConv3DBackpropInputV2
+    _MklNativeDepthwiseConv2dNative _MklNativeDepthwiseConv2dNativeBackpropFilter
+    _MklNativeDepthwiseConv2dNativeBackpropInput _MklNativeFusedDepthwiseConv2dNative
+    _MklSwish _MklLeakyRelu _MklNativeFusedBatchNormV3 _MklNativeFusedBatchNormGradV3
+    _MklNativeFusedBatchNormEx _MklTanh _MklNativeConcatV2 _MklLayerNorm _FusedMish
+    _MklFusedMish
+    """
+)
+"""oneDNN kernels without a scratchpad of note: products and the gradients of convolutions run on
+buffers they are given; activations write a new output (``mkl_eltwise_activation_base_op.h``)."""
+
+REDUCTIONS: Final = op_types(
+    """
+    Sum Mean Prod Max Min All Any EuclideanNorm _MklNativeReduce
+    """
+)
+
+_IN_PLACE: Final = op_types(
+    """
+    AssignAddVariableOp AssignSubVariableOp ResourceApplyAdam ResourceApplyAdagradV2
+    ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum
+    ResourceApplyRMSProp ResourceApplyFtrlV2 ResourceScatterAdd ResourceScatterSub
+    ResourceScatterUpdate ResourceScatterMul ResourceScatterDiv ResourceScatterMax
+    ResourceScatterMin ResourceScatterNdAdd ResourceScatterNdUpdate ResourceStridedSliceAssign
+    ResourceSparseApplyAdagradV2 ResourceApplyAdaMax
+    """
+)
+"""Kernels that write into the variable's buffer, after copying it where a read of it is still held
+(``PrepareToUpdateVariable``, ``training_op_helpers.h`` 233 to 262)."""
+
+_NOTHING: Final = op_types(
+    """
+    NoOp ControlTrigger _Retval _DeviceRetval Assert PrintV2 _SOURCE DestroyResourceOp
+    """
+)
+_CONSTANT: Final = op_types(
+    """
+    Const HostConst _Arg _DeviceArg VarHandleOp Placeholder ImmutableConst
+    """
+)
+
+
+def plan(call: Call) -> Plan:
+    """Return what one run of the op's CPU kernel does to memory."""
+    rule = _RULES.get(call.op.type)
+    if rule is not None:
+        return rule(call)
+    return Plan(outputs=allocate_all(call), modelled=False)
+
+
+def _plan_alias(call: Call) -> Plan:
+    return Plan(outputs=tuple(alias(index) for index in range(len(call.op.outputs))))
+
+
+def _plan_unary(call: Call) -> Plan:
+    return Plan(outputs=(forward(call, (0,)),))
+
+
+def _plan_binary(call: Call) -> Plan:
+    return Plan(outputs=(forward(call, (0, 1)),))
+
+
+def _plan_allocating(call: Call) -> Plan:
+    return Plan(outputs=allocate_all(call))
+
+
+def _plan_nothing(call: Call) -> Plan:
+    return Plan(outputs=tuple(Output(Way.NONE) for _ in call.op.outputs))
+
+
+def _plan_add_n(call: Call) -> Plan:
+    """Take over any input that is free (``AddNOp``)."""
+    if len(call.inputs) == 1:
+        return Plan(outputs=(alias(),))
+    return Plan(outputs=(forward(call, range(len(call.inputs))),))
+
+
+def _plan_select(call: Call) -> Plan:
+    """``Select`` tries both values; ``SelectV2`` only where nothing is broadcast."""
+    shapes = [call.shape(index) for index in range(3)]
+    if call.op.type == "SelectV2" and not shapes[0] == shapes[1] == shapes[2]:
+        return Plan(outputs=(allocate(call),))
+    return Plan(outputs=(forward(call, (1, 2)),))
+
+
+def _plan_switch(call: Call) -> Plan:
+    return Plan(outputs=tuple(alias() for _ in call.op.outputs))
+
+
+def _plan_merge(call: Call) -> Plan:
+    """Hand on the input that arrived; the index output is a small tensor (``MergeOp``)."""
+    arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
+    return Plan(outputs=(arrived, allocate(call, 1)) if len(call.op.outputs) > 1 else (arrived,))
+
+
+def _plan_sparse_cross_entropy(call: Call) -> Plan:
+    """A row of scratch, the loss, and a gradient in the logits' buffer where that is free."""
+    return Plan(outputs=(allocate(call, 0), forward(call, (0,), 1)), before_bytes=(call.size(0),))
+
+
+def _plan_cross_entropy(call: Call) -> Plan:
+    """As the sparse one (``SoftmaxXentWithLogitsOp``), whose scratch is a column."""
+    return _plan_sparse_cross_entropy(call)
+
+
+def _plan_read(call: Call) -> Plan:
+    return Plan(outputs=(Output(Way.ALIAS),), variable=Variable.READ)
+
+
+def _plan_assign(call: Call) -> Plan:
+    """The variable adopts the value's buffer (``AssignVariableOp``)."""
+    return Plan(variable=Variable.ASSIGN, value=1)
+
+
+def _plan_update(call: Call) -> Plan:
+    return Plan(variable=Variable.UPDATE)
+
+
+def _list_rule(use: ListUse, value: int | None = None) -> Rule:
+    def rule(call: Call) -> Plan:
+        return Plan(outputs=allocate_all(call), lists=use, value=value)
+
+    return rule
+
+
+def _rules() -> dict[str, Rule]:
+    rules: dict[str, Rule] = dict.fromkeys(ALIASES, _plan_alias)
+    rules |= dict.fromkeys(UNARY, _plan_unary)
+    rules |= dict.fromkeys(BINARY, _plan_binary)
+    rules |= dict.fromkeys(ALLOCATING | ONEDNN_ALLOCATING, _plan_allocating)
+    rules |= dict.fromkeys(REDUCTIONS, layout.plan_reduction)
+    rules |= dict.fromkeys(_IN_PLACE, _plan_update)
+    rules |= dict.fromkeys(_NOTHING | _CONSTANT, _plan_nothing)
+    rules |= {
+        "AddN": _plan_add_n,
+        "Select": _plan_select,
+        "SelectV2": _plan_select,
+        "Switch": _plan_switch,
+        "RefSwitch": _plan_switch,
+        "Merge": _plan_merge,
+        "SparseSoftmaxCrossEntropyWithLogits": _plan_sparse_cross_entropy,
+        "SoftmaxCrossEntropyWithLogits": _plan_cross_entropy,
+        "ReadVariableOp": _plan_read,
+        "AssignVariableOp": _plan_assign,
+        "Cast": layout.plan_cast,
+        "_MklCast": layout.plan_cast,
+        "Transpose": layout.plan_transpose,
+        "_MklTranspose": layout.plan_transpose,
+        "ConjugateTranspose": layout.plan_transpose,
+        "BroadcastTo": layout.plan_same_or_copy,
+        "Tile": layout.plan_same_or_copy,
+        "Concat": layout.plan_concat,
+        "ConcatV2": layout.plan_concat,
+        "Pack": layout.plan_pack,
+        "Slice": layout.plan_slice,
+        "StridedSlice": layout.plan_strided_slice,
+        "Split": layout.plan_split,
+        "SplitV": layout.plan_split,
+        "Unpack": layout.plan_unpack,
+        "Conv2DBackpropFilter": convolution.plan_filter_gradient,
+        "Conv2DBackpropInput": convolution.plan_input_gradient,
+        "MatMul": convolution.plan_matmul,
+        "_FusedMatMul": convolution.plan_matmul,
+        "BatchMatMul": convolution.plan_matmul,
+        "BatchMatMulV2": convolution.plan_matmul,
+        "BatchMatMulV3": convolution.plan_matmul,
+        "MaxPoolGrad": convolution.plan_max_pool_gradient,
+        "_MklNativeConv2D": onednn.plan_convolution,
+        "_MklNativeConv3D": onednn.plan_convolution,
+        "_MklNativeFusedConv2D": onednn.plan_convolution,
+        "_MklNativeConv2DWithBias": onednn.plan_convolution,
+        "_MklNativePadWithConv2D": onednn.plan_convolution,
+        "_MklNativePadWithFusedConv2D": onednn.plan_convolution,
+        "_MklBatchMatMul": onednn.plan_batch_matmul,
+        "_MklBatchMatMulV2": onednn.plan_batch_matmul,
+        "_MklFusedBatchMatMulV2": onednn.plan_batch_matmul,
+        "_MklEinsum": onednn.plan_einsum,
+        "_MklSoftmax": onednn.plan_softmax,
+        "EmptyTensorList": _list_rule(ListUse.NEW),
+        "TensorListReserve": _list_rule(ListUse.NEW),
+        "TensorListPushBack": _list_rule(ListUse.PUSH, 1),
+        "TensorListPopBack": _list_rule(ListUse.POP),
+        "TensorListSetItem": _list_rule(ListUse.SET, 2),
+        "TensorListGetItem": _list_rule(ListUse.GET),
+        "TensorListStack": _list_rule(ListUse.STACK),
+        "TensorListFromTensor": _list_rule(ListUse.UNSTACK),
+    }
+    return rules
+
+
+_RULES: Final = _rules()

@@ -1,0 +1,152 @@
+"""oneDNN kernels (``_Mkl*``), which TensorFlow's CPU builds put in place of its own.
+
+Each primitive asks for a *scratchpad*, which the kernel allocates as a ``temp`` for the time of the
+call. Its size is oneDNN's choice: it follows the blocking that the primitive picked for the
+processor and the number of intra-op threads. The sizes here are those of the AVX-512 ``brgemm``
+primitives (``src/cpu/x64/brgemm_*`` and ``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers
+to the blocks of a batch, one page for each thread, and for a matrix that has to be copied into
+another order one copy for each thread.
+"""
+
+from __future__ import annotations
+
+import math
+
+from analyzer.kernels.call import Call, allocate, forward
+from analyzer.kernels.plan import Output, Plan
+
+_PAGE_BYTES = 4096
+_BATCH_BYTES = 1408
+_COPY_HEADER_BYTES = 128
+_COLUMN_BLOCK = 64
+
+
+def plan_convolution(call: Call) -> Plan:
+    """Allocate the output and a scratchpad of some pages; a fused addend's buffer is taken over.
+
+    The filter is used as it is: ``_MklNative*`` convolutions run on TensorFlow's own layout. A
+    fused ``Add`` sums into the addend's buffer (``MklFusedConvOp`` forwards it).
+    """
+    fused = call.attr("fused_ops") or []
+    output: Output = allocate(call)
+    if "Add" in fused:
+        output = forward(call, (len(call.inputs) - 1,))
+    pages = (call.threads + 1) * _PAGE_BYTES + 3 * 16
+    return Plan(outputs=(output,), after_bytes=(pages,))
+
+
+def plan_batch_matmul(call: Call) -> Plan:
+    """Allocate the product and the copies that the primitive makes of its operands."""
+    left = call.shape(0)
+    if left is None or len(left) < 2:
+        return Plan(outputs=(allocate(call),))
+    scratch = matmul_scratch_bytes(
+        left,
+        transposes=(bool(call.attr("adj_x")), bool(call.attr("adj_y"))),
+        threads=call.threads,
+        item_bytes=_item_bytes(call),
+    )
+    return Plan(outputs=(allocate(call),), after_bytes=(scratch,))
+
+
+def matmul_scratch_bytes(
+    left: tuple[int, ...],
+    *,
+    transposes: tuple[bool, bool],
+    threads: int,
+    item_bytes: int,
+) -> int:
+    """Return the bytes of a batched product's scratchpad.
+
+    ``brgemm`` reads its operands row by row: each thread copies a transposed right operand in
+    blocks of 64 columns, and a transposed left operand whole.
+    """
+    rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
+    total = _BATCH_BYTES
+    if transposes[1]:
+        total += _COPY_HEADER_BYTES + threads * depth * _COLUMN_BLOCK * item_bytes
+    if transposes[0]:
+        total += _COPY_HEADER_BYTES + threads * depth * rows * item_bytes
+    return total
+
+
+def plan_einsum(call: Call) -> Plan:
+    """Transpose each operand that needs it, multiply, transpose the product where it needs it.
+
+    ``EinsumOp`` brings each operand to batch, free, contracted order (or batch, contracted, free,
+    which the product takes transposed), and the product to the output's order. All of these are
+    temporaries; the last one becomes the output.
+    """
+    equation = str(call.attr("equation", ""))
+    shapes = [call.shape(index) for index in range(len(call.inputs))]
+    if len(shapes) != 2 or "->" not in equation or "." in equation or None in shapes:
+        return Plan(outputs=(allocate(call, region="temp"),))
+    left, right, out = _labels(equation)
+    sizes = dict(zip(left + right, (*(shapes[0] or ()), *(shapes[1] or ())), strict=True))
+    batch = [label for label in left if label in right and label in out]
+    contracted = {label for label in left if label in right and label not in out}
+    before: list[int] = []
+    copies = [
+        (index, _reorder(labels, batch, contracted)) for index, labels in enumerate((left, right))
+    ]
+    transposes = []
+    for index, (needs_copy, transposed) in copies:
+        if needs_copy:
+            before.append(call.input_size(index))
+        transposes.append(transposed)
+    free = [label for label in left if label not in right], [x for x in right if x not in left]
+    product_order = "".join([*batch, *free[0], *free[1]])
+    ordered = [label for label in product_order if label in out and sizes[label] != 1]
+    wanted = [label for label in out if sizes[label] != 1]
+    depth = math.prod(sizes[label] for label in contracted)
+    scratch = matmul_scratch_bytes(
+        _matrix(free[0], depth, sizes, transposed=transposes[0]),
+        transposes=(transposes[0], not transposes[1]),
+        threads=call.threads,
+        item_bytes=_item_bytes(call),
+    )
+    if ordered == wanted:
+        return Plan(
+            outputs=(allocate(call, region="temp"),),
+            before_bytes=tuple(before),
+            after_bytes=(scratch,),
+        )
+    return Plan(
+        outputs=(allocate(call, region="temp"),),
+        before_bytes=(*before, call.size()),
+        scratch_bytes=(scratch,),
+    )
+
+
+def plan_softmax(call: Call) -> Plan:
+    """Take over the logits' buffer where it is free (``MklSoftmaxOp``)."""
+    return Plan(outputs=(forward(call, (0,)),))
+
+
+def _labels(equation: str) -> tuple[str, str, str]:
+    operands, out = equation.split("->")
+    left, right = operands.split(",")
+    return left, right, out
+
+
+def _reorder(labels: str, batch: list[str], contracted: set[str]) -> tuple[bool, bool]:
+    """Return whether an operand has to be copied, and whether it is then taken transposed."""
+    own = [label for label in labels if label not in batch]
+    free = [label for label in own if label not in contracted]
+    inner = [label for label in own if label in contracted]
+    straight = list(labels) == [*batch, *free, *inner]
+    swapped = list(labels) == [*batch, *inner, *free]
+    return not (straight or swapped), swapped and not straight
+
+
+def _matrix(
+    free: list[str], depth: int, sizes: dict[str, int], *, transposed: bool
+) -> tuple[int, ...]:
+    width = math.prod(sizes[label] for label in free)
+    return (depth, width) if transposed else (width, depth)
+
+
+def _item_bytes(call: Call) -> int:
+    shape = call.out_shape()
+    elements = math.prod(shape) if shape else 0
+    return call.size() // elements if elements else 4

@@ -1,0 +1,93 @@
+"""What one run of a kernel does to memory, as plain records.
+
+Worked example: ``y = tanh(x)`` where nothing else reads ``x``. TensorFlow's kernel asks to reuse the
+buffer of ``x`` (*forward*), gets it, and allocates nothing. Where something else still reads ``x``
+it allocates an output of the same size. Both are one plan: ``Output(FORWARD, inputs=(0,))``; which
+of the two happens is known only when the op's turn comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Way(str, Enum):
+    """Where the buffer of an output comes from."""
+
+    ALLOCATE = "allocate"
+    FORWARD = "forward"
+    ALIAS = "alias"
+    NONE = "none"
+
+
+class Variable(str, Enum):
+    """What a kernel does to the variable whose handle is its first input."""
+
+    UNTOUCHED = "untouched"
+    READ = "read"
+    ASSIGN = "assign"
+    UPDATE = "update"
+
+
+class ListUse(str, Enum):
+    """What a kernel does to a TensorList."""
+
+    NO = "no"
+    NEW = "new"
+    PUSH = "push"
+    POP = "pop"
+    SET = "set"
+    GET = "get"
+    STACK = "stack"
+    UNSTACK = "unstack"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of a kernel.
+
+    Attributes:
+        way: Allocated; taken over from an input where that input's buffer has no other user, else
+            allocated; sharing an input's buffer; or without a buffer.
+        size_bytes: Bytes asked for where it is allocated.
+        inputs: Inputs whose buffer may be taken over, in the order in which they are tried, or the
+            one input whose buffer is shared.
+        region: ``output``, or ``temp`` where the kernel allocates its result as a temporary.
+    """
+
+    way: Way
+    size_bytes: int = 0
+    inputs: tuple[int, ...] = ()
+    region: str = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of a kernel.
+
+    Attributes:
+        outputs: Its outputs, in order.
+        before_bytes: Temporaries allocated before the outputs and freed when the kernel returns.
+        scratch_bytes: Temporaries that are freed again before the kernel's last output is
+            allocated.
+        after_bytes: Temporaries allocated after the outputs and freed when the kernel returns.
+        variable: What it does to the variable behind its first input.
+        value: Input that becomes the variable's value, or joins a TensorList.
+        lists: What it does to the TensorList in its first input.
+        modelled: Whether a rule is known; without one, every output is taken to be allocated.
+    """
+
+    outputs: tuple[Output, ...] = ()
+    before_bytes: tuple[int, ...] = ()
+    scratch_bytes: tuple[int, ...] = ()
+    after_bytes: tuple[int, ...] = ()
+    variable: Variable = Variable.UNTOUCHED
+    value: int | None = None
+    lists: ListUse = ListUse.NO
+    modelled: bool = True
+
+
+def op_types(text: str) -> frozenset[str]:
+    """Return the op types that a text names, set apart by white space."""
+    return frozenset(text.split())

@@ -1,0 +1,1 @@
+"""Events to allocations: pairing, steps, attribution."""

@@ -1,0 +1,290 @@
+"""Give every buffer a category, a layer and a tensor, by following the variables and the graph.
+
+In order, each rule only for what those before it left:
+
+1. a buffer that holds a variable is a parameter, optimizer state, a gradient accumulator or other
+   state, by whose variable it is;
+2. a buffer that the step is fed is an input;
+3. a buffer born in an op of the graph is told by the op's phase and by who uses it: a forward op's
+   output that a backward op uses is an activation, a gradient of a parameter is a gradient, all
+   else is a temporary; what a constant made is a constant;
+4. a buffer born in an op outside the graph is told by the phase of the step (eager steps), or is
+   a constant or a temporary by whether it outlives the step;
+5. a buffer without an op is unattributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.graph.ops import Op, TensorSpec
+from analyzer.graph.phases import Phase
+from analyzer.graph.sharing import Sharing
+from analyzer.graph.structure import Structure
+from analyzer.measure.labels import Labels
+from analyzer.measure.variables import Holding
+from analyzer.model import Category, Step
+from analyzer.parse.run import RunNote
+
+_CONSTANTS: Final = frozenset({"Const", "HostConst"})
+XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
+_FOLDED: Final = "__cf__"
+"""In the name of a constant that the runtime computed before the first step
+(``constant_folding.cc``, ``GenerateUniqueName``)."""
+POOL_THREAD_ROLE: Final = "kernel scratch, asked for on a pool thread"
+"""The op's name is noted for the thread that runs the kernel; Eigen's pool threads, which pack blocks
+of a product's operands into scratch of their own, have none."""
+_ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
+
+
+def label_variables(
+    labels: Labels, note: RunNote, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
+) -> None:
+    """Label the buffers that hold variables.
+
+    Args:
+        labels: The labels to fill.
+        note: The capture's note.
+        holdings: Which buffer holds which variable.
+        roles: Variable -> category and role, where the graph told more than the note.
+    """
+    layers = _layers_by_slot(note)
+    for holding in holdings:
+        variable = note.variables[holding.variable]
+        category, role = roles.get(holding.variable, (variable.category, variable.role))
+        labels.set(holding.row, category, role=role, turns_at=holding.since)
+        labels.variable[holding.row] = variable.path
+        labels.layer[holding.row] = _layer_of_variable(variable.path, variable.category, layers)
+
+
+def _layers_by_slot(note: RunNote) -> dict[str, str]:
+    """Return a parameter's layer by the name that its slot variables are given."""
+    return {
+        variable.path.replace("/", "_"): variable.path.rpartition("/")[0]
+        for variable in note.variables
+        if variable.category == Category.PARAMETER.value
+    }
+
+
+def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
+    if category == Category.PARAMETER.value:
+        return path.rpartition("/")[0]
+    name = path.rpartition("/")[2]
+    while name:  # adam/conv1_kernel_momentum: the longest head that names a parameter
+        if name in layers:
+            return layers[name]
+        name = name.rpartition("_")[0]
+    return ""
+
+
+def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> None:
+    """Label the buffers that the step is fed; ``rows`` is in the order of the note's inputs."""
+    for given, row in zip(note.inputs, rows, strict=True):
+        if row is not None and labels.is_open(row):
+            labels.set(row, Category.INPUT, role="step input")
+            labels.tensor[row] = given.name
+
+
+def label_graph(
+    labels: Labels,
+    allocations: pd.DataFrame,
+    structure: Structure,
+    sharing: Sharing,
+    tensors: Sequence[str],
+    *,
+    infer: bool,
+    backward_starts: dict[int, int],
+) -> None:
+    """Label the buffers born in ops of the graph.
+
+    Args:
+        labels: The labels to fill.
+        allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`.
+        structure: The graph.
+        sharing: Which of its tensors share a buffer.
+        tensors: The tensor that each buffer was asked for (:func:`match_outputs`).
+        infer: The step has no backward pass.
+        backward_starts: Step -> instant of the first birth in a backward op.
+    """
+    gradients = _with_partial_sums(structure)
+    ops = allocations["op"].astype(object).to_numpy()
+    regions = allocations["region"].astype(object).to_numpy()
+    dies = allocations["dies"].to_numpy()
+    steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+    for row, name in enumerate(ops):
+        op = structure.ops.get(name)
+        if op is None:
+            continue
+        labels.op_type[row] = op.type
+        labels.source[row] = op.source
+        if not labels.layer[row]:
+            labels.layer[row] = structure.layers.get(name, "")
+        tensor = tensors[row]
+        if tensor and not labels.tensor[row]:
+            labels.tensor[row] = tensor
+        if not labels.is_open(row):
+            continue
+        if op.type in _CONSTANTS:
+            labels.set(row, Category.CONSTANT, role="constant")
+        elif not tensor or (regions[row] == "temp" and tensor not in structure.consumers):
+            labels.set(row, Category.TEMPORARY, role=f"{structure.phases[name]} scratch")
+        else:
+            waits = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
+            category, role = _of_output(tensor, op, structure, sharing, gradients, infer, waits)
+            labels.set(row, category, role=role)
+
+
+def match_outputs(allocations: pd.DataFrame, structure: Structure) -> list[str]:
+    """Return for each buffer the tensor of the graph that it was asked for, empty for none."""
+    known = allocations["tensor"].astype(object).to_numpy()
+    ops = allocations["op"].astype(object).to_numpy()
+    runs = allocations["run_id"].to_numpy()
+    dtypes = allocations["dtype"].astype(object).to_numpy()
+    shapes = allocations["shape"].astype(object).to_numpy()
+    sizes = allocations["requested_bytes"].to_numpy()
+    used: dict[tuple[int, str], set[int]] = {}
+    tensors = [""] * len(allocations)
+    for row, name in enumerate(ops):
+        op = structure.ops.get(name)
+        if known[row]:
+            tensors[row] = str(known[row])
+        elif op is not None:
+            seen = used.setdefault((int(runs[row]), name), set())
+            tensors[row] = _match_output(op, seen, dtypes[row], shapes[row], int(sizes[row]))
+    return tensors
+
+
+def _of_output(
+    tensor: str,
+    op: Op,
+    structure: Structure,
+    sharing: Sharing,
+    gradients: set[str],
+    infer: bool,
+    alive_in_backward: bool,
+) -> tuple[Category, str]:
+    phase = structure.phases[op.name]
+    if phase is Phase.UPDATE:
+        if tensor in gradients:
+            return Category.GRADIENT, "gradient"
+        return Category.TEMPORARY, "optimizer temporary"
+    if phase is Phase.BACKWARD:
+        if any(member in gradients for member in sharing.members(tensor)):
+            return Category.GRADIENT, "gradient"
+        return Category.TEMPORARY, "backward temporary"
+    if infer:
+        return Category.ACTIVATION, "activation"
+    kept = any(structure.phases[user] is Phase.BACKWARD for user in sharing.consumers(tensor))
+    if kept or alive_in_backward:
+        return Category.ACTIVATION, "kept for the backward pass" if kept else "alive in backward"
+    return Category.TEMPORARY, "forward temporary"
+
+
+def _with_partial_sums(structure: Structure) -> set[str]:
+    """Return the gradients, and the terms that are summed to one (a weight used more than once)."""
+    gradients = set(structure.gradients)
+    queue = list(gradients)
+    while queue:
+        name, _, _ = queue.pop().rpartition(":")
+        op = structure.ops.get(name)
+        if op is None or op.type not in _ADDS or structure.phases[name] is not Phase.BACKWARD:
+            continue
+        shape = op.outputs[0].shape if op.outputs else None
+        for tensor in op.inputs:
+            spec = structure.spec(tensor)
+            if tensor not in gradients and spec is not None and spec.shape == shape:
+                gradients.add(tensor)
+                queue.append(tensor)
+    return gradients
+
+
+def _match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:
+    """Return which of the op's outputs a buffer is, empty where it is none of them.
+
+    A kernel asks for its outputs in any order, and for scratch of its own besides: dtype and shape
+    tell, then the bytes. In a loop an op runs often; once all outputs were seen, it starts anew.
+    """
+    if not op.outputs:
+        return ""
+    if len(used) >= len(op.outputs):
+        used.clear()
+    for exact in (True, False):
+        for index, spec in enumerate(op.outputs):
+            if index in used or not _fits(spec, dtype, shape, size_bytes, exact=exact):
+                continue
+            used.add(index)
+            return f"{op.name}:{index}"
+    return ""
+
+
+def _fits(spec: TensorSpec, dtype: str, shape: str, size_bytes: int, *, exact: bool) -> bool:
+    if spec.dtype in ("resource", "variant"):
+        return False
+    if exact:
+        return spec.dtype == dtype and spec.shape_text == shape and bool(shape)
+    if dtype and spec.dtype and dtype != spec.dtype:
+        return False
+    return spec.size_bytes is None or spec.size_bytes == size_bytes
+
+
+def label_eager(
+    labels: Labels,
+    allocations: pd.DataFrame,
+    steps: Sequence[Step],
+    phases: np.ndarray,
+    backward_starts: dict[int, int],
+    gradient_rows: set[int],
+    *,
+    infer: bool,
+    jit: bool,
+) -> None:
+    """Label the buffers born in ops outside the graph, by when they are born and die.
+
+    Args:
+        labels: The labels to fill.
+        allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`.
+        steps: The steps.
+        phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
+        backward_starts: Step -> first instant of its backward pass.
+        gradient_rows: Buffers that the tape returned as gradients.
+        infer: The step has no backward pass.
+        jit: XLA runs the step: what is asked for inside it without an op is XLA's.
+    """
+    ops = allocations["op"].astype(object).to_numpy()
+    born = allocations["born"].to_numpy()
+    dies = allocations["dies"].to_numpy()
+    in_step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+    ends = {step.index: step.last for step in steps}
+    for row in labels.open_rows():
+        if row in gradient_rows:
+            labels.set(row, Category.GRADIENT, role="gradient")
+        elif jit and in_step[row] >= 0 and dies[row] <= ends[int(in_step[row])]:
+            labels.set(row, Category.TEMPORARY, role=XLA_ROLE)
+        elif not ops[row]:
+            if in_step[row] >= 0 and dies[row] <= ends[int(in_step[row])]:
+                labels.set(row, Category.TEMPORARY, role=POOL_THREAD_ROLE)
+        elif _FOLDED in ops[row]:
+            labels.set(row, Category.CONSTANT, role="constant computed beforehand")
+        elif in_step[row] < 0:
+            kept = bool(steps) and born[row] < steps[0].first and dies[row] > steps[0].first
+            if kept:
+                labels.set(row, Category.CONSTANT, role="tensor held by Python")
+            else:
+                labels.set(row, Category.TEMPORARY, role="building the model")
+        else:
+            step = int(in_step[row])
+            start = backward_starts.get(step)
+            if phases[row] == 1:
+                labels.set(row, Category.TEMPORARY, role="backward temporary")
+            elif phases[row] == 2:
+                labels.set(row, Category.TEMPORARY, role="optimizer temporary")
+            elif infer and dies[row] <= ends[step]:
+                labels.set(row, Category.ACTIVATION, role="activation")
+            elif start is not None and born[row] < start < dies[row]:
+                labels.set(row, Category.ACTIVATION, role="kept for the backward pass")
+            else:
+                labels.set(row, Category.TEMPORARY, role="forward temporary")

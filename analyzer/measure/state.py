@@ -1,0 +1,100 @@
+"""What a variable that belongs to no model and no optimizer is for, told by who writes it.
+
+A step made by hand may keep accumulators of gradients, moving averages or its own momentum in plain
+variables. The graph says what is written into them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from analyzer.graph.ops import Op, split_tensor
+from analyzer.graph.phases import Phase
+from analyzer.graph.sharing import ALIAS_OPS
+from analyzer.graph.structure import Structure
+from analyzer.model import Category
+from analyzer.parse.run import RunNote
+
+_ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
+# What may stand between a gradient and an accumulator: a scale, a change of dtype, a look-alike.
+_SCALES: Final = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"})
+_READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
+
+
+def roles_of_state(note: RunNote, structure: Structure) -> dict[int, tuple[str, str]]:
+    """Return category and role of the variables that the note calls plain state.
+
+    Keys are indexes into ``note.variables``.
+    """
+    arguments = {
+        op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
+    }
+    roles = {}
+    for number, variable in enumerate(note.variables):
+        if variable.role != "state" or variable.argument is None:
+            continue
+        handle = arguments.get(variable.argument)
+        if handle is not None:
+            role = _role(structure, handle, scalar=variable.shape == ())
+            if role is not None:
+                roles[number] = role
+    return roles
+
+
+def _role(structure: Structure, handle: str, *, scalar: bool) -> tuple[str, str] | None:
+    users = _users(structure, handle)
+    writers = [op for op in users if not op.type.startswith(tuple(_READS))]
+    if any(_accumulates(structure, op, users) for op in writers):
+        return Category.GRADIENT.value, "gradient accumulator"
+    if scalar:
+        return None
+    if any(structure.phases[op.name] is not Phase.FORWARD for op in writers):
+        return Category.OPTIMIZER_STATE.value, "optimizer state"
+    return Category.PARAMETER.value, "not trainable"
+
+
+def _users(structure: Structure, handle: str) -> list[Op]:
+    """Return the ops that take the handle, also through control flow."""
+    users: list[Op] = []
+    seen = {handle}
+    queue = deque([handle])
+    while queue:
+        maker = structure.ops[queue.popleft()]
+        for index in range(max(len(maker.outputs), 1)):
+            for name in structure.consumers.get(f"{maker.name}:{index}", ()):
+                if name in seen:
+                    continue
+                seen.add(name)
+                if structure.ops[name].type in ALIAS_OPS:
+                    queue.append(name)
+                else:
+                    users.append(structure.ops[name])
+    return users
+
+
+def _accumulates(structure: Structure, op: Op, users: list[Op]) -> bool:
+    """Say whether ``op`` adds a gradient to the variable."""
+    if len(op.inputs) < 2:
+        return False
+    if op.type == "AssignAddVariableOp":
+        return _is_gradient(structure, op.inputs[1])
+    if op.type != "AssignVariableOp":
+        return False
+    total = structure.ops.get(split_tensor(op.inputs[1])[0])
+    if total is None or total.type not in _ADDS:
+        return False
+    reads = {user.name for user in users if user.type in _READS}
+    terms = [tensor for tensor in total.inputs if split_tensor(tensor)[0] not in reads]
+    return len(terms) < len(total.inputs) and any(_is_gradient(structure, t) for t in terms)
+
+
+def _is_gradient(structure: Structure, tensor: str, depth: int = 4) -> bool:
+    """Say whether ``tensor`` is a gradient of a parameter, as it is or only scaled."""
+    if tensor in structure.gradients:
+        return True
+    op = structure.ops.get(split_tensor(tensor)[0])
+    if op is None or depth == 0 or op.type not in _SCALES | ALIAS_OPS:
+        return False
+    found = [source for source in op.inputs if _is_gradient(structure, source, depth - 1)]
+    return len(found) == 1  # a product of two gradients is none

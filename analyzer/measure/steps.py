@@ -1,0 +1,56 @@
+"""Steps from step markers: which instants belong to which step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model import Step
+from analyzer.parse.xplane import Span
+
+
+def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
+    """Return the steps that the markers span, in order of time.
+
+    A training loop may mark a step inside a step (``fit`` inside a user's own marker): only the
+    outermost markers count.
+
+    Args:
+        events: Table with the columns of :data:`analyzer.schema.EVENTS`.
+        markers: Spans with a ``step_num`` statistic.
+    """
+    times = events["time_ps"].to_numpy()
+    steps: list[Step] = []
+    end_ps = -1
+    for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
+        if marker.start_ps < end_ps:
+            continue
+        end_ps = marker.end_ps
+        number = marker.stats.get("step_num")
+        steps.append(
+            Step(
+                index=len(steps),
+                number=int(number) if isinstance(number, int | float) else None,
+                first=int(np.searchsorted(times, marker.start_ps, side="left")),
+                last=int(np.searchsorted(times, marker.end_ps, side="right")) - 1,
+                start_ps=marker.start_ps,
+                end_ps=marker.end_ps,
+            )
+        )
+    return tuple(steps)
+
+
+def step_of_birth(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
+    """Return for each birth the index of its step, missing outside steps.
+
+    Args:
+        born: Instants, int64, shape ``(n,)``.
+        steps: The steps in order.
+    """
+    result = np.full(len(born), -1, dtype=np.int64)
+    for step in steps:
+        result[(born >= step.first) & (born <= step.last)] = step.index
+    outside = result < 0
+    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)

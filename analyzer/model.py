@@ -1,0 +1,159 @@
+"""The words the whole package shares.
+
+*requested*: bytes the live tensors asked for. *allocated* (in use): bytes of the chunks that hold
+them. *pool*: bytes the allocator took from the driver or the system, free chunks included.
+*process*: pool plus context, library workspaces and loaded kernels. A number is never shown without
+saying which of these it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analyzer.choice import Choice
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+class Category(Choice):
+    """What a buffer is for. The order is the order in which categories are stacked and listed."""
+
+    PARAMETER = "parameter"
+    OPTIMIZER_STATE = "optimizer_state"
+    GRADIENT = "gradient"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    CONSTANT = "constant"
+    UNATTRIBUTED = "unattributed"
+
+
+class Kind(Choice):
+    """Whether the numbers were predicted or measured."""
+
+    ESTIMATE = "estimate"
+    TRACE = "trace"
+
+
+class Severity(Choice):
+    """How much a finding matters."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: the instants and the time it spans.
+
+    Attributes:
+        index: 0 for the first step of the trace.
+        number: The step number that the training program gave, where it gave one.
+        first: First instant of the step.
+        last: Last instant of the step (inclusive); less than ``first`` where it has no events.
+        start_ps, end_ps: Its time in picoseconds, missing in a prediction.
+    """
+
+    index: int
+    number: int | None
+    first: int
+    last: int
+    start_ps: int | None = None
+    end_ps: int | None = None
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds the step took, missing in a prediction."""
+        if self.start_ps is None or self.end_ps is None:
+            return None
+        return (self.end_ps - self.start_ps) / 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The device whose memory is counted."""
+
+    kind: str
+    name: str
+    memory_limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """How the step is run; an empty string or None where it is not known."""
+
+    mode: str = ""
+    jit: bool | None = None
+    batch_size: int | None = None
+    optimizer: str = ""
+    dtype_policy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing worth knowing, in plain words.
+
+    Attributes:
+        id: Stable name, such as ``retained-activations``.
+        severity: How much it matters.
+        title: One line with the bytes in it.
+        detail: What it means and what to change.
+        saves_bytes: Requested bytes at the peak that following it would save; None if unknown.
+        evidence: Rows that show it: dicts of plain values.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    detail: str
+    saves_bytes: int | None = None
+    evidence: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A sequence of allocations, measured or predicted, and what is known about it.
+
+    Attributes:
+        kind: Predicted or measured.
+        target: What was asked for: ``name``, and how it was resolved.
+        device: The device whose allocator is looked at.
+        step_config: How the step is run.
+        events: Table with the columns of :data:`analyzer.schema.EVENTS`, of every allocator.
+        allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`, of every
+            allocator; ``born`` and ``dies`` count the rows of ``events``.
+        allocator: Name of the allocator that the peak is about.
+        steps: The steps, in order; empty where the trace has none.
+        make_graph: Makes the graph of ops and tensors; None where there is none.
+        warnings: What the reader should know before trusting a figure; plain sentences.
+        versions: Versions of what made it: tensorflow, keras, python, analyzer.
+        error: How the step ended where it failed: ``type``, ``message``, ``exit_code``.
+        extra: Facts kept for the report and not used by any analysis.
+    """
+
+    kind: Kind
+    target: dict[str, Any]
+    device: Device
+    step_config: StepConfig
+    events: pd.DataFrame
+    allocations: pd.DataFrame
+    allocator: str
+    steps: tuple[Step, ...] = ()
+    make_graph: Callable[[], nx.MultiDiGraph] | None = None
+    warnings: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    error: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def graph(self) -> nx.MultiDiGraph | None:
+        """Ops and tensors (see :mod:`analyzer.graph.build`), made when first asked for."""
+        return None if self.make_graph is None else self.make_graph()

@@ -1,0 +1,1 @@
+"""Bytes to raw records, without TensorFlow."""

@@ -1,0 +1,206 @@
+"""The note that our capture leaves beside a trace, and the graph with it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.errors import TraceError
+from analyzer.graph.ops import Op, from_json
+from analyzer.graph.phases import TracedGraph, TracedOp
+
+_SCHEMA_VERSION: Final = 1
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of the step.
+
+    Attributes:
+        path: Its name.
+        dtype, shape: Of its value; shape None where not known.
+        category: Whose it is, as :class:`analyzer.model.Category` names it.
+        role: Finer than the category, in words; may be empty.
+        trainable: Whether gradients are taken with respect to it.
+        argument: Index among the step function's arguments, None where it is not captured.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    category: str
+    role: str
+    trainable: bool
+    argument: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One tensor that the step is fed, with the address of its bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    address: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """How one variable came to be.
+
+    Attributes:
+        variable: Index of the variable in the note, None where the step does not know it.
+        events: (number of a buffer, its bytes) where it is born, (number, 0) where it dies; the one
+            that lives on is the value.
+        traced: Made while the step was traced, as slots are.
+        sharing: Equal for variables that begin with the same value.
+    """
+
+    variable: int | None
+    events: tuple[tuple[int, int], ...]
+    traced: bool
+    sharing: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """What the capture knew and the trace does not say.
+
+    Attributes:
+        raw: The file as it is.
+        variables: The step's variables.
+        inputs: What the step is fed.
+        snapshots: For each moment (before the first step, after each) the variables' addresses.
+        gradients: Graph tensors that are gradients of parameters.
+        nested_gradients: The same inside functions.
+        scopes: Name scope -> (kind, path) of who opened it.
+        eager_gradients: Index of the marker -> addresses of gradients.
+        ops: The graph; empty for an eager step.
+        traced: The graph as it was traced, with the functions in it.
+        births: How the variables came to be, in order; empty where the trace shows it.
+    """
+
+    raw: Mapping[str, Any]
+    variables: tuple[Variable, ...] = ()
+    inputs: tuple[Input, ...] = ()
+    snapshots: tuple[tuple[int | None, ...], ...] = ()
+    gradients: frozenset[str] = frozenset()
+    nested_gradients: frozenset[str] = frozenset()
+    scopes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    eager_gradients: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    ops: tuple[Op, ...] = ()
+    traced: tuple[TracedGraph, ...] = ()
+    births: tuple[Birth, ...] = ()
+
+
+def read_run(path: Path) -> RunNote:
+    """Read ``run.json`` and the graph that it names.
+
+    Raises:
+        TraceError: they are damaged, or were written by a newer version.
+    """
+    try:
+        raw = _load(path.read_bytes())
+        if not isinstance(raw, dict):
+            raise TypeError("not an object")
+        if raw.get("schema_version", 0) > _SCHEMA_VERSION:
+            raise TraceError(
+                f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
+            )
+        ops, traced = _read_graph(path, raw.get("graph"))
+        return RunNote(
+            raw=raw,
+            variables=tuple(
+                Variable(
+                    path=str(row["path"]),
+                    dtype=str(row["dtype"]),
+                    shape=None if row["shape"] is None else tuple(row["shape"]),
+                    category=str(row["category"]),
+                    role=str(row.get("role", "")),
+                    trainable=bool(row.get("trainable")),
+                    argument=row.get("argument"),
+                )
+                for row in raw.get("variables", ())
+            ),
+            inputs=tuple(
+                Input(str(row["name"]), str(row["dtype"]), tuple(row["shape"]), row["address"])
+                for row in raw.get("inputs", ())
+            ),
+            snapshots=tuple(tuple(row) for row in raw.get("snapshots", ())),
+            gradients=frozenset(raw.get("gradients", ())),
+            nested_gradients=frozenset(raw.get("nested_gradients", ())),
+            scopes={
+                str(scope): (str(kind), str(owner))
+                for scope, (kind, owner) in raw.get("scopes", {}).items()
+            },
+            eager_gradients={
+                int(mark): tuple(found) for mark, found in raw.get("eager_gradients", {}).items()
+            },
+            ops=ops,
+            traced=traced,
+            births=tuple(
+                Birth(
+                    variable=row["variable"],
+                    events=tuple((int(number), int(size)) for number, size in row["events"]),
+                    traced=bool(row["traced"]),
+                    sharing=str(row["sharing"]),
+                )
+                for row in raw.get("births", ())
+            ),
+        )
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        EOFError,
+        RecursionError,
+        zlib.error,
+    ) as error:
+        raise TraceError(
+            f"{path} is damaged ({type(error).__name__}: {error}).",
+            hint="Capture again, or open the .xplane.pb alone by moving it elsewhere.",
+        ) from None
+
+
+def _load(content: bytes) -> Any:
+    """Return the JSON values; half a character, which JSON can hold and no file can, becomes ``?``."""
+    values = json.loads(content)
+    return _whole(values) if _SURROGATE.search(content) else values
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return value
+
+
+def _read_graph(path: Path, name: Any) -> tuple[tuple[Op, ...], tuple[TracedGraph, ...]]:
+    if not name:
+        return (), ()
+    if Path(str(name)).name != name:
+        raise ValueError("the graph lies outside the folder")
+    content = (path.parent / name).read_bytes()
+    if name.endswith(".gz"):
+        content = gzip.decompress(content)
+    graph = _load(content)
+    traced = tuple(
+        TracedGraph(
+            str(nested["function"]),
+            tuple(TracedOp(op, tuple(inputs), tuple(calls)) for op, inputs, calls in nested["ops"]),
+        )
+        for nested in graph.get("traced", ())
+    )
+    return tuple(from_json(graph["ops"])), traced

@@ -1,0 +1,297 @@
+"""A profiler trace (``.xplane.pb``) to tables, without TensorFlow.
+
+A trace holds *planes* (hosts and devices), a plane holds *lines* (threads) and a line holds events.
+The allocators write each allocation and each free as an event named ``MemoryAllocation`` or
+``MemoryDeallocation`` with their own statistics in it. Nothing is sampled and nothing is left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from google.protobuf.message import DecodeError
+
+from analyzer.errors import TraceError
+from analyzer.parse.dtypes import DTYPE_NAMES
+from analyzer.parse.xspace import Space
+from analyzer.schema import EVENTS, conform
+
+MARKER_PREFIX: Final = "analyzer:"
+"""Events with this prefix are notes that our own capture wrote into the trace."""
+
+_KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
+_INTEGER_STATS: Final = {
+    "addr": "address",
+    "requested_bytes": "requested_bytes",
+    "allocation_bytes": "allocated_bytes",
+    "bytes_allocated": "in_use_bytes",
+    "bytes_available": "available_bytes",
+    "peak_bytes_in_use": "peak_in_use_bytes",
+    "id": "run_id",
+    "data_type": "dtype",
+}
+_TEXT_STATS: Final = {
+    "allocator_name": "allocator",
+    "tf_op": "op",
+    "region_type": "region",
+    "shape": "shape",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A named stretch of time on one thread.
+
+    Attributes:
+        name: The event's name.
+        start_ps, end_ps: Picoseconds on the trace's clock.
+        thread: Line it was written on.
+        stats: The statistics written with it, as plain numbers and text.
+    """
+
+    name: str
+    start_ps: int
+    end_ps: int
+    thread: int
+    stats: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RawTrace:
+    """What a trace says about memory, before any interpretation.
+
+    Attributes:
+        events: Table with the columns of :data:`analyzer.schema.EVENTS`, sorted by time.
+        step_markers: Spans that carry a step number.
+        markers: Spans that our own capture wrote.
+        op_runs: One row for each run of an op on the host: ``op``, ``start_ps``, ``end_ps``,
+            ``thread``, sorted by start.
+        devices: Names of the device planes, such as ``/device:GPU:0``.
+        hostnames: Names of the hosts that wrote the trace.
+        warnings: What could not be read, in plain sentences.
+    """
+
+    events: pd.DataFrame
+    step_markers: tuple[Span, ...]
+    markers: tuple[Span, ...]
+    op_runs: pd.DataFrame
+    devices: tuple[str, ...] = ()
+    hostnames: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the file's content, unpacked where it is gzipped.
+
+    Raises:
+        TraceError: the file is missing, unreadable, empty or a broken gzip.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TraceError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Name an existing .xplane.pb, run folder or logdir.",
+        ) from None
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error):
+            raise TraceError(
+                f"{path} is a truncated or damaged gzip file.", hint="Copy it again, whole."
+            ) from None
+    if not content:
+        raise TraceError(
+            f"{path} is empty.", hint="The profiler was probably stopped before it wrote; retrace."
+        )
+    return content
+
+
+def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
+    """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
+
+    Args:
+        path: The file.
+        progress: Called with the share done, 0 to 1.
+
+    Raises:
+        TraceError: it is no trace, is cut short, or holds no memory events.
+    """
+    content = read_bytes(path)
+    try:
+        space = Space.FromString(content)
+    except DecodeError:
+        raise TraceError(
+            f"{path} is not a profiler trace, or is cut short.",
+            hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
+        ) from None
+    if not any(plane.lines or plane.event_metadata for plane in space.planes):
+        raise TraceError(
+            f"{path} holds no profiler planes.",
+            hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
+        )
+    raw = _read_space(space, progress or (lambda share: None))
+    if raw.events.empty:
+        raise TraceError(
+            f"{path} holds no memory events.",
+            hint="TensorFlow's CPU allocator writes none unless TF_CPU_ALLOCATOR_USE_BFC=1 is set "
+            "before TensorFlow is imported, and cuda_malloc_async never does; `analyze trace "
+            "MODEL` captures with the right settings.",
+        )
+    return raw
+
+
+def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
+    memory = _MemoryColumns()
+    steps: list[Span] = []
+    markers: list[Span] = []
+    runs: list[tuple[str, int, int, int]] = []
+    total = sum(len(line.events) for plane in space.planes for line in plane.lines) or 1
+    done = 0
+    thread = 0
+    for plane in space.planes:
+        names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
+        stats = {
+            entry.key: entry.value.name.decode("utf-8", "replace") for entry in plane.stat_metadata
+        }
+        kinds = {key: _KINDS[name] for key, name in names.items() if name in _KINDS}
+        notes = {k for k, name in names.items() if name.startswith(MARKER_PREFIX.encode())}
+        op_names = {k: op for k, name in names.items() if (op := _op_of(name)) is not None}
+        step_stat = next((key for key, name in stats.items() if name == "step_num"), None)
+        is_host = not plane.name.startswith(b"/device:")
+        for line in plane.lines:
+            thread += 1
+            base_ps = line.timestamp_ns * 1000
+            for event in line.events:
+                key = event.metadata_id
+                kind = kinds.get(key)
+                start_ps = base_ps + event.offset_ps
+                if kind is not None:
+                    memory.add(kind, start_ps, thread, event.stats, stats)
+                elif key in notes or (
+                    step_stat is not None
+                    and is_host
+                    and any(stat.metadata_id == step_stat for stat in event.stats)
+                ):
+                    span = Span(
+                        names.get(key, b"").decode("utf-8", "replace"),
+                        start_ps,
+                        start_ps + event.duration_ps,
+                        thread,
+                        dict(_plain_stats(event.stats, stats)),
+                    )
+                    (markers if key in notes else steps).append(span)
+                elif is_host and key in op_names:
+                    runs.append((op_names[key], start_ps, start_ps + event.duration_ps, thread))
+            done += len(line.events)
+            progress(done / total)
+    op_runs = pd.DataFrame(runs, columns=["op", "start_ps", "end_ps", "thread"])
+    return RawTrace(
+        events=memory.table(),
+        step_markers=tuple(sorted(steps, key=lambda span: (span.start_ps, -span.end_ps))),
+        markers=tuple(sorted(markers, key=lambda span: span.start_ps)),
+        op_runs=op_runs.sort_values("start_ps", kind="stable", ignore_index=True),
+        devices=tuple(
+            plane.name.decode("utf-8", "replace")
+            for plane in space.planes
+            if plane.name.startswith(b"/device:")
+        ),
+        hostnames=tuple(name.decode("utf-8", "replace") for name in space.hostnames),
+        warnings=memory.warnings(),
+    )
+
+
+def _op_of(name: bytes) -> str | None:
+    """Return the node name in an executor event named ``node:Type``, or None for other events."""
+    op, colon, op_type = name.rpartition(b":")
+    is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
+    if not colon or not op or op.endswith(b":") or not is_type:
+        return None
+    return op.decode("utf-8", "replace")
+
+
+def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, Any]]:
+    for stat in stats:
+        name = names.get(stat.metadata_id, "")
+        if stat.ref_value:
+            yield name, names.get(stat.ref_value, "")
+        elif stat.str_value:
+            yield name, stat.str_value.decode("utf-8", "replace")
+        else:
+            yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
+
+
+class _MemoryColumns:
+    """Memory events as columns, texts as indexes into one list of strings."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, list[int]] = {name: [] for name in _INTEGER_STATS.values()}
+        self._texts: dict[str, list[str]] = {name: [] for name in _TEXT_STATS.values()}
+        self._fragmentation: list[float] = []
+        self._kinds: list[int] = []
+        self._times: list[int] = []
+        self._threads: list[int] = []
+        self._without_address = 0
+
+    def add(self, kind: int, time_ps: int, thread: int, stats: Any, names: dict[int, str]) -> None:
+        """Append one event."""
+        numbers: dict[str, int] = {}
+        texts: dict[str, str] = {}
+        fragmentation = 0.0
+        for stat in stats:
+            name = names.get(stat.metadata_id, "")
+            if (column := _INTEGER_STATS.get(name)) is not None:
+                value = stat.int64_value or stat.uint64_value
+                numbers[column] = value if value < 1 << 63 else value - (1 << 64)
+            elif (column := _TEXT_STATS.get(name)) is not None:
+                ref = stat.ref_value
+                texts[column] = (
+                    names.get(ref, "") if ref else stat.str_value.decode("utf-8", "replace")
+                )
+            elif name == "fragmentation":
+                fragmentation = stat.double_value or float(stat.int64_value)
+        if "address" not in numbers:
+            self._without_address += 1
+            return
+        for name, column_values in self._numbers.items():
+            column_values.append(numbers.get(name, 0))
+        for name, text_values in self._texts.items():
+            text_values.append(texts.get(name, ""))
+        if " " in texts.get("shape", ""):  # some writers put blanks between the axes
+            self._texts["shape"][-1] = texts["shape"].replace(" ", "")
+        self._fragmentation.append(fragmentation)
+        self._kinds.append(kind)
+        self._times.append(time_ps)
+        self._threads.append(thread)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what could not be read."""
+        if not self._without_address:
+            return ()
+        return (f"{self._without_address} memory events without an address were left out.",)
+
+    def table(self) -> pd.DataFrame:
+        """Return the events sorted by time; equal times keep the order of the file."""
+        columns: dict[str, Any] = {
+            "time_ps": np.asarray(self._times, dtype=np.int64),
+            "kind": np.asarray(self._kinds, dtype=np.int8),
+            "fragmentation": np.asarray(self._fragmentation, dtype=np.float64),
+            "thread": np.asarray(self._threads, dtype=np.int64),
+        }
+        for name, numbers in self._numbers.items():
+            columns[name] = np.asarray(numbers, dtype=np.int64)
+        for name, texts in self._texts.items():
+            columns[name] = pd.Categorical(texts)
+        columns["dtype"] = pd.Categorical(
+            [DTYPE_NAMES.get(number, "") for number in self._numbers["dtype"]]
+        )
+        table = conform(pd.DataFrame(columns), EVENTS)
+        order = np.argsort(columns["time_ps"], kind="stable")
+        return table.iloc[order].reset_index(drop=True)

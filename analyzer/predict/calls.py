@@ -1,0 +1,94 @@
+"""From ops to what each op's kernel does: shapes, small constants and variables looked up once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzer.graph.ops import TensorSpec
+from analyzer.kernels import cpu
+from analyzer.kernels.call import Call
+from analyzer.kernels.plan import Plan
+from analyzer.predict.wiring import Wiring
+
+_HANDLE_SOURCES = ("_Arg", "_DeviceArg", "VarHandleOp")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What every node's kernel does.
+
+    Attributes:
+        plans: For each node, its plan.
+        handles: For each node, the node whose output is the variable handle in its first input;
+            -1 for none.
+        unmodelled: Nodes whose type has no rule.
+    """
+
+    plans: list[Plan]
+    handles: list[int]
+    unmodelled: list[int]
+
+
+def plan_kernels(wiring: Wiring, *, threads: int) -> Kernels:
+    """Return what every node's CPU kernel does.
+
+    Args:
+        wiring: The graph.
+        threads: Intra-op threads of the device.
+    """
+    constants = [_constant(wiring, node) for node in range(len(wiring.ops))]
+    plans: list[Plan] = []
+    for node, op in enumerate(wiring.ops):
+        feeds = wiring.inputs[node]
+        call = Call(
+            op=op,
+            inputs=tuple(_spec(wiring, feed) for feed in feeds),
+            values=tuple(constants[source] for source, _ in feeds),
+            threads=threads,
+        )
+        plans.append(cpu.plan(call))
+    return Kernels(
+        plans=plans,
+        handles=_handles(wiring),
+        unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
+    )
+
+
+def _spec(wiring: Wiring, feed: tuple[int, int]) -> TensorSpec | None:
+    source, output = feed
+    outputs = wiring.ops[source].outputs
+    return outputs[output] if output < len(outputs) else None
+
+
+def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:
+    op = wiring.ops[node]
+    value = op.attrs.get("value") if op.type in ("Const", "HostConst") else None
+    if not isinstance(value, dict) or "values" not in value:
+        return None
+    values: Sequence[object] = value["values"]
+    return tuple(int(x) for x in values if isinstance(x, (int, float)))
+
+
+def _handles(wiring: Wiring) -> list[int]:
+    """Follow each first input of type resource back to the argument that brought the handle in."""
+    found: dict[int, int] = {}
+    handles = []
+    for node in range(len(wiring.ops)):
+        spec = _spec(wiring, wiring.inputs[node][0]) if wiring.inputs[node] else None
+        is_handle = spec is not None and spec.dtype == "resource"
+        handles.append(_origin(wiring, wiring.inputs[node][0][0], found) if is_handle else -1)
+    return handles
+
+
+def _origin(wiring: Wiring, node: int, found: dict[int, int]) -> int:
+    path: list[int] = []
+    while node not in found and wiring.ops[node].type not in _HANDLE_SOURCES:
+        path.append(node)
+        if not wiring.inputs[node]:
+            break
+        node = wiring.inputs[node][0][0]
+    origin = found.get(node, node)
+    for step in path:
+        found[step] = origin
+    return origin

@@ -1,0 +1,84 @@
+"""Addresses and chunks for a predicted table, and the events that would have been traced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analyzer.errors import AccountingError
+from analyzer.model import Step
+from analyzer.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.simulate import BfcOptions, Replay, from_allocations, replay
+from analyzer.simulate.options import UNLIMITED_BYTES
+
+
+def place(table: pd.DataFrame, instants: int) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
+    """Play a table through the CPU's allocator.
+
+    Args:
+        table: Columns of :data:`analyzer.schema.ALLOCATIONS`, every instant used once.
+        instants: Number of allocations and frees.
+
+    Returns:
+        The table with addresses and the bytes of the chunks, the table of
+        :data:`analyzer.schema.EVENTS`, and the allocator's set-up.
+
+    Raises:
+        AccountingError: the table leaves an instant out or uses one twice.
+    """
+    result = _replayed(table, instants)
+    sequence = result.sequence
+    address, chunk_bytes = result.buffers()
+    addresses = np.zeros(len(table), dtype=np.int64)
+    chunks = np.zeros(len(table), dtype=np.int64)
+    addresses[sequence.row], chunks[sequence.row] = address, chunk_bytes
+    placed = table.assign(address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks)
+    assert isinstance(result.options, BfcOptions)
+    return conform(placed, ALLOCATIONS), _events(placed, result), result.options
+
+
+def allocated_peak(table: pd.DataFrame, instants: int, step: Step) -> int:
+    """Return the most bytes of chunks in use at once in a step."""
+    in_use = _replayed(table, instants).in_use_bytes
+    return int(in_use[step.first : step.last + 1].max(initial=0))
+
+
+def _replayed(table: pd.DataFrame, instants: int) -> Replay:
+    sequence = from_allocations(table, n_events=instants)
+    if not np.array_equal(sequence.instant, np.arange(instants)):
+        raise AccountingError("the prediction leaves an instant out or uses one twice")
+    result = replay(sequence, BfcOptions.cpu())
+    if result.failure is not None:
+        result = replay(sequence, BfcOptions.cpu(UNLIMITED_BYTES))
+    return result
+
+
+def _events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
+    sequence = result.sequence
+    rows = sequence.row[sequence.slot]
+    limit = result.options.memory_limit_bytes
+    chosen = table.iloc[rows]
+    count = len(sequence)
+    return conform(
+        pd.DataFrame(
+            {
+                "time_ps": np.arange(count, dtype=np.int64),
+                "kind": np.where(sequence.request > 0, 1, -1),
+                "allocator": chosen["allocator"].to_numpy(),
+                "address": result.address,
+                "requested_bytes": chosen["requested_bytes"].to_numpy(),
+                "allocated_bytes": result.chunk_bytes,
+                "in_use_bytes": result.in_use_bytes,
+                "available_bytes": limit - result.in_use_bytes,
+                "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
+                "fragmentation": np.nan_to_num(result.fragmentation),
+                "op": chosen["op"].astype(object).to_numpy(),
+                "run_id": 0,
+                "region": chosen["region"].astype(object).to_numpy(),
+                "dtype": chosen["dtype"].astype(object).to_numpy(),
+                "shape": chosen["shape"].astype(object).to_numpy(),
+                "thread": 0,
+            }
+        ),
+        EVENTS,
+    )

@@ -1,0 +1,196 @@
+"""What is allocated before the first step: variables, what the step is fed, slots, constants.
+
+The order matters for the chunks: a tensor that is born into the gap that an initializer's temporary left
+gets the gap whole where less than its own size would be left over, and keeps it for good.
+
+In the order of a fresh process: the model's variables, each by its initializer and each followed by the
+200 bytes of its handle; the inputs; the slots, which TensorFlow makes while it traces the step (their
+values are computed while the graph that makes them is optimised, freed, and made once more; equal ones
+are merged and parted again by the first write); the constants, when the step's kernels are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.graph.ops import TensorSpec
+from analyzer.model import Category
+from analyzer.parse.run import Birth, RunNote
+
+HANDLE_BYTES: Final = 200
+"""A resource handle: what ``VarHandleOp`` allocates for it (``sizeof(ResourceHandle)``)."""
+
+_FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A buffer of the build-up.
+
+    Attributes:
+        size_bytes: Bytes asked for.
+        born, dies: Instants; ``dies`` is None while it lives on.
+        variable: Index of the variable in the note whose value or handle it is; None for none.
+        category: What it is for.
+        role: The same in words.
+    """
+
+    size_bytes: int
+    born: int
+    dies: int | None
+    variable: int | None
+    category: Category
+    role: str
+
+
+@dataclass
+class BuildUp:
+    """The build-up, instant by instant.
+
+    Attributes:
+        made: Its buffers, in order of birth.
+        values: Variable (index in the note) -> its buffer's number in ``made``.
+        handles: Variable -> its handle's number.
+        inputs: The number of each input.
+        constants: Node -> the number of its output.
+        instants: Allocations and frees.
+    """
+
+    made: list[Made] = field(default_factory=list)
+    values: dict[int, int] = field(default_factory=dict)
+    handles: dict[int, int] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    constants: dict[int, int] = field(default_factory=dict)
+    instants: int = 0
+
+    def birth(
+        self,
+        size_bytes: int,
+        category: Category = Category.TEMPORARY,
+        role: str = "building the model",
+        variable: int | None = None,
+    ) -> int:
+        """Add a buffer and return its number."""
+        self.made.append(Made(size_bytes, self.instants, None, variable, category, role))
+        self.instants += 1
+        return len(self.made) - 1
+
+    def death(self, number: int) -> None:
+        """End a buffer."""
+        old = self.made[number]
+        self.made[number] = Made(
+            old.size_bytes, old.born, self.instants, old.variable, old.category, old.role
+        )
+        self.instants += 1
+
+    def keep(self, number: int, category: Category, role: str, variable: int | None) -> None:
+        """Say what a buffer that lives on is."""
+        old = self.made[number]
+        self.made[number] = Made(old.size_bytes, old.born, old.dies, variable, category, role)
+
+
+def build_up(note: RunNote, sizes_bytes: Sequence[int], constants: Mapping[int, int]) -> BuildUp:
+    """Play what happens before the first step.
+
+    Args:
+        note: The note of the step.
+        sizes_bytes: Bytes of each variable of the note.
+        constants: Node -> bytes of what its kernel holds.
+    """
+    history = BuildUp()
+    plain = [birth for birth in note.births if not birth.traced]
+    for birth in plain:
+        _variable(history, note, birth)
+    told = {birth.variable for birth in note.births}
+    for variable, size_bytes in enumerate(sizes_bytes):
+        if variable not in told and size_bytes:
+            _keep_value(history, note, history.birth(size_bytes), variable)
+    for given in note.inputs:
+        spec = TensorSpec(given.dtype, given.shape)
+        history.inputs.append(_input(history, spec))
+    _slots(history, note, [birth for birth in note.births if birth.traced])
+    for node, size_bytes in constants.items():
+        history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
+    return history
+
+
+def shared_slots(births: Iterable[Birth]) -> dict[int, int]:
+    """Return variable -> the first one that begins in the same buffer, for merged slots."""
+    first: dict[str, int] = {}
+    shared: dict[int, int] = {}
+    for birth in births:
+        if not birth.traced or birth.variable is None:
+            continue
+        owner = first.setdefault(birth.sharing, birth.variable)
+        if owner != birth.variable:
+            shared[birth.variable] = owner
+    return shared
+
+
+def _variable(history: BuildUp, note: RunNote, birth: Birth) -> None:
+    numbers: dict[int, int] = {}
+    for number, size_bytes in birth.events:
+        if size_bytes:
+            numbers[number] = history.birth(size_bytes)
+        else:
+            history.death(numbers.pop(number))
+    for value in numbers.values():
+        _keep_value(history, note, value, birth.variable)
+
+
+def _keep_value(history: BuildUp, note: RunNote, value: int, variable: int | None) -> None:
+    if variable is None:
+        history.keep(value, Category.CONSTANT, "tensor held by Python", None)
+        return
+    row = note.variables[variable]
+    history.keep(value, Category(row.category), row.role, variable)
+    history.values[variable] = value
+    _handle(history, variable)
+
+
+def _handle(history: BuildUp, variable: int) -> None:
+    history.handles[variable] = history.birth(
+        HANDLE_BYTES, Category.CONSTANT, "tensor held by Python"
+    )
+
+
+def _input(history: BuildUp, spec: TensorSpec) -> int:
+    """Make an input: random numbers, scaled and moved, for floats; else at once."""
+    size_bytes = spec.size_bytes or 0
+    if not size_bytes:
+        return -1
+    scaffold: list[int] = []
+    if spec.dtype in _FLOATS:
+        scaffold = [history.birth(size_bytes), history.birth(size_bytes)]
+    value = history.birth(size_bytes, Category.INPUT, "step input")
+    for number in reversed(scaffold):
+        history.death(number)
+    return value
+
+
+def _slots(history: BuildUp, note: RunNote, births: Sequence[Birth]) -> None:
+    known = [birth.variable for birth in births if birth.variable is not None]
+    for variable in known:
+        _handle(history, variable)
+    shared = shared_slots(births)
+    made: dict[int, int] = {}
+    for birth in births:
+        size_bytes = max((size for _, size in birth.events), default=0)
+        if birth.variable is not None and birth.variable not in shared and size_bytes:
+            fold = [history.birth(size_bytes), history.birth(size_bytes)]
+            for number in fold:
+                history.death(number)
+    for birth in births:
+        size_bytes = max((size for _, size in birth.events), default=0)
+        if birth.variable is None or birth.variable in shared or not size_bytes:
+            continue
+        row = note.variables[birth.variable]
+        made[birth.variable] = history.birth(
+            size_bytes, Category(row.category), row.role, birth.variable
+        )
+    for variable in known:
+        first = shared.get(variable, variable)
+        if first in made:
+            history.values[variable] = made[first]

@@ -1,0 +1,188 @@
+"""The build-up and the steps as one table, from a process's first allocation on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from analyzer.measure.steps import step_of_birth
+from analyzer.measure.variables import Holding, size_of
+from analyzer.model import Category, Step
+from analyzer.parse.run import RunNote
+from analyzer.predict.history import BuildUp, Made, build_up, shared_slots
+from analyzer.predict.prediction import CPU_ALLOCATOR, Prediction
+from analyzer.predict.step import STEPS, Draw, Owner, play
+from analyzer.predict.table import allocations_of, rows_of
+from analyzer.schema import ALLOCATIONS, conform
+
+ARGUMENTS: Final = ("_Arg", "_DeviceArg")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Build-up and steps in one table: the rows of the draw, then those of the build-up alone.
+
+    Attributes:
+        table: Columns of :data:`analyzer.schema.ALLOCATIONS`, not yet labelled.
+        instants: Number of allocations and frees.
+        steps: The steps.
+        holdings: Which row holds which variable of the note, and since when.
+        labels: Row -> category and role that the build-up knows.
+    """
+
+    table: pd.DataFrame
+    instants: int
+    steps: tuple[Step, ...]
+    holdings: list[Holding]
+    labels: dict[int, tuple[Category, str]]
+
+
+def play_from_start(
+    note: RunNote, prediction: Prediction, owners: Mapping[int, Owner], seed: int
+) -> tuple[History, Draw]:
+    """Play the build-up and the steps of one draw."""
+    prepared = prediction.prepared
+    place = {owner.op: position for position, owner in enumerate(prepared.owners)}
+    position_of = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
+    merged = shared_slots(note.births)
+    shares = {}
+    for number, first in merged.items():
+        if number in position_of and first in position_of:
+            one, other = sorted((position_of[number], position_of[first]))
+            shares[other] = one
+    draw = play(prepared, seed, steps=STEPS, shares=shares)
+    ops = prepared.wiring.ops
+    constants = {
+        node: size for node, size in prepared.held_bytes.items() if ops[node].type not in ARGUMENTS
+    }
+    grown = build_up(note, [size_of(row) or 0 for row in note.variables], constants)
+    return _join(note, prediction, draw, grown, position_of), draw
+
+
+def _join(
+    note: RunNote,
+    prediction: Prediction,
+    draw: Draw,
+    grown: BuildUp,
+    position_of: dict[int, int],
+) -> History:
+    prepared = prediction.prepared
+    ops = prepared.wiring.ops
+    # What is alive before the first step is born in the build-up: which buffer is which.
+    origin: dict[int, int] = {
+        draw.values[position]: grown.values[number]
+        for number, position in position_of.items()
+        if number in grown.values
+    }
+    handle_of = {prepared.owners[p].op: n for n, p in position_of.items()}
+    for node, buffer in draw.held.items():
+        op = ops[node]
+        if op.type not in ARGUMENTS:
+            origin[buffer] = grown.constants[node]
+            continue
+        index = int(op.attrs["index"])
+        if op.name in handle_of and handle_of[op.name] in grown.handles:
+            origin[buffer] = grown.handles[handle_of[op.name]]
+        elif op.outputs[0].dtype != "resource" and grown.inputs[index : index + 1] > [-1]:
+            origin[buffer] = grown.inputs[index]
+    table = allocations_of(prepared, draw, CPU_ALLOCATOR)
+    buffers = rows_of(draw.buffers)
+    for buffer in buffers:
+        if draw.buffers.born[buffer] < 0 and buffer not in origin:
+            origin[buffer] = grown.birth(
+                draw.buffers.size_bytes[buffer], Category.CONSTANT, "tensor held by Python"
+            )
+    return _assemble(note, draw, grown, position_of, table, origin)
+
+
+def _assemble(
+    note: RunNote,
+    draw: Draw,
+    grown: BuildUp,
+    position_of: dict[int, int],
+    table: pd.DataFrame,
+    origin: dict[int, int],
+) -> History:
+    buffers = rows_of(draw.buffers)
+    offset, total = grown.instants, grown.instants + draw.instants
+    born = [
+        grown.made[origin[buffer]].born
+        if draw.buffers.born[buffer] < 0
+        else draw.buffers.born[buffer] + offset
+        for buffer in buffers
+    ]
+    taken = set(origin.values())
+    alone = [number for number in range(len(grown.made)) if number not in taken]
+    extra = _extra_rows([grown.made[number] for number in alone], total)
+    joined = conform(
+        pd.concat(
+            [
+                table.astype(object).assign(born=born, dies=table["dies"] + offset),
+                extra,
+            ],
+            ignore_index=True,
+        ),
+        ALLOCATIONS,
+    )
+    turned = joined["turns_at"] + offset
+    steps = tuple(
+        Step(index=index, number=index, first=first + offset, last=last + offset)
+        for index, (first, last) in enumerate(draw.steps)
+    )
+    joined = joined.assign(turns_at=turned, step=step_of_birth(joined["born"].to_numpy(), steps))
+    holdings, labels = _told(draw, grown, position_of, origin)
+    for row, number in enumerate(alone, start=len(buffers)):
+        made = grown.made[number]
+        if made.variable is not None:
+            holdings.append(Holding(row, made.variable, None))
+        else:
+            labels[row] = made.category, made.role
+    return History(joined, total, steps, holdings, labels)
+
+
+def _told(
+    draw: Draw, grown: BuildUp, position_of: Mapping[int, int], origin: Mapping[int, int]
+) -> tuple[list[Holding], dict[int, tuple[Category, str]]]:
+    """Return which row holds which variable, and what else the build-up knows of rows."""
+    offset = grown.instants
+    number_of = {position: number for number, position in position_of.items()}
+    holdings: list[Holding] = []
+    labels: dict[int, tuple[Category, str]] = {}
+    last: dict[int, int] = {}
+    for row, buffer in enumerate(rows_of(draw.buffers)):
+        position = draw.buffers.variable[buffer]
+        if position >= 0:
+            since = None
+            if draw.buffers.turned[buffer] >= 0:
+                # As in a trace: the old value is the variable's until no one reads it any more.
+                ended = draw.buffers.dies[last[position]] if position in last else -1
+                since = max(draw.buffers.turned[buffer], ended) + offset
+            last[position] = buffer
+            holdings.append(Holding(row, number_of[position], since))
+        elif buffer in origin:
+            made = grown.made[origin[buffer]]
+            labels[row] = made.category, made.role
+    return holdings, labels
+
+
+def _extra_rows(made: Sequence[Made], total: int) -> pd.DataFrame:
+    count = len(made)
+    return pd.DataFrame(
+        {
+            **{name: [""] * count for name in ALLOCATIONS},
+            "allocator": CPU_ALLOCATOR,
+            "address": pd.NA,
+            "requested_bytes": [row.size_bytes for row in made],
+            "allocated_bytes": [row.size_bytes for row in made],
+            "born": [row.born for row in made],
+            "dies": [total if row.dies is None else row.dies for row in made],
+            "born_ps": pd.NA,
+            "dies_ps": pd.NA,
+            "step": pd.NA,
+            "run_id": 0,
+            "turns_at": pd.NA,
+        }
+    )

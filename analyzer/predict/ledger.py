@@ -1,0 +1,274 @@
+"""Buffers with reference counts: what each op's turn allocates and frees, instant by instant.
+
+A consumer's input slot holds one reference to the buffer of the tensor it waits for. When the op
+runs, its outputs come into being while all inputs are still held; then the input slots are cleared;
+then the outputs go to their consumers' slots. A buffer whose only reference is the slot of the op
+that runs may be taken over by that op's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way
+
+NO_BUFFER: Final = -1
+NO_NODE: Final = -1
+
+
+@dataclass(slots=True)
+class Buffers:
+    """What lived, one entry for each buffer, in order of birth.
+
+    Attributes:
+        size_bytes: Bytes asked for.
+        born, dies: Instants; ``dies`` is -1 while it lives.
+        node: Op that asked for it; -1 for what was there before the step.
+        output: Output of that op that it holds; -1 for a temporary.
+        variable: Number of the variable whose value it is or became; -1 for none.
+        turned: Instant from which it is that variable's value; -1 for none.
+        region: The allocator's word for it.
+    """
+
+    size_bytes: list[int] = field(default_factory=list)
+    born: list[int] = field(default_factory=list)
+    dies: list[int] = field(default_factory=list)
+    node: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    variable: list[int] = field(default_factory=list)
+    turned: list[int] = field(default_factory=list)
+    region: list[str] = field(default_factory=list)
+
+
+class Ledger:
+    """The machine that the executor drives.
+
+    Args:
+        plans: For each node, what its kernel does.
+        variables: For each node, the number of the variable behind its first input; -1 for none.
+        sizes_bytes: For each variable, bytes of its value.
+        held_bytes: For each node whose output something outside the step holds (a constant in its
+            kernel, an argument in Python), the output's bytes.
+        results: Nodes that hand a tensor to the caller, who holds it until the step is over.
+        shares: Variable -> an earlier variable whose buffer it has until one of them is written.
+
+    Attributes:
+        buffers: What lived.
+        values: The buffer of each variable.
+        held: The buffer of each node whose output something outside the step holds.
+        instants: Allocations and frees so far.
+        ran: Nodes in the order in which they ran since the last step began.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        variables: Sequence[int],
+        sizes_bytes: Sequence[int],
+        held_bytes: Mapping[int, int],
+        results: frozenset[int],
+        shares: Mapping[int, int] | None = None,
+    ) -> None:
+        self._plans = plans
+        self._variables = variables
+        self._results = results
+        self._returned: list[int] = []
+        self.buffers = Buffers()
+        self.references: list[int] = []
+        self.instants = 0
+        self._sizes_bytes = list(sizes_bytes)
+        self._elements: dict[int, list[int]] = {}
+        self._sharers: dict[int, list[int]] = {}
+        self.values: list[int] = []
+        for number, size in enumerate(sizes_bytes):
+            self.values.append(self._first_value(number, size, shares or {}))
+        self.held = {node: self._resident(size, node=node) for node, size in held_bytes.items()}
+        self.ran: list[int] = []
+
+    def _first_value(self, number: int, size_bytes: int, shares: Mapping[int, int]) -> int:
+        if number not in shares:
+            return self._resident(size_bytes, variable=number)
+        buffer = self.values[shares[number]]
+        self.references[buffer] += 1
+        self._sharers.setdefault(buffer, [shares[number]]).append(number)
+        return buffer
+
+    def end_step(self) -> None:
+        """Let go of the results."""
+        for buffer in self._returned:
+            self.release(buffer)
+        self._returned.clear()
+
+    def retain(self, buffer: int) -> None:
+        """Add a reference."""
+        self.references[buffer] += 1
+
+    def release(self, buffer: int) -> None:
+        """Drop a reference; without any left the buffer is freed."""
+        self.references[buffer] -= 1
+        if self.references[buffer]:
+            return
+        for element in self._elements.pop(buffer, ()):
+            if element >= 0:
+                self.release(element)
+        if self.buffers.size_bytes[buffer]:
+            self.buffers.dies[buffer] = self.instants
+            self.instants += 1
+
+    def compute(self, node: int, buffers: list[int]) -> list[int]:
+        """Run one op: allocate, forward, alias, update its variable; then clear its inputs."""
+        self.ran.append(node)
+        held = self.held.get(node)
+        if held is not None:
+            self.references[held] += 1
+            return [held]
+        if node in self._results:
+            self._returned += [buffer for buffer in buffers if buffer >= 0]
+            return []
+        plan = self._plans[node]
+        temporaries = [self._allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
+        for size in plan.scratch_bytes:
+            self.release(self._allocate(node, size, NO_NODE, "temp"))
+        if plan.lists is not ListUse.NO:
+            outputs = self._compute_list(node, plan, buffers)
+        elif plan.variable is Variable.READ:
+            outputs = [self._read(node)]
+        else:
+            outputs = [
+                self._output(node, index, output, buffers)
+                for index, output in enumerate(plan.outputs)
+            ]
+        temporaries += [self._allocate(node, size, NO_NODE, "temp") for size in plan.after_bytes]
+        if plan.variable is Variable.UPDATE:
+            self._copy_on_write(node)
+        elif plan.variable is Variable.ASSIGN:
+            self._assign(node, buffers[plan.value or 0])
+        for buffer in temporaries:
+            self.release(buffer)
+        for buffer in buffers:
+            if buffer >= 0:
+                self.release(buffer)
+        return outputs
+
+    def _output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:
+        if output.way is Way.ALLOCATE:
+            return self._allocate(node, output.size_bytes, index, output.region)
+        if output.way is Way.FORWARD:
+            for source in output.inputs:
+                buffer = buffers[source]
+                if buffer >= 0 and self.references[buffer] == 1:
+                    buffers[source] = NO_BUFFER
+                    return buffer
+            return self._allocate(node, output.size_bytes, index, output.region)
+        if output.way is Way.ALIAS:
+            buffer = next((b for b in (buffers[s] for s in output.inputs) if b >= 0), NO_BUFFER)
+            if buffer >= 0:
+                self.references[buffer] += 1
+            return buffer
+        return NO_BUFFER
+
+    def _allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
+        table = self.buffers
+        table.size_bytes.append(size_bytes)
+        table.born.append(self.instants if size_bytes else NO_BUFFER)
+        table.dies.append(-1)
+        table.node.append(node)
+        table.output.append(output)
+        table.variable.append(-1)
+        table.turned.append(-1)
+        table.region.append(region)
+        self.references.append(1)
+        if size_bytes:
+            self.instants += 1
+        return len(self.references) - 1
+
+    def _resident(self, size_bytes: int, *, variable: int = -1, node: int = NO_NODE) -> int:
+        buffer = self._allocate(node, size_bytes, 0 if node >= 0 else NO_NODE, "")
+        self.instants = 0
+        self.buffers.born[buffer] = -1
+        self.buffers.variable[buffer] = variable
+        return buffer
+
+    def _read(self, node: int) -> int:
+        variable = self._variables[node]
+        if variable < 0:
+            return NO_BUFFER
+        buffer = self.values[variable]
+        self.references[buffer] += 1
+        return buffer
+
+    def _copy_on_write(self, node: int) -> None:
+        variable = self._variables[node]
+        if variable < 0 or self.references[self.values[variable]] == 1:
+            return
+        old = self.values[variable]
+        fresh = self._allocate(node, self._sizes_bytes[variable], NO_NODE, "temp")
+        self._become(variable, fresh)
+        self.release(old)
+
+    def _assign(self, node: int, value: int) -> None:
+        variable = self._variables[node]
+        if variable < 0:
+            return
+        old = self.values[variable]
+        if value < 0:
+            value = self._allocate(NO_NODE, 0, NO_NODE, "")
+        self.references[value] += 1
+        self._become(variable, value)
+        self.release(old)
+
+    def _become(self, variable: int, buffer: int) -> None:
+        old = self.values[variable]
+        self.values[variable] = buffer
+        sharers = self._sharers.get(old, ())
+        if sharers and self.buffers.variable[old] == variable:
+            # The value of two variables stays that of the other one.
+            left = [other for other in sharers if self.values[other] == old]
+            self.buffers.variable[old] = left[0] if left else variable
+        if self.buffers.born[buffer] >= 0 or self.buffers.variable[buffer] < 0:
+            self.buffers.variable[buffer] = variable
+            self.buffers.turned[buffer] = max(self.instants - 1, 0)
+
+    def _compute_list(self, node: int, plan: Plan, buffers: list[int]) -> list[int]:
+        """Lists refer to their elements; one that nothing else uses is changed in place."""
+        if plan.lists is ListUse.STACK or not buffers:
+            return [self._output(node, k, output, buffers) for k, output in enumerate(plan.outputs)]
+        if plan.lists in (ListUse.NEW, ListUse.UNSTACK):
+            handle = self._list(node, [])
+            if plan.lists is ListUse.UNSTACK and buffers[0] >= 0:
+                self.references[buffers[0]] += 1
+                self._elements[handle] = [buffers[0]]
+            return [handle]
+        source = buffers[0]
+        elements = self._elements.get(source, [])
+        if plan.lists is ListUse.GET:
+            return [self._element(elements)]
+        if source >= 0 and self.references[source] == 1:
+            buffers[0] = NO_BUFFER
+            handle = source
+        else:
+            for element in elements:
+                self.references[element] += 1
+            handle = self._list(node, list(elements))
+        own = self._elements.setdefault(handle, [])
+        if plan.lists is ListUse.POP:
+            return [handle, own.pop() if own else NO_BUFFER]
+        value = buffers[plan.value or 0]
+        if value >= 0:
+            self.references[value] += 1
+            own.append(value)
+        return [handle]
+
+    def _element(self, elements: list[int]) -> int:
+        if not elements:
+            return NO_BUFFER
+        buffer = elements[-1]
+        self.references[buffer] += 1
+        return buffer
+
+    def _list(self, node: int, elements: list[int]) -> int:
+        handle = self._allocate(node, 0, NO_NODE, "")
+        self._elements[handle] = elements
+        return handle

@@ -1,0 +1,188 @@
+"""A noted step to a :class:`analyzer.model.Recording`, as if it had been measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.errors import TraceError
+from analyzer.graph.build import build_graph
+from analyzer.graph.phases import Phase
+from analyzer.graph.sharing import Sharing
+from analyzer.graph.structure import Structure
+from analyzer.measure.attribution import (
+    label_eager,
+    label_graph,
+    label_variables,
+    match_outputs,
+)
+from analyzer.measure.build import (
+    Measured,
+    first_births,
+    step_config_of,
+    structure_of,
+)
+from analyzer.measure.labels import Labels
+from analyzer.measure.state import roles_of_state
+from analyzer.measure.variables import size_of
+from analyzer.model import Category, Device, Kind, Recording
+from analyzer.parse.run import RunNote
+from analyzer.predict.events import allocated_peak, place
+from analyzer.predict.joining import ARGUMENTS, History, play_from_start
+from analyzer.predict.prediction import CPU_ALLOCATOR, Prediction, predict
+from analyzer.predict.step import LARGE_OPS, Draw, Owner
+from analyzer.predict.uncertainty import uncertainty_of
+
+CANDIDATES: Final = 15
+"""Draws about the middle whose chunks are worked out too."""
+
+CANDIDATES_OF_LARGE: Final = 5
+"""The same for a graph of at least :data:`analyzer.predict.step.LARGE_OPS` ops."""
+
+
+def predict_note(
+    note: RunNote, *, threads: int | None = None, progress: Callable[[float], None] | None = None
+) -> Measured:
+    """Predict the allocations of a noted step, from the build-up to the end of the last step.
+
+    Args:
+        note: What the capture noted; nothing of it ran.
+        threads: Threads that a kernel may use; None for those of the machine that took the note.
+        progress: Called with the share done, 0 to 1.
+
+    Raises:
+        TraceError: the note holds no graph.
+    """
+    structure = structure_of(note)
+    if structure is None:
+        raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
+    owners = _owners(note)
+    intra_op = int(note.raw.get("threads", {}).get("intra_op", 1))
+    prediction = predict(
+        note.ops, list(owners.values()), threads=threads or intra_op, progress=progress
+    )
+    seed, allocated = _central(note, prediction, owners)
+    history, draw = play_from_start(note, prediction, owners, seed)
+    table, sharing = _attribute(note, structure, history)
+    table, events, options = place(table, history.instants)
+    recording = Recording(
+        kind=Kind.ESTIMATE,
+        target=dict(note.raw.get("target", {})),
+        device=Device(
+            kind="cpu",
+            name=str(note.raw.get("device", {}).get("name", "")) or "host",
+            memory_limit_bytes=options.memory_limit_bytes,
+        ),
+        step_config=step_config_of(note),
+        events=events,
+        allocations=table,
+        allocator=CPU_ALLOCATOR,
+        steps=history.steps,
+        make_graph=partial(build_graph, structure),
+        warnings=_doubts(prediction),
+        versions=dict(note.raw.get("versions", {})),
+        extra={
+            "notes": list(note.raw.get("notes", [])),
+            "from_process_start": True,
+            "graph_kind": str(note.raw.get("graph_kind", "")),
+            "devices": [],
+            "unmodelled": prediction.unmodelled.to_dict("records"),
+            "uncertainty": uncertainty_of(prediction, allocated),
+        },
+    )
+    return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
+
+
+def _central(
+    note: RunNote, prediction: Prediction, owners: dict[int, Owner]
+) -> tuple[int, tuple[int, ...]]:
+    """Return the draw to show, and the allocated peaks of all draws that were looked at, sorted.
+
+    Of the draws about the middle by requested bytes, the middle by allocated bytes: which chunks are
+    handed out whole is a matter of chance, and one draw's luck should not be the figure. The lowest
+    and the highest draw are looked at for the range.
+    """
+    middle = len(prediction.seeds) // 2
+    is_large = len(note.ops) >= LARGE_OPS
+    reach = (CANDIDATES_OF_LARGE if is_large else CANDIDATES) // 2
+    seeds = prediction.seeds[max(middle - reach, 0) : middle + reach + 1]
+    peaks = {}
+    for seed in {*seeds, prediction.seeds[0], prediction.seeds[-1]}:
+        history, _ = play_from_start(note, prediction, owners, seed)
+        peaks[seed] = allocated_peak(history.table, history.instants, history.steps[-1])
+    by_peak = sorted(seeds, key=lambda seed: (peaks[seed], seed))
+    return by_peak[(len(by_peak) - 1) // 2], tuple(sorted(peaks.values()))
+
+
+def _owners(note: RunNote) -> dict[int, Owner]:
+    """Return the step's variables by their index in the note."""
+    arguments = {int(op.attrs["index"]): op for op in note.ops if op.type in ARGUMENTS}
+    owners = {}
+    for number, row in enumerate(note.variables):
+        op = arguments.get(-1 if row.argument is None else row.argument)
+        if op is not None:
+            owners[number] = Owner(
+                op=op.name,
+                path=row.path,
+                size_bytes=size_of(row) or 0,
+                category=Category(row.category),
+                is_counter=row.dtype in ("int32", "int64") and not row.shape,
+            )
+    return owners
+
+
+def _attribute(
+    note: RunNote, structure: Structure, history: History
+) -> tuple[pd.DataFrame, Sharing]:
+    """Label the buffers by the rules that a trace is labelled by; variables are known here."""
+    table = history.table
+    labels = Labels(len(table))
+    label_variables(labels, note, history.holdings, roles_of_state(note, structure))
+    for row, (category, role) in history.labels.items():
+        if labels.is_open(row):
+            labels.set(row, category, role=role)
+    in_steps = table["step"].notna().to_numpy()
+    ops = table["op"].astype(object).to_numpy()
+    backward = np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool)
+    starts = first_births(table, backward & in_steps)
+    tensors = match_outputs(table, structure)
+    sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
+    infer = note.raw.get("step", {}).get("mode") == "infer"
+    label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
+    phases = np.zeros(len(table), dtype=np.int8)
+    label_eager(labels, table, history.steps, phases, {}, set(), infer=infer, jit=False)
+    return labels.apply(table), sharing
+
+
+def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
+    """Return the order in which the ops run; the times only order them."""
+    ops = prediction.prepared.wiring.ops
+    order = np.arange(len(draw.order), dtype=np.int64)
+    return pd.DataFrame(
+        {
+            "op": [ops[node].name for node in draw.order],
+            "start_ps": order,
+            "end_ps": order,
+            "thread": 0,
+        }
+    )
+
+
+def _doubts(prediction: Prediction) -> tuple[str, ...]:
+    doubts = []
+    if prediction.undecided:
+        names = ", ".join(prediction.undecided[:3])
+        doubts.append(
+            f"{len(prediction.undecided)} branches or loops depend on data ({names}): the first "
+            "branch is taken and a loop runs once."
+        )
+    if len(prediction.unmodelled):
+        kinds = ", ".join(prediction.unmodelled["op_type"].head(5))
+        doubts.append(
+            f"No rule is known for ops of the types {kinds}: each output is taken to be allocated."
+        )
+    return tuple(doubts)

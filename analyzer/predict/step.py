@@ -1,0 +1,216 @@
+"""One step played: the graph, the executor's order and the kernels brought together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from analyzer.graph.ops import Op
+from analyzer.model import Category
+from analyzer.predict.calls import Kernels, plan_kernels
+from analyzer.predict.control import ControlExecutor
+from analyzer.predict.executor import Executor
+from analyzer.predict.fanout import Arena, FanOut
+from analyzer.predict.folding import fold
+from analyzer.predict.ledger import Buffers, Ledger
+from analyzer.predict.values import Value
+from analyzer.predict.wiring import Wiring, wire
+
+STEPS: Final = 3
+"""Steps played where a counter may decide a branch: gradient accumulation, loss scaling."""
+
+REWRITES: Final = 16
+"""Orders of oneDNN's rewritten nodes that are drawn from."""
+
+LARGE_OPS: Final = 4000
+"""From this size on half as many orders are drawn from: each costs a walk of the graph."""
+
+_HANDLE_BYTES: Final = 200
+"""A resource handle: what ``VarHandleOp`` allocates for it (``sizeof(ResourceHandle)``)."""
+
+_HELD: Final = ("Const", "HostConst", "ImmutableConst", "_Arg", "_DeviceArg", "Placeholder")
+_RESULTS: Final = ("_Retval", "_DeviceRetval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A variable that the step uses.
+
+    Attributes:
+        op: Name of the op that brings its handle in.
+        path: Path of the variable, as Keras or TensorFlow names it.
+        size_bytes: Bytes of its value.
+        category: Parameter, optimizer state and so on.
+        is_counter: Whether it is a whole number that may decide a branch; it starts at 0.
+    """
+
+    op: str
+    path: str
+    size_bytes: int
+    category: Category = Category.PARAMETER
+    is_counter: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A graph ready to be played.
+
+    Attributes:
+        wirings: Nodes and edges, in several orders of creation; nodes keep their numbers.
+        kernels: What each node's kernel does.
+        owners: The variables.
+        variables: For each node, the number of the variable behind its first input; -1 for none.
+        counters: Nodes that bring in the handle of a counter.
+        held_bytes: For each node whose output something outside the step holds, its bytes.
+        results: Nodes that hand a tensor to the caller.
+    """
+
+    wirings: tuple[Wiring, ...]
+    kernels: Kernels
+    owners: tuple[Owner, ...]
+    variables: tuple[int, ...]
+    counters: tuple[int, ...]
+    held_bytes: Mapping[int, int]
+    results: frozenset[int]
+
+    @property
+    def wiring(self) -> Wiring:
+        """Nodes and edges in the order in which the graph lists them."""
+        return self.wirings[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One schedule that the executor could take.
+
+    Attributes:
+        seed: Which one.
+        buffers: What lived, with instants of birth and death.
+        instants: Number of allocations and frees.
+        steps: First and last instant of each step played.
+        resident_bytes: Requested bytes alive before the last step: variables, constants, arguments.
+        peak_bytes: Highest requested bytes of the last step, what is resident included.
+        peak_instant: Where.
+        undecided: Nodes whose value decides a branch or a loop and could not be followed.
+        values: Before the first step, the buffer of each variable.
+        held: Node -> the buffer of its output that something outside the step holds.
+        order: Nodes in the order in which the last step ran them.
+    """
+
+    seed: int
+    buffers: Buffers
+    instants: int
+    steps: tuple[tuple[int, int], ...]
+    resident_bytes: int
+    peak_bytes: int
+    peak_instant: int
+    undecided: tuple[int, ...]
+    values: tuple[int, ...]
+    held: Mapping[int, int]
+    order: tuple[int, ...]
+
+
+def prepare(ops: Sequence[Op], owners: Sequence[Owner], *, threads: int) -> Prepared:
+    """Wire the graph and look up its kernels.
+
+    Args:
+        ops: The graph that the executor runs.
+        owners: The variables that it uses.
+        threads: Intra-op threads of the device.
+    """
+    ops = fold(ops)
+    wiring = wire(ops)
+    kernels = plan_kernels(wiring, threads=threads)
+    number = {op.name: node for node, op in enumerate(ops)}
+    known = [owner for owner in owners if owner.op in number]
+    rewrites = REWRITES if len(ops) < LARGE_OPS else REWRITES // 2
+    by_node = {number[owner.op]: position for position, owner in enumerate(known)}
+    return Prepared(
+        wirings=(wiring, *(wire(ops, rewrite) for rewrite in range(1, rewrites))),
+        kernels=kernels,
+        owners=tuple(known),
+        variables=tuple(by_node.get(handle, -1) for handle in kernels.handles),
+        counters=tuple(number[owner.op] for owner in known if owner.is_counter),
+        held_bytes={
+            node: size
+            for node, op in enumerate(ops)
+            if op.type in _HELD and op.outputs and (size := _held_bytes(op))
+        },
+        results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
+    )
+
+
+def play(
+    prepared: Prepared,
+    seed: int = 0,
+    *,
+    steps: int | None = None,
+    shares: Mapping[int, int] | None = None,
+) -> Draw:
+    """Run the executor's order and return what lived.
+
+    Args:
+        prepared: The graph.
+        seed: Which of the possible schedules.
+        steps: Steps to run; None runs a graph without branches once, since each step is the same.
+        shares: Variable -> an earlier variable whose buffer it has before the first step.
+    """
+    wiring = prepared.wirings[(seed // 2) % len(prepared.wirings)]
+    kernels = prepared.kernels
+    sizes = [owner.size_bytes for owner in prepared.owners]
+    ledger = Ledger(
+        kernels.plans, prepared.variables, sizes, prepared.held_bytes, prepared.results, shares
+    )
+    values, held = tuple(ledger.values), dict(ledger.held)
+    fan_out = FanOut(wiring, Arena(seed))
+    counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
+    undecided: set[int] = set()
+    spans: list[tuple[int, int]] = []
+    for _ in range(steps or (STEPS if wiring.has_branches else 1)):
+        first = ledger.instants
+        ledger.ran.clear()
+        if wiring.has_control_flow:
+            control = ControlExecutor(wiring, fan_out, ledger, kernels.handles, counters)
+            control.run()
+            undecided |= set(control.undecided)
+        else:
+            Executor(wiring, fan_out, ledger).run()
+        ledger.end_step()
+        spans.append((first, ledger.instants - 1))
+    live = live_bytes(ledger.buffers, ledger.instants)
+    first = spans[-1][0]
+    top = first + int(live[first:].argmax())
+    return Draw(
+        seed=seed,
+        buffers=ledger.buffers,
+        instants=ledger.instants,
+        steps=tuple(spans),
+        resident_bytes=int(live[first]),
+        peak_bytes=int(live[top]),
+        peak_instant=top - 1,
+        undecided=tuple(sorted(undecided)),
+        values=values,
+        held=held,
+        order=tuple(ledger.ran),
+    )
+
+
+def live_bytes(buffers: Buffers, instants: int) -> np.ndarray:
+    """Return requested bytes at every instant from -1 on, shape ``(instants + 1,)``."""
+    size = np.asarray(buffers.size_bytes, dtype=np.int64)
+    born = np.asarray(buffers.born, dtype=np.int64)
+    dies = np.asarray(buffers.dies, dtype=np.int64)
+    change = np.zeros(instants + 1, dtype=np.int64)
+    lasting = size > 0
+    np.add.at(change, born[lasting] + 1, size[lasting])
+    ended = lasting & (dies >= 0)
+    np.add.at(change, dies[ended] + 1, -size[ended])
+    return np.cumsum(change)
+
+
+def _held_bytes(op: Op) -> int:
+    spec = op.outputs[0]
+    return _HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0

@@ -1,0 +1,87 @@
+"""The range that a prediction states, and what it comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from analyzer.predict.prediction import Prediction
+from analyzer.predict.step import Draw, play
+from analyzer.units import format_bytes
+
+MARGIN: Final = 0.002
+"""Share of the peak added on both sides for what no schedule shows: constants that the runtime folds or
+shares, small buffers that Python holds, kernels' scratch of a few kilobytes."""
+
+FLOOR_BYTES: Final = 16 << 10
+"""The least margin: a hundred or so small buffers."""
+
+
+_DECIDING: Final = 8
+
+
+def uncertainty_of(prediction: Prediction, allocated: Sequence[int]) -> dict[str, Any]:
+    """Return the range of the peak and ``because``.
+
+    Args:
+        prediction: The draws.
+        allocated: Allocated peaks of the draws that were looked at, sorted, bytes.
+
+    Returns:
+        ``low_bytes`` and ``high_bytes`` (requested), ``allocated_low_bytes`` and
+        ``allocated_high_bytes``, ``because``: sentences, and ``deciding_ops``.
+    """
+    margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
+    unmodelled = int(prediction.unmodelled["bytes"].sum())
+    spread = prediction.high_bytes - prediction.low_bytes
+    because = []
+    deciding = deciding_ops(prediction) if spread else []
+    if spread:
+        because.append(
+            f"The executor may start ops in several orders: {len(prediction.draws_bytes)} of them "
+            f"peak between {format_bytes(prediction.low_bytes)} and "
+            f"{format_bytes(prediction.high_bytes)}."
+        )
+    because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
+    if unmodelled:
+        because.append(f"Ops without a rule may allocate {format_bytes(unmodelled)} more or less.")
+    return {
+        "low_bytes": prediction.low_bytes - margin - unmodelled,
+        "high_bytes": prediction.high_bytes + margin + unmodelled,
+        "allocated_low_bytes": allocated[0] - margin - unmodelled,
+        "allocated_high_bytes": allocated[-1] + margin + unmodelled,
+        "because": because,
+        "deciding_ops": deciding,
+    }
+
+
+def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
+    """Return the ops whose order decides the peak: ``op``, ``op_type``, ``bytes``.
+
+    Their buffers are alive at the peak of the highest draw and not at that of the lowest, or the
+    other way round (then ``bytes`` is negative).
+    """
+    prepared = prediction.prepared
+    low, high = (play(prepared, prediction.seeds[at]) for at in (0, -1))
+    difference = _alive_at_peak(high)
+    difference.subtract(_alive_at_peak(low))
+    ops = prepared.wiring.ops
+    found = sorted(difference.items(), key=lambda item: (-abs(item[1]), item[0]))
+    return [
+        {"op": ops[node].name, "op_type": ops[node].type, "bytes": size}
+        for node, size in found[:_DECIDING]
+        if size and node >= 0
+    ]
+
+
+def _alive_at_peak(draw: Draw) -> Counter[int]:
+    """Return node -> bytes of its buffers alive at the draw's peak."""
+    alive: Counter[int] = Counter()
+    buffers = draw.buffers
+    for node, size, born, dies in zip(
+        buffers.node, buffers.size_bytes, buffers.born, buffers.dies, strict=True
+    ):
+        if size and born <= draw.peak_instant and (dies < 0 or dies > draw.peak_instant):
+            alive[node] += size
+    return alive

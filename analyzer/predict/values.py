@@ -1,0 +1,134 @@
+"""The few numbers that decide where control goes: loop counters, step counters, branch predicates.
+
+Only small integers and booleans are followed. A gradient that is asked whether it is finite is taken
+to be (a step of healthy training), so that loss scaling takes the branch that updates.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Final
+
+from analyzer.graph.ops import Op, TensorSpec
+from analyzer.kernels.plan import op_types
+
+Value = tuple[int, ...]
+"""A small tensor's elements, flat; booleans as 0 and 1."""
+
+_MAX_ELEMENTS: Final = 64
+
+_BINARY: Final[dict[str, Callable[[int, int], int]]] = {
+    "Add": operator.add,
+    "AddV2": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Maximum": max,
+    "Minimum": min,
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "LogicalAnd": lambda a, b: a and b,
+    "LogicalOr": lambda a, b: a or b,
+}
+_SAME: Final = op_types(
+    """
+    Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
+    Exit NextIteration
+    """
+)
+_REDUCE: Final[dict[str, Callable[[Value], int]]] = {
+    "All": lambda value: int(all(value)),
+    "Any": lambda value: int(any(value)),
+    "Max": max,
+    "Min": min,
+    "Sum": sum,
+    "Prod": math.prod,
+}
+
+
+def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
+    """Return the value of an op's first output, None where it is not known.
+
+    Args:
+        op: The op.
+        inputs: Values of its inputs, None for one that is not known.
+        specs: What its inputs are.
+    """
+    kind = op.type
+    if kind in ("Const", "HostConst"):
+        return constant(op)
+    if kind in ("IsFinite",):
+        return (1,)
+    if kind == "Shape":
+        return _shape(specs[0])
+    if kind == "Size":
+        shape = _shape(specs[0])
+        return None if shape is None else (math.prod(shape),)
+    if any(value is None for value in inputs[:1]):
+        return None
+    known = [value for value in inputs if value is not None]
+    if kind in _SAME:
+        return known[0]
+    if kind == "Cast":
+        return known[0] if _is_integer(op.outputs[0].dtype) else None
+    if kind == "Neg":
+        return tuple(-x for x in known[0])
+    if kind == "LogicalNot":
+        return tuple(int(not x) for x in known[0])
+    if kind in _REDUCE and known[0]:
+        whole = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
+        return (_REDUCE[kind](known[0]),) if whole else None
+    if len(known) != len(inputs):
+        return None
+    return _combine(op, known)
+
+
+def constant(op: Op) -> Value | None:
+    """Return a constant's value where it is small and of whole numbers."""
+    value = op.attrs.get("value")
+    if not isinstance(value, dict) or not _is_integer(str(value.get("dtype"))):
+        return None
+    elements = value.get("values")
+    return None if elements is None else tuple(int(x) for x in elements)
+
+
+def _combine(op: Op, known: list[Value]) -> Value | None:
+    kind = op.type
+    function = _BINARY.get(kind)
+    if function is not None:
+        left, right = known
+        count = max(len(left), len(right))
+        if count > _MAX_ELEMENTS or {len(left), len(right)} - {1, count}:
+            return None
+        if kind in ("FloorDiv", "FloorMod") and 0 in right:
+            return None
+        pairs = zip(
+            left * (count // len(left) or 1), right * (count // len(right) or 1), strict=False
+        )
+        return tuple(int(function(a, b)) for a, b in pairs)
+    if kind == "Pack":
+        return tuple(x for value in known for x in value)
+    if kind in ("ConcatV2", "Concat"):
+        parts = known[:-1] if kind == "ConcatV2" else known[1:]
+        return tuple(x for value in parts for x in value)
+    if kind == "StridedSlice" and op.outputs[0].shape == () and len(known[1]) == 1:
+        index = known[1][0]
+        return (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
+    return None
+
+
+def _shape(spec: TensorSpec | None) -> Value | None:
+    if spec is None or spec.shape is None or any(axis < 0 for axis in spec.shape):
+        return None
+    return spec.shape
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64")

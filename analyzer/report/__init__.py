@@ -1,0 +1,1 @@
+"""The document (the JSON) and its renderings."""

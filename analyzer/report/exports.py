@@ -1,0 +1,230 @@
+"""A recording for other people's tools: Chrome trace events, Markdown, Parquet.
+
+Each function returns the text or writes the file; none counts anything anew.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analyzer.errors import InputError
+from analyzer.model import Category, Kind, Recording
+from analyzer.report.page.verdict import CATEGORY_LABELS, verdict
+from analyzer.units import format_bytes
+
+SLICES: Final = 2_000
+"""Buffers that become slices: the largest by bytes x lifetime. The counters count all of them."""
+
+_PROCESS: Final = 1
+_COUNTER_NAME: Final = "requested bytes"
+
+
+def chrome_trace(recording: Recording) -> str:
+    """Return Chrome trace events as JSON, which Perfetto and ``chrome://tracing`` open.
+
+    One counter with a series for each category, one for the allocated bytes, and the largest buffers
+    as slices in as few rows as hold them without overlap. Time is in microseconds; a prediction has
+    no time, so one instant is shown as one microsecond.
+    """
+    table = recording.allocations[recording.allocations["allocator"] == recording.allocator]
+    times_us = _times_us(recording, table)
+    events: list[dict[str, Any]] = [
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": _PROCESS,
+            "args": {"name": f"{recording.device.name} {recording.allocator}"},
+        }
+    ]
+    events += _counters(table, times_us)
+    events += _slices(table, times_us)
+    events += [
+        {
+            "ph": "X",
+            "name": f"step {step.index if step.number is None else step.number}",
+            "pid": _PROCESS,
+            "tid": 0,
+            "ts": float(times_us[step.first + 1]),
+            "dur": float(times_us[step.last + 1] - times_us[step.first + 1]),
+        }
+        for step in recording.steps
+        if step.last >= step.first
+    ]
+    return json.dumps(
+        {"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False, separators=(",", ":")
+    )
+
+
+def markdown(document: Mapping[str, Any], comparison: Mapping[str, Any] | None = None) -> str:
+    """Return a summary for a pull request: the verdict, the categories, what saves most.
+
+    Args:
+        document: The JSON contract.
+        comparison: What :func:`analyzer.findings.compare.compare` returned; ``document`` is then
+            that of the second run.
+    """
+    answer = verdict(document)
+    lines = [f"### {_cell(answer.headline)}", "", _cell(" ".join(answer.sentences)), ""]
+    if comparison is not None:
+        lines += [f"**{_cell(comparison['headline'])}**", ""]
+        lines += [_cell(note) for note in comparison["notes"]]
+        lines += _comparison_rows(comparison)
+    else:
+        lines += ["| category at the peak | requested | share |", "|---|--:|--:|"]
+        lines += [
+            f"| {share.label} | {format_bytes(share.size_bytes)} | {share.share_ratio:.1%} |"
+            for share in answer.shares
+            if share.size_bytes
+        ]
+        lines += [f"| **requested** | **{format_bytes(document['peak']['requested_bytes'])}** | |"]
+    lines += ["", *_saving_rows(document)]
+    lines += [f"> {_cell(warning)}" for warning in document.get("warnings", ())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write_parquet(recording: Recording, path: Path) -> None:
+    """Write the table of allocations, one row for each buffer.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    require_pyarrow()
+    recording.allocations.to_parquet(path, engine="pyarrow", index=False)
+
+
+def require_pyarrow() -> None:
+    """Refuse Parquet where nothing can write it.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise InputError(
+            "Parquet needs pyarrow, which is not installed.",
+            hint="Run: pip install pyarrow, or write CSV instead.",
+        )
+
+
+def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return the microsecond of each state, shape (n_events + 2,): before, each event, after."""
+    if recording.kind is not Kind.TRACE or recording.events.empty:
+        last = max(int(table["dies"].max()) if len(table) else 0, len(recording.events))
+        return np.arange(-1, last + 1, dtype=np.float64)
+    times = recording.events["time_ps"].to_numpy(dtype=np.float64) / 1e6
+    return np.concatenate([times[:1], times, times[-1:]])
+
+
+def _counters(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:
+    """Yield a sample of each counter where something changes; categories never used are left out."""
+    n_states = len(times_us)
+    names = [category.value for category in Category]
+    codes = np.asarray(pd.Categorical(table["category"].astype(str), names).codes, dtype=np.int64)
+    born = table["born"].to_numpy(dtype=np.int64) + 1
+    dies = table["dies"].to_numpy(dtype=np.int64) + 1
+    turns = np.asarray((table["turns_at"] + 1).fillna(table["born"] + 1), dtype=np.int64)
+    turns = np.clip(turns, born, dies)
+    requested = table["requested_bytes"].to_numpy(dtype=np.int64)
+    change = np.zeros((len(names) + 1, n_states), dtype=np.int64)
+    temporary = names.index(Category.TEMPORARY.value)
+    np.add.at(change[temporary], born, requested)
+    np.add.at(change[temporary], turns, -requested)
+    np.add.at(change, (codes, turns), requested)
+    np.add.at(change, (codes, dies), -requested)
+    allocated = table["allocated_bytes"].to_numpy(dtype=np.int64)
+    np.add.at(change[-1], born, allocated)
+    np.add.at(change[-1], dies, -allocated)
+    alive = np.cumsum(change, axis=1)
+    used = np.flatnonzero(alive[:-1].any(axis=1))
+    shown = [names[code] for code in used]
+    for state in np.flatnonzero(change.any(axis=0)):
+        if state + 1 == n_states:
+            continue  # what dies after the last event is alive to the end of the recording
+        sizes = alive[used, state].tolist()
+        common = {"ph": "C", "pid": _PROCESS, "ts": float(times_us[state])}
+        yield {**common, "name": _COUNTER_NAME, "args": dict(zip(shown, sizes, strict=True))}
+        allocated_bytes = int(alive[-1, state])
+        yield {**common, "name": "allocated bytes", "args": {"allocated": allocated_bytes}}
+
+
+def _slices(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:
+    """Yield the largest buffers, each in the first row that is free when it is born."""
+    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+    largest = table.loc[weight.nlargest(SLICES).index].sort_values("born", kind="stable")
+    free_from: list[int] = []
+    for row in largest.itertuples():
+        place = next((i for i, dies in enumerate(free_from) if dies <= row.born), len(free_from))
+        free_from[place : place + 1] = [row.dies]
+        start, end = times_us[row.born + 1], times_us[row.dies + 1]
+        yield {
+            "ph": "X",
+            "name": str(row.variable or row.tensor or row.op or "(no op)"),
+            "cat": str(row.category),
+            "pid": _PROCESS,
+            "tid": place + 1,
+            "ts": float(start),
+            "dur": float(end - start),
+            "args": {
+                "requested_bytes": int(row.requested_bytes),
+                "allocated_bytes": int(row.allocated_bytes),
+                "category": str(row.category),
+                "layer": str(row.layer),
+                "op": str(row.op),
+                "shape": f"{row.dtype} {row.shape}".strip(),
+            },
+        }
+
+
+def _comparison_rows(comparison: Mapping[str, Any]) -> list[str]:
+    first, second = (_cell(comparison[side]["label"]) for side in ("a", "b"))
+    rows = ["", f"| | {first} | {second} | difference |", "|---|--:|--:|--:|"]
+    for row in comparison["peak"]:
+        rows.append(_comparison_row(f"**{row['number']}**", row))
+    for row in comparison["categories"]:
+        rows.append(_comparison_row(CATEGORY_LABELS[row["category"]], row))
+    changed = [row for row in comparison["layers"] if row["delta_bytes"]][:5]
+    return rows + [_comparison_row(_code(row["name"] or "(no layer)"), row) for row in changed]
+
+
+def _comparison_row(label: str, row: Mapping[str, Any]) -> str:
+    sizes = (row["a_bytes"], row["b_bytes"], row["delta_bytes"])
+    a, b, delta = ("-" if size is None else format_bytes(size) for size in sizes)
+    sign = "+" if (row["delta_bytes"] or 0) > 0 else ""
+    return f"| {label} | {a} | {b} | {sign}{delta} |"
+
+
+def _saving_rows(document: Mapping[str, Any]) -> list[str]:
+    saving = sorted(
+        (finding for finding in document.get("findings", ()) if finding.get("saves_bytes")),
+        key=lambda finding: -finding["saves_bytes"],
+    )[:3]
+    if not saving:
+        return []
+    rows = [
+        f"1. {_cell(item['title'])} (saves {format_bytes(item['saves_bytes'])})" for item in saving
+    ]
+    return ["What saves most:", "", *rows, ""]
+
+
+def _code(name: str) -> str:
+    """Return ``name`` as a code span in a table's cell."""
+    line = " ".join(name.split())[:200].replace("`", "'").replace("|", "\\|")
+    return f"`{line}`"
+
+
+def _cell(text: str) -> str:
+    """Return ``text`` as one line in which nothing is markup."""
+    line = " ".join(str(text).split())
+    line = line if len(line) <= 300 else f"{line[:300]}…"
+    for mark in "\\`*_[]<>|":
+        line = line.replace(
+            mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark]
+        )
+    return line

@@ -1,0 +1,1 @@
+"""The report as one HTML file that opens from disk and asks nothing of any network."""

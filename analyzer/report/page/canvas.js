@@ -1,0 +1,111 @@
+// A canvas that keeps its size and the theme, with a second one above it for what follows the pointer.
+
+const colours = {};
+
+function readColours(categories) {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ['ink', 'muted', 'faint', 'line', 'page', 'panel', 'accent', 'limit', 'band', 'pool']) {
+    colours[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+  colours.category = categories.map((name) => style.getPropertyValue(`--${name.replace('_', '-')}`).trim());
+}
+
+function createCanvas(container, { height, label, draw, overlay = null, focusable = true }) {
+  const base = element('canvas', { role: 'img', 'aria-label': label, tabindex: focusable ? 0 : null });
+  const above = element('canvas', { 'aria-hidden': 'true', class: 'above' });
+  container.replaceChildren(base, above);
+  const chart = { canvas: base, width: 0, height: 0, redraw, redrawOverlay, paintNow, setHeight, resize };
+  let wanted = height;
+  let pending = false;
+  let pendingOverlay = false;
+
+  function paint(canvas, paintWith) {
+    const ratio = devicePixelRatio || 1;
+    const context = canvas.getContext('2d');
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, chart.width, chart.height);
+    context.font = '11px system-ui, sans-serif';
+    context.textBaseline = 'middle';
+    paintWith(context, chart.width, chart.height);
+  }
+
+  function redraw() {
+    if (pending) return;
+    pending = true;
+    requestAnimationFrame(() => {
+      pending = false;
+      paintNow();
+    });
+  }
+
+  function paintNow() {
+    if (chart.width <= 0) return;
+    paint(base, draw);
+    if (overlay) paint(above, overlay);
+  }
+
+  function redrawOverlay() {
+    if (pendingOverlay || pending || !overlay) return;
+    pendingOverlay = true;
+    requestAnimationFrame(() => {
+      pendingOverlay = false;
+      if (chart.width > 0) paint(above, overlay);
+    });
+  }
+
+  function resize() {
+    const width = Math.floor(container.clientWidth);
+    const ratio = devicePixelRatio || 1;
+    if (width <= 0 || (width === chart.width && wanted === chart.height && base.width === Math.round(width * ratio))) return;
+    chart.width = width;
+    chart.height = wanted;
+    container.style.height = `${wanted}px`;
+    for (const canvas of [base, above]) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(wanted * ratio);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${wanted}px`;
+    }
+    redraw();
+  }
+
+  function setHeight(pixels) {
+    wanted = pixels;
+    resize();
+  }
+
+  new ResizeObserver(resize).observe(container);
+  resize();
+  return chart;
+}
+
+// Black or white, whichever can be read on a colour written as #rrggbb.
+function inkOn(colour) {
+  const [red, green, blue] = [1, 3, 5].map((start) => (parseInt(colour.slice(start, start + 2), 16) / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.22 ? '#14171b' : '#ffffff';
+}
+
+function hatchPattern(context, colour) {
+  const tile = document.createElement('canvas');
+  tile.width = 6;
+  tile.height = 6;
+  const lines = tile.getContext('2d');
+  lines.strokeStyle = colour;
+  lines.lineWidth = 1;
+  lines.beginPath();
+  for (const start of [-6, 0, 6]) { lines.moveTo(start, 6); lines.lineTo(start + 6, 0); }
+  lines.stroke();
+  return context.createPattern(tile, 'repeat');
+}
+
+function fitText(context, text, width) {
+  const shown = shortName(text, 120);
+  if (context.measureText(shown).width <= width) return shown;
+  let low = 0;
+  let high = shown.length;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (context.measureText(`${shown.slice(0, middle)}…`).width <= width) low = middle; else high = middle - 1;
+  }
+  return low > 1 ? `${shown.slice(0, low)}…` : '';
+}

@@ -1,0 +1,109 @@
+"""Columns of numbers and one JSON header as compressed text that a page can carry.
+
+The page decodes the same layout in ``decode.js``::
+
+    base64(gzip( u32 header length | header, UTF-8 JSON | column bytes | column bytes | ... ))
+
+Each column is stored in the smallest unsigned type that holds it (float64 where none does), as
+differences where it never decreases, and with the bytes of equal significance side by side; both
+help gzip, and both are undone in a few lines. ``header["columns"]`` lists name, type, length, and
+whether it holds differences, in the order in which the bytes follow.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+_UNSIGNED: Final = (("u1", np.uint8), ("u2", np.uint16), ("u4", np.uint32))
+_COMPRESSION_LEVEL: Final = 6
+
+
+@dataclass
+class StringTable:
+    """Each text once; columns hold its place in the table. Place 0 is the empty text."""
+
+    texts: list[str] = field(default_factory=lambda: [""])
+    places: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def place(self, text: str) -> int:
+        """Return the place of ``text``, giving it one where it has none."""
+        known = self.places.get(text)
+        if known is None:
+            known = self.places[text] = len(self.texts)
+            self.texts.append(text)
+        return known
+
+    def encode(self, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
+        """Return the place of every value, shape (n,); a missing value is the empty text."""
+        categorical = values.astype("category")
+        places = [self.place(str(text)) for text in categorical.cat.categories]
+        places.append(0)  # code -1, a missing value, reads the last place
+        codes = np.asarray(categorical.cat.codes, dtype=np.int64)
+        encoded: npt.NDArray[np.int64] = np.asarray(places, dtype=np.int64)[codes]
+        return encoded
+
+
+def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str:
+    """Return header and columns as base64 text, for ``decode.js`` to read.
+
+    Args:
+        header: Anything that JSON holds once :func:`plain` has been at it.
+        columns: Name to numbers, shape (n,), none negative.
+    """
+    stored = {name: _store(np.asarray(values)) for name, values in columns.items()}
+    described = [
+        {"name": name, "type": kind, "length": length, "delta": delta}
+        for name, (kind, length, delta, _) in stored.items()
+    ]
+    text = json.dumps({**plain(header), "columns": described}, allow_nan=False)
+    head = text.encode("ascii")
+    body = b"".join(data for _, _, _, data in stored.values())
+    raw = len(head).to_bytes(4, "little") + head + body
+    return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode("ascii")
+
+
+def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
+    """Return type code, length, whether differences, and the bytes of one column."""
+    delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
+    if delta:
+        values = np.diff(values, prepend=values.dtype.type(0))
+    kind, stored = _smallest(values)
+    shuffled = stored.view(np.uint8).reshape(-1, stored.itemsize).T
+    return kind, int(stored.size), delta, shuffled.tobytes()
+
+
+def _smallest(values: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
+    whole = values.size == 0 or np.issubdtype(values.dtype, np.integer)
+    highest = int(values.max()) if whole and values.size else 0
+    for kind, dtype in _UNSIGNED:
+        if whole and highest <= np.iinfo(dtype).max:
+            return kind, np.ascontiguousarray(values, dtype=dtype)
+    return "f8", np.ascontiguousarray(values, dtype=np.float64)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as plain JSON values: no NaN, no NumPy scalar, no enum, no missing mark."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Iterable):
+        return [plain(item) for item in value]
+    return None if pd.isna(value) else str(value)

@@ -1,0 +1,121 @@
+"""The part of the graph that the page needs: who makes a tensor, who reads it, and when.
+
+The whole graph of a step has tens of thousands of nodes and would be most of the page. Only the
+tensors that hold the most bytes for the longest are taken, each with its producer and its readers.
+When an op ran is known from the buffers it asked for; a reader that asked for none leaves no trace,
+so the uses listed are the known ones.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_TENSORS: Final = 2_000
+MAX_CONSUMERS: Final = 32
+MAX_USES: Final = 24
+
+
+@dataclass
+class Neighbours:
+    """Tensors with their ops, as ragged columns.
+
+    Attributes:
+        ops: Rows ``[name, type, layer, source]``, which ``producers`` and ``consumers`` count.
+        tensors: Names of the tensors taken.
+        producers: Place in ``ops`` of each tensor's producer plus one, 0 where there is none.
+        consumers, consumer_offsets: Readers of tensor ``i`` are
+            ``consumers[consumer_offsets[i]:consumer_offsets[i + 1]]``.
+        uses, use_offsets: The same for the states at which a *buffer* (in the order of the table)
+            is known to be read.
+    """
+
+    ops: list[list[str]] = field(default_factory=list)
+    tensors: list[str] = field(default_factory=list)
+    producers: list[int] = field(default_factory=list)
+    consumers: list[int] = field(default_factory=list)
+    consumer_offsets: list[int] = field(default_factory=lambda: [0])
+    uses: list[int] = field(default_factory=list)
+    use_offsets: list[int] = field(default_factory=list)
+
+
+def neighbours(graph: nx.MultiDiGraph | None, table: pd.DataFrame) -> Neighbours:
+    """Return what the page shows around the tensors of ``table``; empty without a graph."""
+    around = Neighbours()
+    if graph is None or table.empty:
+        return around
+    op_places: dict[str, int] = {}
+    for name in _heaviest(table):
+        if ("tensor", name) not in graph:
+            continue
+        producers, readers = _ends(graph, name)
+        around.tensors.append(name)
+        around.producers.append(
+            _place(graph, around, op_places, producers[0]) + 1 if producers else 0
+        )
+        around.consumers += [_place(graph, around, op_places, op) for op in readers[:MAX_CONSUMERS]]
+        around.consumer_offsets.append(len(around.consumers))
+    _add_uses(graph, table, around)
+    return around
+
+
+def _heaviest(table: pd.DataFrame) -> list[str]:
+    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+    named = table["tensor"].astype(str)
+    by_tensor = weight.groupby(named.to_numpy(dtype=object)).sum()
+    by_tensor = by_tensor[by_tensor.index != ""]
+    return [str(name) for name in by_tensor.sort_values(ascending=False).index[:MAX_TENSORS]]
+
+
+def _ends(graph: nx.MultiDiGraph, tensor: str) -> tuple[list[str], list[str]]:
+    key = ("tensor", tensor)
+    producers = [node[1] for node in graph.predecessors(key) if node[0] == "op"]
+    readers = [node[1] for node in graph.successors(key) if node[0] == "op"]
+    return producers, readers
+
+
+def _place(graph: nx.MultiDiGraph, around: Neighbours, places: dict[str, int], op: str) -> int:
+    known = places.get(op)
+    if known is None:
+        known = places[op] = len(around.ops)
+        facts: dict[str, Any] = graph.nodes.get(("op", op), {})
+        around.ops.append(
+            [op, *(str(facts.get(fact) or "") for fact in ("type", "layer", "source"))]
+        )
+    return known
+
+
+def _add_uses(graph: nx.MultiDiGraph, table: pd.DataFrame, around: Neighbours) -> None:
+    """List the states at which each buffer of a taken tensor is read."""
+    taken = set(around.tensors)
+    births = {
+        str(op): np.sort(states.to_numpy(dtype=np.int64)).tolist()
+        for op, states in (table["born"] + 1).groupby(
+            table["op"].astype(str).to_numpy(dtype=object)
+        )
+    }
+    readers = {name: _ends(graph, name)[1] for name in taken}
+    around.use_offsets = [0]
+    rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
+    for name, born, dies in rows:
+        if name in taken:
+            around.uses += _uses_between(readers[name], births, int(born), int(dies))
+        around.use_offsets.append(len(around.uses))
+
+
+def _uses_between(
+    readers: list[str], births: dict[str, list[int]], born: int, dies: int
+) -> list[int]:
+    uses: set[int] = set()
+    for op in readers[:MAX_CONSUMERS]:
+        ran = births.get(op, [])
+        first = bisect_left(ran, born)
+        uses.update(state for state in ran[first : first + MAX_USES] if state <= dies)
+    return sorted(uses)[:MAX_USES]

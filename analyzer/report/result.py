@@ -1,0 +1,143 @@
+"""A result: the analysis, its document, and the files that can be made of both."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analyzer.errors import ExitCode, InputError
+from analyzer.findings.analysis import Analysis
+from analyzer.model import Finding, Recording
+from analyzer.report.csv import write_csv
+from analyzer.report.files import atomic, write_text
+from analyzer.units import format_bytes
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What is known of one step's memory.
+
+    Attributes:
+        analysis: The recording with its peak worked out.
+        document: The same as plain values: the JSON, version 1.
+        folder: The run folder, None for a trace of others.
+    """
+
+    analysis: Analysis
+    document: dict[str, Any] = field(repr=False)
+    folder: Path | None = None
+
+    @property
+    def recording(self) -> Recording:
+        """The events and allocations."""
+        return self.analysis.recording
+
+    @property
+    def allocations(self) -> pd.DataFrame:
+        """Every buffer: columns of :data:`analyzer.schema.ALLOCATIONS`."""
+        return self.analysis.rows
+
+    @property
+    def graph(self) -> nx.MultiDiGraph | None:
+        """The graph of ops and tensors, None where the trace has none."""
+        return self.recording.graph
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is worth knowing, the weightiest first."""
+        return self.analysis.findings
+
+    @property
+    def peak_bytes(self) -> int:
+        """Requested bytes at the steady step's peak."""
+        return self.analysis.peak.requested_bytes
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """How the step ended, as an exit code."""
+        error = self.recording.error
+        return ExitCode.OK if not error else ExitCode(int(error.get("exit_code", 2)))
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the document."""
+        write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report page: one file, no network."""
+        from analyzer.report.page.build import render  # the page's assets are read only here
+
+        write_text(Path(path), render(self.document, self.recording))
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write every allocation."""
+        with (
+            atomic(Path(path)) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
+            write_csv(self.analysis, file)
+
+    def to_graph(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph as GraphML (``.graphml``) or JSON node-link (any other ending).
+
+        Raises:
+            InputError: there is no graph.
+        """
+        from analyzer.graph.export import write_graph
+
+        if self.graph is None:
+            raise InputError(
+                "This trace has no graph beside it.", hint="Capture it with `analyze trace MODEL`."
+            )
+        with atomic(Path(path)) as temporary:
+            write_graph(self.graph, temporary, graphml=Path(path).suffix == ".graphml")
+
+    def to_markdown(self, path: str | os.PathLike[str]) -> None:
+        """Write a summary for a pull request."""
+        from analyzer.report.exports import markdown
+
+        write_text(Path(path), markdown(self.document))
+
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Write Chrome trace events, which Perfetto opens: counters and the largest buffers."""
+        from analyzer.report.exports import chrome_trace
+
+        write_text(Path(path), chrome_trace(self.recording))
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write every allocation as Parquet.
+
+        Raises:
+            InputError: pyarrow is not installed.
+        """
+        from analyzer.report.exports import write_parquet
+
+        with atomic(Path(path)) as temporary:
+            write_parquet(self.recording, temporary)
+
+    def __repr__(self) -> str:
+        peak = self.analysis.peak
+        categories = sorted(self.analysis.categories.items(), key=lambda item: -item[1])
+        parts = ", ".join(
+            f"{name.replace('_', ' ')} {format_bytes(size)}"
+            for name, size in categories[:3]
+            if size
+        )
+        name = self.recording.target.get("text", "")
+        return (
+            f"<{self.recording.kind} of {name}: peak {format_bytes(peak.requested_bytes)} requested, "
+            f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "
+            f"{len(self.findings)} findings>"
+        )
+
+    def _repr_html_(self) -> str:
+        from analyzer.report.page.build import render_inline
+
+        return render_inline(self.document, self.recording)

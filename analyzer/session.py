@@ -1,0 +1,304 @@
+"""From a target to a result: what the commands and the public API both call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from analyzer.capture.launch import Progress, capture, default_out
+from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
+from analyzer.errors import TraceError
+from analyzer.findings.analysis import Analysis, analyse
+from analyzer.findings.collect import collect
+from analyzer.findings.pool import WhatIf, add_pool
+from analyzer.measure.build import Measured, open_measured
+from analyzer.measure.uses import uses_of
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.parse.run import read_run
+from analyzer.predict.recording import predict_note
+from analyzer.report.diff import Diff, build_diff
+from analyzer.report.document import build_document
+from analyzer.report.result import Result
+
+__all__ = [
+    "REPORT_HTML",
+    "REPORT_JSON",
+    "Result",
+    "diff",
+    "estimate",
+    "estimate_target",
+    "explain",
+    "is_estimate",
+    "open_estimate",
+    "open_result",
+    "open_trace",
+    "trace",
+    "trace_target",
+]
+
+REPORT_JSON = "report.json"
+REPORT_HTML = "report.html"
+
+
+def open_result(
+    path: Path,
+    *,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf | None = None,
+    search: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """Read and explain a trace.
+
+    Args:
+        path: What to open.
+        host: Start of the file's name, where a run has one file for each host.
+        allocator: The allocator to look at; empty for the device's own.
+        what_if: Settings of the allocator to replay under.
+        search: Search the minimum limit too: a second, or several for a long trace.
+        progress: Called with the stage and the share done, 0 to 1.
+
+    Raises:
+        TraceError: there is no readable trace.
+    """
+    if is_estimate(path):
+        return open_estimate(path, what_if=what_if, search=search, progress=progress)
+    report = progress or (lambda stage, share: None)
+    measured = open_measured(
+        path,
+        host=host,
+        allocator=allocator,
+        progress=lambda share: report("reading the trace", share),
+    )
+    report("searching the least memory limit" if search else "explaining", 1.0)
+    analysis = explain(measured, what_if or WhatIf(), search=search)
+    return Result(analysis, build_document(analysis), path if path.is_dir() else None)
+
+
+def is_estimate(path: Path) -> bool:
+    """Say whether ``path`` is the folder of an estimate."""
+    file = path / RUN_FILE
+    return file.is_file() and read_run(file).raw.get("kind") == "static"
+
+
+def open_estimate(
+    path: Path,
+    *,
+    threads: int | None = None,
+    what_if: WhatIf | None = None,
+    search: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """Predict anew from the folder of an estimate; TensorFlow is not needed.
+
+    Args:
+        path: The folder.
+        threads: Threads that one op may use; None for those of the machine that made it.
+        what_if: Settings of the allocator to replay under.
+        search: Search the minimum limit too.
+        progress: Called with the stage and the share done, 0 to 1.
+
+    Raises:
+        TraceError: it is no folder of an estimate.
+    """
+    report = progress or (lambda stage, share: None)
+    file = path / RUN_FILE
+    note = read_run(file) if file.is_file() else None
+    if note is None or note.raw.get("kind") != "static":
+        raise TraceError(
+            f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
+        )
+    predicted = predict_note(
+        note, threads=threads, progress=lambda share: report("predicting", 0.8 * share)
+    )
+    report("explaining", 0.9)
+    analysis = explain(predicted, what_if or WhatIf(), search=search)
+    return Result(analysis, build_document(analysis), path)
+
+
+def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
+    """Work out the peak of a measured recording, its pool and its findings."""
+    analysis = analyse(measured.recording)
+    uses = uses_of(
+        analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
+    )
+    return collect(add_pool(replace(analysis, uses=uses), what_if, search=search))
+
+
+def trace_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool = False,
+    what_if: WhatIf | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Capture a target's step in a child process, explain it, and leave the result in ``out``.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+        StepOutOfMemory: the system killed the step's process.
+    """
+    report = progress or (lambda stage, share: None)
+    folder = capture(
+        spec, options, out, force=force, progress=lambda stage, share: report(stage, 0.8 * share)
+    )
+    result = open_result(
+        folder,
+        what_if=what_if,
+        progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
+    )
+    return _leave(result, folder, report)
+
+
+def estimate_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    what_if: WhatIf | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Note a target's step in a child process, predict its memory, leave the result in ``out``.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+    """
+    report = progress or (lambda stage, share: None)
+    folder = capture(
+        spec,
+        options,
+        out,
+        force=force,
+        progress=lambda stage, share: report(stage, 0.8 * share),
+        kind="static",
+    )
+    return _leave(
+        open_estimate(
+            folder,
+            threads=threads,
+            what_if=what_if,
+            progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
+        ),
+        folder,
+        report,
+    )
+
+
+def _leave(result: Result, folder: Path, report: Progress) -> Result:
+    """Write the report into the run's folder."""
+    report("writing the report", 0.95)
+    result.to_json(folder / REPORT_JSON)
+    result.to_html(folder / REPORT_HTML)
+    report("done", 1.0)
+    return result
+
+
+def estimate(
+    target: Any,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    threads: int | None = None,
+    **options: Any,
+) -> Result:
+    """Predict the memory of a step on the CPU; nothing of it runs.
+
+    Args:
+        target: As for :func:`trace`, or the folder of an earlier estimate.
+        out: The folder for the result; default ``traces/NAME-TIME``.
+        force: Replace an earlier run in ``out``.
+        threads: Threads that one op may use; default this machine's.
+        **options: Fields of :class:`analyzer.capture.spec.CaptureOptions`.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+    """
+    chosen = CaptureOptions(**{"device": "cpu", **options})
+    if isinstance(target, str | os.PathLike):
+        spec = parse_target(os.fspath(target))
+        if spec.kind is TargetKind.TRACE:
+            return open_estimate(Path(spec.path), threads=threads)
+        place = Path(out) if out else default_out(spec)
+        return estimate_target(spec, chosen, place, force=force, threads=threads)
+    from analyzer.capture.live import note_live
+
+    folder = note_live(target, chosen, None if out is None else Path(out), force=force)
+    return _leave(open_estimate(folder, threads=threads), folder, lambda stage, share: None)
+
+
+def trace(
+    target: Any,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    **options: Any,
+) -> Result:
+    """Capture the memory of a step and explain it.
+
+    Args:
+        target: ``keras:NAME``, ``file.py:name``, ``module:name`` or a saved model's path; or a live
+            Keras model, a ``tf.function``, or ``(tf_function, args)``.
+        out: The run folder; default ``traces/NAME-TIME``.
+        force: Replace an earlier run in ``out``.
+        **options: Fields of :class:`analyzer.capture.spec.CaptureOptions`: ``steps``,
+            ``batch_size``, ``mode``, ``optimizer``, ``jit`` and so on.
+
+    Returns:
+        The result; its ``folder`` opens in TensorBoard.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+    """
+    chosen = CaptureOptions(**options)
+    if isinstance(target, str | os.PathLike):
+        spec = parse_target(os.fspath(target))
+        if spec.kind is TargetKind.TRACE:
+            return open_result(Path(spec.path))
+        return trace_target(spec, chosen, Path(out) if out else default_out(spec), force=force)
+    from analyzer.capture.live import capture_live
+
+    folder = capture_live(target, chosen, None if out is None else Path(out), force=force)
+    return _leave(open_result(folder), folder, lambda stage, share: None)
+
+
+def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:
+    """Open a trace that exists: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
+
+    TensorFlow is not needed and not imported.
+
+    Args:
+        path: What to open.
+        host: Start of the file's name, where a run has one file for each host.
+        allocator: The allocator to look at; default the device's own.
+
+    Raises:
+        TraceError: there is no readable trace.
+    """
+    return open_result(Path(path), host=host, allocator=allocator)
+
+
+def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result) -> Diff:
+    """Compare two steps: what came, went and grew at the peak from ``a`` to ``b``.
+
+    Args:
+        a: The older: a run folder, a logdir, an ``.xplane.pb``, or a result.
+        b: The newer.
+
+    Raises:
+        TraceError: there is no readable trace.
+    """
+    first, second = (
+        side if isinstance(side, Result) else open_result(Path(side)) for side in (a, b)
+    )
+    names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
+    return build_diff(
+        (first.document, first.recording), (second.document, second.recording), names=names
+    )

@@ -1,0 +1,203 @@
+"""Chunks and bins on arrays, compiled: one half of :mod:`analyzer.simulate.kernel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Table = NDArray[np.int64]
+    Handles = NDArray[np.int32]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+compiled: Callable[[Function], Function] = numba.njit(cache=False, nogil=True, boundscheck=False)
+
+NONE = -1
+ADDRESS, BYTES, BELOW, ABOVE, STATE = range(5)
+FREE, USED = 0, 1
+LOWEST_CHUNK = 2
+(
+    IN_USE,
+    PEAK,
+    POOL,
+    NEXT_REGION,
+    LOWEST,
+    HIGHEST,
+    N_CHUNKS,
+    N_RECYCLED,
+    N_REGIONS,
+    N_EXTENSIONS,
+    N_RELEASES,
+    REASON,
+) = range(12)
+ENDED, FAILED, FULL, INVALID = range(4)
+LIMIT, MAX_SPARE, COALESCE, COLLECT, DRIVER, DESCENDING, FIRST, GAP, UPPER = range(9)
+TOP_BIN = 20
+
+
+@compiled
+def bin_of(size: int) -> int:
+    """Return the bin of a free chunk."""
+    granules = max(size, 256) >> 8
+    result = 0
+    if granules >= 1 << 20:
+        return TOP_BIN
+    if granules >= 1 << 16:
+        granules >>= 16
+        result += 16
+    if granules >= 1 << 8:
+        granules >>= 8
+        result += 8
+    if granules >= 1 << 4:
+        granules >>= 4
+        result += 4
+    if granules >= 1 << 2:
+        granules >>= 2
+        result += 2
+    if granules >= 1 << 1:
+        result += 1
+    return result
+
+
+@compiled
+def position(chunks: Table, row: Handles, length: int, size: int, address: int) -> int:
+    """Return the first place in a bin whose (size, address) is not less than the one given."""
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) >> 1
+        other = row[middle]
+        other_size = chunks[other, BYTES]
+        if other_size < size or (other_size == size and chunks[other, ADDRESS] < address):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def insert(chunks: Table, bins: Handles, bin_length: Table, handle: int) -> None:
+    """Mark a chunk free and put it into its bin."""
+    chunks[handle, STATE] = FREE
+    which = bin_of(chunks[handle, BYTES])
+    row, length = bins[which], bin_length[which]
+    at = position(chunks, row, length, chunks[handle, BYTES], chunks[handle, ADDRESS])
+    for i in range(length, at, -1):
+        row[i] = row[i - 1]
+    row[at] = handle
+    bin_length[which] = length + 1
+
+
+@compiled
+def remove_at(bins: Handles, bin_length: Table, which: int, at: int) -> None:
+    """Take the chunk at place ``at`` out of bin ``which``."""
+    row, length = bins[which], bin_length[which] - 1
+    for i in range(at, length):
+        row[i] = row[i + 1]
+    bin_length[which] = length
+
+
+@compiled
+def remove(chunks: Table, bins: Handles, bin_length: Table, handle: int) -> None:
+    """Take a free chunk out of its bin."""
+    size = chunks[handle, BYTES]
+    which = bin_of(size)
+    at = position(chunks, bins[which], bin_length[which], size, chunks[handle, ADDRESS])
+    remove_at(bins, bin_length, which, at)
+
+
+@compiled
+def new_chunk(scalars: Table, chunks: Table, recycled: Handles, address: int, size: int) -> int:
+    """Return the handle of a new chunk without neighbours."""
+    if scalars[N_RECYCLED] > 0:
+        scalars[N_RECYCLED] -= 1
+        handle = int(recycled[scalars[N_RECYCLED]])
+    else:
+        handle = int(scalars[N_CHUNKS])
+        scalars[N_CHUNKS] += 1
+    chunks[handle, ADDRESS] = address
+    chunks[handle, BYTES] = size
+    chunks[handle, BELOW] = NONE
+    chunks[handle, ABOVE] = NONE
+    chunks[handle, STATE] = USED
+    return handle
+
+
+@compiled
+def drop(scalars: Table, recycled: Handles, handle: int) -> None:
+    """Give a handle back."""
+    recycled[scalars[N_RECYCLED]] = handle
+    scalars[N_RECYCLED] += 1
+
+
+@compiled
+def take(
+    max_spare: int,
+    scalars: Table,
+    chunks: Table,
+    bins: Handles,
+    bin_length: Table,
+    recycled: Handles,
+    rounded: int,
+) -> int:
+    """Take the best free chunk out of its bin and split it where the rule says so; NONE if none."""
+    for which in range(bin_of(rounded), TOP_BIN + 1):
+        length = bin_length[which]
+        if length == 0:
+            continue
+        at = position(chunks, bins[which], length, rounded, NONE)
+        if at == length:
+            continue
+        handle = int(bins[which, at])
+        remove_at(bins, bin_length, which, at)
+        chunks[handle, STATE] = USED
+        spare = chunks[handle, BYTES] - rounded
+        if spare > 0 and (spare >= rounded or spare >= max_spare):
+            rest = new_chunk(scalars, chunks, recycled, chunks[handle, ADDRESS] + rounded, spare)
+            above = chunks[handle, ABOVE]
+            chunks[rest, BELOW] = handle
+            chunks[rest, ABOVE] = above
+            if above != NONE:
+                chunks[above, BELOW] = rest
+            chunks[handle, ABOVE] = rest
+            chunks[handle, BYTES] = rounded
+            insert(chunks, bins, bin_length, rest)
+        return handle
+    return NONE
+
+
+@compiled
+def absorb(scalars: Table, chunks: Table, recycled: Handles, lower: int, upper: int) -> None:
+    """Make one chunk of two neighbours."""
+    chunks[lower, BYTES] += chunks[upper, BYTES]
+    above = chunks[upper, ABOVE]
+    chunks[lower, ABOVE] = above
+    if above != NONE:
+        chunks[above, BELOW] = lower
+    drop(scalars, recycled, upper)
+
+
+@compiled
+def release(
+    scalars: Table,
+    chunks: Table,
+    bins: Handles,
+    bin_length: Table,
+    recycled: Handles,
+    handle: int,
+) -> None:
+    """Merge a chunk that is in no bin with its free neighbours and put the result into its bin."""
+    above = chunks[handle, ABOVE]
+    if above != NONE and chunks[above, STATE] == FREE:
+        remove(chunks, bins, bin_length, above)
+        absorb(scalars, chunks, recycled, handle, above)
+    below = chunks[handle, BELOW]
+    if below != NONE and chunks[below, STATE] == FREE:
+        remove(chunks, bins, bin_length, below)
+        absorb(scalars, chunks, recycled, below, handle)
+        handle = below
+    insert(chunks, bins, bin_length, handle)

@@ -1,0 +1,235 @@
+"""The smallest memory limit under which a sequence succeeds, and what it consists of.
+
+Success is not monotone in the limit. With growth, the last region is what the limit leaves over; a
+slightly smaller or larger one makes the best fit choose other chunks, and a limit that is a few
+per cent above one that works may fail. So the search does not only bisect: it tries limits evenly
+spread from a bound that none can go under to one that is surely enough (the pool that an unlimited
+replay takes), then bisects at the lowest success and above the highest failure. ``limit_bytes`` is
+the smallest success found; ``safe_bytes`` the smallest above which nothing that was tried failed,
+and the figure to rest "does it fit" on.
+
+    requested peak  1000 MB      what the live tensors asked for
+    + rounding        12 MB      to multiples of 256 B
+    + unsplit         40 MB      chunks handed out whole, up to twice the request
+    + external        60 MB      free when the limit is reached, in pieces too small
+    = limit         1112 MB
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from analyzer.errors import AccountingError, InputError
+from analyzer.simulate.options import (
+    GRANULE_BYTES,
+    UNLIMITED_BYTES,
+    AsyncOptions,
+    BfcOptions,
+    Options,
+    round_up,
+)
+from analyzer.simulate.replay import (
+    Engine,
+    choose,
+    operations_done,
+    replay,
+)
+from analyzer.simulate.sequence import Sequence
+
+MOST_PROBES = 256
+"""Limits tried, evenly spread, where replays are cheap."""
+
+FEWEST_PROBES = 24
+"""Limits tried, evenly spread, however long the sequence."""
+
+EXPECTED_PROBES = 100
+"""What a search takes, counting those that fail early as a part: for the choice of the engine."""
+
+COMPILED_BUDGET = 20_000_000
+"""Operations that the spread-out trials may cost with the compiled engine: 2 to 3 seconds."""
+
+REFERENCE_BUDGET = 150_000
+"""The same with the reference engine: about half a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinimumLimit:
+    """The smallest limit found, its parts, and how sure it is.
+
+    Attributes:
+        limit_bytes: Smallest limit at which the sequence succeeded.
+        safe_bytes: Smallest limit from which on nothing tried failed; often the same.
+        bound_bytes: What no limit can go under: the peak of the rounded requests.
+        step_bytes: How finely the limits were searched: ``limit_bytes - step_bytes`` fails.
+        spacing_bytes: How far apart the spread-out trials were; islands of success or failure
+            narrower than this can have been missed.
+        requested_peak_bytes: Most requested bytes alive at once.
+        rounding_bytes: What rounding every request to 256 bytes adds to that peak.
+        unsplit_bytes: What chunks handed out whole add to it, at this limit.
+        external_bytes: What the limit exceeds the peak in use by: free, and yet of no use.
+        probes: Replays done.
+        failed_above: Limits above ``limit_bytes`` at which the sequence failed.
+    """
+
+    limit_bytes: int
+    safe_bytes: int
+    bound_bytes: int
+    step_bytes: int
+    spacing_bytes: int
+    requested_peak_bytes: int
+    rounding_bytes: int
+    unsplit_bytes: int
+    external_bytes: int
+    probes: int
+    failed_above: tuple[int, ...]
+
+    def check(self) -> None:
+        """Check that the parts add up to the limit.
+
+        Raises:
+            AccountingError: they do not.
+        """
+        parts = (
+            self.requested_peak_bytes,
+            self.rounding_bytes,
+            self.unsplit_bytes,
+            self.external_bytes,
+        )
+        if sum(parts) != self.limit_bytes or min(parts) < 0:
+            raise AccountingError(f"{parts} do not add up to a limit of {self.limit_bytes}")
+
+
+class _Search:
+    """Limits tried so far, all multiples of the step."""
+
+    def __init__(
+        self, sequence: Sequence, options: BfcOptions, step_bytes: int, engine: Engine
+    ) -> None:
+        self.sequence = sequence
+        self.options = options
+        self.step_bytes = step_bytes
+        self.engine = engine
+        self.tried: dict[int, bool] = {}
+
+    def fits(self, limit_bytes: int) -> bool:
+        if limit_bytes not in self.tried:
+            options = replace(self.options, memory_limit_bytes=limit_bytes)
+            done = operations_done(self.sequence, options, engine=self.engine)
+            self.tried[limit_bytes] = done == len(self.sequence)
+        return self.tried[limit_bytes]
+
+    def up(self, size_bytes: int) -> int:
+        return -(-size_bytes // self.step_bytes) * self.step_bytes
+
+    def bisect(self, fails: int, fits: int) -> int:
+        """Return a limit that fits, one step above one that fails, between the two given."""
+        while fits - fails > self.step_bytes:
+            middle = (fails + fits) // 2 // self.step_bytes * self.step_bytes
+            if self.fits(middle):
+                fits = middle
+            else:
+                fails = middle
+        return fits
+
+
+def minimum_limit(
+    sequence: Sequence,
+    options: Options | None = None,
+    *,
+    step_bytes: int = GRANULE_BYTES,
+    engine: Engine = Engine.AUTO,
+) -> MinimumLimit:
+    """Search the smallest memory limit under which ``sequence`` succeeds.
+
+    Args:
+        sequence: What is allocated and freed.
+        options: The allocator's set-up but for its limit; the CPU's by default. A fragmentation
+            fraction is taken of the limit being tried.
+        step_bytes: Limits tried are multiples of this, itself a multiple of 256 bytes; 1 MiB
+            matches ``TF_CPU_BFC_MEM_LIMIT_IN_MB``.
+        engine: Which implementation replays.
+    """
+    options = BfcOptions.cpu() if options is None else options
+    step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
+    requested = int(sequence.live_requested_bytes().max(initial=0))
+    if isinstance(options, AsyncOptions):
+        return _async_limit(requested)
+    if engine is Engine.AUTO:
+        engine = choose(engine, len(sequence) * EXPECTED_PROBES)
+    search = _Search(sequence, options, step_bytes, engine)
+    bound = int(sequence.live_rounded_bytes().max(initial=0))
+    spacing = _spread(search, search.up(max(bound, GRANULE_BYTES)))
+    found = min(limit for limit, fits in search.tried.items() if fits)
+    below = [limit for limit, fits in search.tried.items() if not fits and limit < found]
+    if below:
+        found = search.bisect(max(below), found)
+    failed = [limit for limit, fits in search.tried.items() if not fits and limit > found]
+    safe = found
+    if failed:
+        above = [limit for limit, fits in search.tried.items() if fits and limit > max(failed)]
+        safe = search.bisect(max(failed), min(above))
+    at_limit = replay(sequence, replace(options, memory_limit_bytes=found), engine=engine)
+    in_use = at_limit.peak_in_use_bytes
+    result = MinimumLimit(
+        limit_bytes=found,
+        safe_bytes=safe,
+        bound_bytes=bound,
+        step_bytes=step_bytes,
+        spacing_bytes=spacing,
+        requested_peak_bytes=requested,
+        rounding_bytes=bound - requested,
+        unsplit_bytes=in_use - bound,
+        external_bytes=found - in_use,
+        probes=len(search.tried),
+        failed_above=tuple(sorted(n for n, fits in search.tried.items() if n > found and not fits)),
+    )
+    result.check()
+    return result
+
+
+def _spread(search: _Search, bound: int) -> int:
+    """Try limits evenly spread from ``bound`` to one that is surely enough; return the spacing."""
+    top = search.up(_enough(search, bound))
+    compiled = search.engine is Engine.COMPILED
+    budget = COMPILED_BUDGET if compiled else REFERENCE_BUDGET
+    probes = min(MOST_PROBES, max(FEWEST_PROBES, budget // max(1, len(search.sequence))))
+    spacing = search.up(max(search.step_bytes, (top - bound) // probes))
+    for limit in range(bound, top, spacing):
+        search.fits(limit)
+    return spacing
+
+
+def _enough(search: _Search, bound: int) -> int:
+    """Return a limit at which the sequence succeeds and, with growth, does above it, too.
+
+    With growth, a limit at or above the pool of an unlimited replay changes none of its regions.
+    """
+    limit = bound
+    if search.options.growth:
+        unlimited = replace(search.options, memory_limit_bytes=UNLIMITED_BYTES)
+        pool = replay(search.sequence, unlimited, engine=search.engine).peak_pool_bytes
+        limit = search.up(max(limit, pool))
+    while not search.fits(limit):
+        limit = search.up(limit + limit // 4)
+        if limit > UNLIMITED_BYTES:
+            raise InputError(
+                "the sequence fails under every limit.", hint="Does the driver have too little?"
+            )
+    return limit
+
+
+def _async_limit(requested: int) -> MinimumLimit:
+    """Return the limit without rounding and without fragments: the requested peak itself."""
+    return MinimumLimit(
+        limit_bytes=requested,
+        safe_bytes=requested,
+        bound_bytes=requested,
+        step_bytes=1,
+        spacing_bytes=1,
+        requested_peak_bytes=requested,
+        rounding_bytes=0,
+        unsplit_bytes=0,
+        external_bytes=0,
+        probes=0,
+        failed_above=(),
+    )

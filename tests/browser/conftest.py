@@ -1,0 +1,96 @@
+"""One browser for all tests of the page; each test fails on anything in its console or network log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "report")]
+
+from hostile_name import HOSTILE  # noqa: E402
+from make_recording import Made, make_recording  # noqa: E402
+from page_driver import Page, browser, missing  # noqa: E402
+
+from analyzer.findings.compare import compare  # noqa: E402
+from analyzer.model import Kind  # noqa: E402
+from analyzer.report.page.build import render  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def _browser() -> Iterator[Page]:
+    if reason := missing():
+        pytest.skip(reason)
+    with browser() as page:
+        yield page
+
+
+@pytest.fixture
+def page(_browser: Page) -> Iterator[Page]:
+    _browser.size(1280, 900)
+    _browser.scheme("light")
+    _browser.driver.get("about:blank")
+    _browser.complaints()
+    yield _browser
+    assert _browser.complaints() == []
+
+
+@pytest.fixture(scope="session")
+def made() -> Made:
+    return make_recording(1500, warnings=("The trace is made up.",))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write a page into a file and return its path."""
+
+    def write(made: Made, **more: Any) -> Path:
+        path = tmp_path_factory.mktemp("page") / "report.html"
+        path.write_text(render(made.document, made.recording, **more), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def report(made: Made, written: Callable[..., Path]) -> Path:
+    return written(made)
+
+
+@pytest.fixture(scope="session")
+def comparison_report(made: Made, written: Callable[..., Path]) -> Path:
+    earlier = make_recording(1200, kind=Kind.ESTIMATE)
+    return written(
+        made,
+        comparison=compare(earlier.document, earlier.recording, made.document, made.recording),
+    )
+
+
+@pytest.fixture(scope="session")
+def hostile_report(written: Callable[..., Path]) -> Path:
+    bad = make_recording(
+        300,
+        suffix=f"/{HOSTILE}",
+        target={"name": HOSTILE},
+        warnings=(HOSTILE,),
+        error={"type": HOSTILE[:60], "message": HOSTILE, "exit_code": 5},
+        versions={HOSTILE[:40]: HOSTILE[:40]},
+    )
+    finding = bad.document["findings"][0]
+    finding.update(title=HOSTILE, detail=HOSTILE, evidence=[{HOSTILE: HOSTILE, "x_bytes": 3}])
+    bad.document["peak"].update(op=HOSTILE, layer=HOSTILE)
+    for row in bad.document["retained"]:
+        row["why_alive"] = HOSTILE
+    return written(
+        bad, comparison=compare(bad.document, bad.recording, bad.document, bad.recording)
+    )

@@ -1,0 +1,135 @@
+"""Take pictures of the page in a headless browser.
+
+    python tests/browser/screenshots.py REPORT.html FOLDER    every view, theme and width
+    python tests/browser/screenshots.py --docs                the pictures of the documentation
+
+The first writes one PNG for each view, theme and width, such as ``tensors-dark-1280.png``; the second
+makes ``docs/images`` anew from the sample traces.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from page_driver import Page, browser, missing
+
+ROOT = Path(__file__).parents[2]
+VIEWS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
+WIDTHS = (1280, 400)
+THEMES = ("light", "dark")
+HIGHEST = 2200
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of the documentation: a part of a page, from the top of ``start`` on."""
+
+    name: str
+    page: str
+    fragment: str = ""
+    theme: str = "light"
+    width: int = 1280
+    start: str = "body"
+    height: int = 960
+
+
+PICTURES = (
+    Picture("report", "transformer", height=1076),
+    Picture("report-dark", "transformer", theme="dark", height=1076),
+    Picture("report-narrow", "transformer", theme="light", width=400, height=1400),
+    Picture("timeline-lifetimes", "cnn", "#tab=lifetimes", start="#explore", height=1080),
+    Picture("layers", "transformer", "#tab=layers", start=".views", height=560),
+    Picture("allocator-map", "transformer", "#tab=map", "dark", start=".views", height=640),
+    Picture("graph", "cnn", "#tab=graph", start=".views", height=640),
+    Picture("difference", "difference", start=".views", height=940),
+    Picture("out-of-memory", "oom", height=972),
+)
+
+
+def take(report: Path, folder: Path, views: tuple[str, ...] = VIEWS) -> list[Path]:
+    """Write a picture of every view and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = []
+    with browser() as page:
+        for width in WIDTHS:
+            for theme in THEMES:
+                for view in views:
+                    page.size(width, 900)
+                    page.scheme(theme)
+                    page.open(report, f"#tab={view}")
+                    height = page.js("document.documentElement.scrollHeight")
+                    page.size(width, min(int(height), HIGHEST))
+                    page.settle()
+                    taken.append(folder / f"{view}-{theme}-{width}.png")
+                    page.driver.save_screenshot(str(taken[-1]))
+    return taken
+
+
+def take_documented(folder: Path) -> list[Path]:
+    """Write the pictures of the documentation and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as pages, browser() as page:
+        return [_take_one(page, picture, Path(pages), folder) for picture in PICTURES]
+
+
+def _take_one(page: Page, picture: Picture, pages: Path, folder: Path) -> Path:
+    report = pages / f"{picture.page}.html"
+    if not report.exists():
+        _write_page(picture.page, report)
+    page.size(picture.width, 900)
+    page.scheme(picture.theme)
+    page.open(report, picture.fragment)
+    page.size(picture.width, HIGHEST)
+    page.settle()
+    top = page.js("document.querySelector(arguments[0]).getBoundingClientRect().top", picture.start)
+    shot = page.driver.execute_cdp_cmd(
+        "Page.captureScreenshot",
+        {
+            "format": "png",
+            "clip": {
+                "x": 0,
+                "y": max(0, top - 8) if picture.start != "body" else 0,
+                "width": picture.width,
+                "height": picture.height,
+                "scale": 1,
+            },
+        },
+    )
+    path = folder / f"{picture.name}.png"
+    path.write_bytes(base64.b64decode(shot["data"]))
+    return path
+
+
+def _write_page(name: str, path: Path) -> None:
+    sys.path.insert(0, str(ROOT))
+    import analyzer
+
+    if name == "difference":
+        analyzer.diff(ROOT / "traces" / "infer", ROOT / "traces" / "cnn").to_html(path)
+    else:
+        analyzer.open_trace(ROOT / "traces" / name).to_html(path)
+
+
+def main(arguments: list[str]) -> int:
+    """Take what the arguments ask for and print the paths."""
+    if reason := missing():
+        print(f"no pictures: {reason}")
+        return 1
+    if arguments == ["--docs"]:
+        taken = take_documented(ROOT / "docs" / "images")
+    elif len(arguments) == 2:
+        taken = take(Path(arguments[0]), Path(arguments[1]))
+    else:
+        print(__doc__)
+        return 2
+    for path in taken:
+        print(f"{path} {path.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,18 @@
+"""What every test sees: the helpers beside this file, and an environment without TensorFlow's knobs."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+_KNOBS = ("TF_CPU_", "TF_GPU_", "TF_FORCE_", "TF_XLA_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(_KNOBS):
+            monkeypatch.delenv(name)

@@ -1,0 +1,78 @@
+"""Small steps to estimate and to trace, and some that cannot be estimated."""
+
+import keras  # noqa: TID253
+import tensorflow as tf  # noqa: TID253
+
+layers = keras.layers
+
+
+def convolutions():
+    inputs = keras.Input((32, 32, 3))
+    x = layers.Conv2D(24, 3, padding="same", activation="relu")(inputs)
+    x = layers.BatchNormalization()(x)
+    x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(48, 3, padding="same", activation="relu")(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+def step():
+    model = keras.Sequential(
+        [keras.Input((40,)), layers.Dense(600, activation="relu"), layers.Dense(1)]
+    )
+    optimizer = keras.optimizers.SGD()
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    step.model, step.optimizer = model, optimizer
+    return step, (tf.random.normal((64, 40)), tf.random.normal((64, 1)))
+
+
+def accumulating():
+    model = keras.Sequential(
+        [keras.Input((500,)), layers.Dense(400, activation="relu"), layers.Dense(10)]
+    )
+    model.compile(keras.optimizers.Adam(gradient_accumulation_steps=2), "mse")
+    return model
+
+
+def enormous():
+    size = 1 << 17
+    model = keras.Sequential([keras.Input((size,)), *(layers.Dense(size) for _ in range(2))])
+    model.compile(keras.optimizers.SGD(), "mse")
+    return model
+
+
+def eager():
+    model = convolutions()
+    model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)
+    return model
+
+
+class Called(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first = layers.Dense(300, activation="relu")
+        self.last = layers.Dense(7)
+
+    def call(self, inputs):
+        return self.last(self.first(inputs))
+
+
+def called():
+    model = Called()
+    model(tf.zeros((1, 50)))
+    model.compile("adam", "mse")
+    return model
+
+
+def inference():
+    return convolutions()

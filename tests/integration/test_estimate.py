@@ -1,0 +1,146 @@
+"""An estimate against a trace of the same step."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import analyze, analyze_in_child
+
+import analyzer
+from analyzer.model import Kind
+
+pytestmark = pytest.mark.tf
+HERE = Path(__file__).parent
+
+
+class Pairs:
+    """Estimates and traces each step once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[str, tuple[analyzer.Result, analyzer.Result]] = {}
+
+    def get(self, name: str, *options: str) -> tuple[analyzer.Result, analyzer.Result]:
+        if name not in self.known:
+            for command, more in (("estimate", ()), ("trace", ("--inter-op-threads", "1"))):
+                ended = analyze_in_child(
+                    command, f"predictable.py:{name}", "--out", f"{name}-{command}",
+                    "--batch-size", "8", *options, *more, cwd=self.folder,
+                )  # fmt: skip
+                assert ended.code == 0, ended.err
+            self.known[name] = (
+                analyzer.open_trace(self.folder / f"{name}-estimate"),
+                analyzer.open_trace(self.folder / f"{name}-trace"),
+            )
+        return self.known[name]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    folder = tmp_path_factory.mktemp("estimates")
+    shutil.copy(HERE / "predictable.py", folder)
+    return Pairs(folder)
+
+
+# Real runs of the convolutions sometimes take an order that is not drawn yet, and then peak outside
+# the stated range: a known fault of the range, which a single run shows or does not show by chance.
+NOT_ALL_ORDERS = pytest.mark.xfail(strict=False, reason="some orders of the executor are not drawn")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("convolutions", marks=NOT_ALL_ORDERS), "step", "accumulating"]
+)
+def test_what_is_measured_lies_in_the_stated_range(pairs: Pairs, name: str) -> None:
+    """One run is one of the orders that the executor could take."""
+    estimate, trace = pairs.get(name)
+    assert estimate.recording.kind is Kind.ESTIMATE
+    predicted, measured = estimate.document, trace.document
+    stated = predicted["uncertainty"]
+    assert stated["because"]
+    peak = measured["peak"]["requested_bytes"]
+    assert stated["low_bytes"] <= peak <= stated["high_bytes"]
+    allocated = measured["peak"]["allocated_bytes"]
+    assert 0.97 * stated["allocated_low_bytes"] <= allocated
+    assert allocated <= 1.03 * stated["allocated_high_bytes"]
+    for kind, tolerance in (("requested_bytes", 0.005), ("allocated_bytes", 0.05)):
+        expected = pytest.approx(measured["resident"][kind], rel=tolerance)
+        assert predicted["resident"][kind] == expected
+    for category in ("parameter", "optimizer_state", "input"):
+        other = predicted["categories_at_peak"][category]
+        size = measured["categories_at_peak"][category]
+        assert other == pytest.approx(size, abs=0.02 * peak), category
+
+
+def test_a_step_without_freedom_is_predicted_as_it_is(pairs: Pairs) -> None:
+    estimate, trace = pairs.get("inference", "--mode", "infer")
+    predicted, measured = estimate.document, trace.document
+    peak = measured["peak"]["requested_bytes"]
+    assert predicted["peak"]["requested_bytes"] == pytest.approx(peak, rel=0.005)
+    allocated = measured["peak"]["allocated_bytes"]
+    assert predicted["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.01)
+    for category, size in measured["categories_at_peak"].items():
+        other = predicted["categories_at_peak"][category]
+        assert other == pytest.approx(size, abs=0.02 * peak), category
+
+
+def test_an_estimate_is_opened_again_and_compared(pairs: Pairs) -> None:
+    estimate, trace = pairs.get("step")
+    folder = pairs.folder / "step-estimate"
+    again = analyzer.estimate(folder)
+    assert again.document["peak"] == estimate.document["peak"]
+    assert again.allocations.equals(estimate.allocations)
+    assert (folder / "report.html").is_file()
+    assert not (folder / "plugins").exists()
+    assert analyzer.diff(trace, estimate).document
+
+
+def test_no_weight_is_given_its_bytes(pairs: Pairs) -> None:
+    """More than a hundred gigabytes of parameters are estimated on any machine."""
+    ended = analyze_in_child(
+        "estimate", "predictable.py:enormous", "--batch-size", "1", "--json", "-",
+        "--out", "enormous", cwd=pairs.folder,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert document["categories_at_peak"]["parameter"] > 100 << 30
+    assert document["peak"]["allocated_bytes"] >= document["peak"]["requested_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--device", "gpu"), "CPU"),
+        (("--gpu", "a100"), "CPU"),
+        (("--device", "tpu"), "--device tpu"),
+        (("--mode", "fly"), "--mode fly"),
+        (("--max-peak", "lots"), "lots"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused_in_one_line(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    ended = analyze("estimate", "keras:MobileNetV2", "--out", tmp_path / "out", *options)
+    assert ended.code == 2
+    assert words in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
+    ended = analyze_in_child("estimate", "predictable.py:eager", "--out", "eager", cwd=pairs.folder)
+    assert ended.code == 2
+    assert "eagerly" in ended.err
+    assert not (pairs.folder / "eager").exists()
+
+
+def test_a_model_built_by_a_call_gets_its_weights(pairs: Pairs) -> None:
+    ended = analyze_in_child(
+        "estimate", "predictable.py:called", "--out", "called", "--json", "-", cwd=pairs.folder
+    )
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert any("reads its weights" in note for note in document["notes"])
+    assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)

@@ -1,0 +1,128 @@
+"""``analyzer.trace`` of a live object, in a process that has TensorFlow already."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import ROOT, listing
+
+pytestmark = pytest.mark.tf
+HERE = Path(__file__).parent
+PARAMETERS = 4 * (8 * 64 + 64 + 64 * 4 + 4)
+ADAM = 2 * PARAMETERS + 8 + 4
+
+# Each script prints one JSON object: what was so before and after.
+COMMON = """
+import json, os, sys, threading
+import numpy as np
+import tensorflow as tf
+import analyzer, steps
+
+def state(model):
+    return [value.numpy().tolist() for value in model.variables]
+
+def answer(result, model, before, environment, threads):
+    line, events = result.analysis.line, result.recording.events
+    own = events[events["allocator"] == result.recording.allocator]
+    print(json.dumps({
+        "same variables": state(model) == before,
+        "same environment": dict(os.environ) == environment,
+        "new threads": sorted(t.name for t in set(threading.enumerate()) - threads if t.is_alive()),
+        "differences": int((line.allocated[1:][own.index] != own["in_use_bytes"]).sum()),
+        "categories": result.document["categories_at_peak"],
+        "peak": result.document["peak"]["requested_bytes"],
+        "steps": len(result.recording.steps),
+        "warnings": result.document["warnings"],
+        "folder": str(result.folder),
+        "error": result.document["error"],
+    }))
+"""
+
+
+def run(code: str, folder: Path, **environment: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMON + code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **environment},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+MODEL = """
+model = steps.compiled()
+model(tf.zeros((1, 8)))
+before, environment, threads = state(model), dict(os.environ), set(threading.enumerate())
+result = analyzer.trace(model, out="out", batch_size=8)
+answer(result, model, before, environment, threads)
+"""
+
+
+def assert_unchanged(told: dict[str, Any]) -> None:
+    assert told["same environment"]
+    assert told["new threads"] == []
+    assert told["differences"] == 0
+    assert told["steps"] == 3
+    assert told["error"] is None
+    assert sum(told["categories"].values()) == told["peak"]
+
+
+def test_a_model_is_captured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    # GIVEN a model in a process whose allocator writes no events
+    told = run(MODEL, tmp_path)
+    # THEN nothing of it is touched, and its variables are known
+    assert told["same variables"]
+    assert_unchanged(told)
+    assert told["categories"]["parameter"] == PARAMETERS
+    assert told["categories"]["optimizer_state"] == ADAM
+    assert told["warnings"] == []
+    assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
+
+
+def test_a_step_that_lives_here_alone_is_refused(tmp_path: Path) -> None:
+    code = """
+from analyzer.errors import TargetError
+step, args = steps.make_step()
+try:
+    analyzer.trace((step, args), out="out")
+except TargetError as error:
+    print(json.dumps({"says": str(error)}))
+"""
+    told = run(code, tmp_path)
+    assert "TF_CPU_ALLOCATOR_USE_BFC=1" in told["says"]
+    assert listing(tmp_path) == set()
+
+
+def test_a_step_is_captured_in_this_process(tmp_path: Path) -> None:
+    # GIVEN a step whose process writes memory events, and whose variables were made long before
+    code = """
+step, args = steps.make_step()
+before, environment, threads = state(step.model), dict(os.environ), set(threading.enumerate())
+result = analyzer.trace((step, args), out="out")
+answer(result, step.model, before, environment, threads)
+"""
+    told = run(code, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+    # THEN the books balance, and what was there before is known by its address
+    assert_unchanged(told)
+    assert told["same variables"]
+    assert told["categories"]["parameter"] == PARAMETERS
+    assert told["categories"]["optimizer_state"] == ADAM
+    assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
+
+
+def test_a_model_is_captured_in_this_process(tmp_path: Path) -> None:
+    told = run(MODEL, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+    assert_unchanged(told)
+    assert told["categories"]["parameter"] == PARAMETERS
+    assert told["categories"]["optimizer_state"] == ADAM
+    assert told["same variables"]

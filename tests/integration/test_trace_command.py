@@ -1,0 +1,289 @@
+"""The whole way: a target is run by TensorFlow, traced, read and explained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import ROOT, Ended, analyze, analyze_in_child, listing
+
+import analyzer
+
+pytestmark = pytest.mark.tf
+HERE = Path(__file__).parent
+PARAMETERS = 4 * (8 * 64 + 64 + 64 * 4 + 4)  # of `network` in steps.py, float32
+ADAM = 2 * PARAMETERS + 8 + 4  # two slots, the counter (int64) and the learning rate
+RUN_FILES = {"report.html", "report.json", "run.json", "graph.json.gz", "plugins"}
+
+
+class Captures:
+    """Runs each command once and keeps what it left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results: dict[str, tuple[Ended, analyzer.Result]] = {}
+
+    def get(
+        self, name: str, target: str, *options: str, code: int = 0, **environment: str
+    ) -> analyzer.Result:
+        if name not in self.results:
+            ended = analyze_in_child(
+                "trace", target, "--out", name, "--batch-size", "8", *options,
+                cwd=self.folder, **environment,
+            )  # fmt: skip
+            assert ended.code == code, ended.err
+            self.results[name] = ended, analyzer.open_trace(self.folder / name)
+        return self.results[name][1]
+
+    def ended(self, name: str) -> Ended:
+        return self.results[name][0]
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
+    folder = tmp_path_factory.mktemp("captures")
+    for name in ("steps.py", "ready_made.py"):
+        shutil.copy(HERE / name, folder)
+    return Captures(folder)
+
+
+def assert_books_balance(result: analyzer.Result) -> None:
+    recording, line, document = result.recording, result.analysis.line, result.document
+    own = recording.events[recording.events["allocator"] == recording.allocator]
+    ours = line.allocated[1:][own.index.to_numpy()]
+    assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
+    assert np.array_equal(np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy())
+    total = document["peak"]["requested_bytes"]
+    assert sum(document["categories_at_peak"].values()) == total
+    # A peak of a few KiB is mostly scalars; a kibibyte of them has no name at times.
+    assert document["categories_at_peak"]["unattributed"] <= max(0.01 * total, 1024)
+    assert len(recording.steps) == 3
+
+
+FORMS: dict[str, tuple[str, list[str], str]] = {
+    # name: target, options, optimizer
+    "function": ("steps.py:compiled", [], "Adam"),
+    "module": ("steps:compiled", ["--jit"], "Adam"),
+    "eager": ("steps.py:eager", [], "Adam"),
+    "step": ("steps.py:make_step", [], "Adam"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_adam_models(name: str, captures: Captures) -> None:
+    target, options, optimizer = FORMS[name]
+    result = captures.get(name, target, *options)
+    assert_books_balance(result)
+    document = result.document
+    assert document["categories_at_peak"]["parameter"] == PARAMETERS
+    assert document["categories_at_peak"]["optimizer_state"] == ADAM
+    assert document["step"]["optimizer"] == optimizer
+    assert document["step"]["jit"] is ("--jit" in options)
+    assert document["step"]["batch_size"] == 8
+    assert document["error"] is None
+
+
+def test_what_is_left_in_the_folder(captures: Captures) -> None:
+    captures.get("function", *FORMS["function"][:1])
+    folder = captures.folder / "function"
+    assert {path.name for path in folder.iterdir()} >= RUN_FILES
+    assert not [path for path in captures.folder.iterdir() if path.name.startswith(".")]
+    # It is TensorBoard's layout, and each part of it opens.
+    (trace,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    whole = analyzer.open_trace(folder).document
+    for part in (trace, trace.parent, captures.folder / "function"):
+        assert analyzer.open_trace(part).document["peak"] == whole["peak"]
+    assert json.loads((folder / "report.json").read_text())["peak"] == whole["peak"]
+    assert "<html" in (folder / "report.html").read_text()
+
+
+def test_xprof_reads_the_logdir(captures: Captures) -> None:
+    from xprof.convert.raw_to_tool_data import xspace_to_tool_data
+
+    result = captures.get("function", "steps.py:compiled")
+    (trace,) = (captures.folder / "function").glob("plugins/profile/*/*.xplane.pb")
+    data, _ = xspace_to_tool_data([str(trace)], "memory_profile", {})
+    (summary,) = json.loads(data)["memoryProfilePerAllocator"].values()
+    ever = result.document["peak_ever"]["allocated_bytes"]
+    assert int(summary["profileSummary"]["peakStats"]["heapAllocatedBytes"]) == ever
+
+
+def test_labels_of_a_step(captures: Captures) -> None:
+    rows = captures.get("function", "steps.py:compiled").allocations
+    held = {
+        (row.variable, row.layer, row.category, row.requested_bytes)
+        for row in rows[rows["variable"].str.startswith("network/")].itertuples()
+    }
+    assert held == {
+        ("network/hidden/kernel", "network/hidden", "parameter", 4 * 8 * 64),
+        ("network/hidden/bias", "network/hidden", "parameter", 4 * 64),
+        ("network/out/kernel", "network/out", "parameter", 4 * 64 * 4),
+        ("network/out/bias", "network/out", "parameter", 4 * 4),
+    }
+    assert {"activation", "gradient", "input", "optimizer_state"} <= set(rows["category"])
+
+
+def test_accumulators_of_a_custom_step(captures: Captures) -> None:
+    result = captures.get("step", "steps.py:make_step")
+    rows = result.allocations
+    sums = rows[rows["variable"].str.startswith("sum") & (rows["dies"] == rows["dies"].max())]
+    assert set(sums["category"]) == {"gradient"}
+    assert set(sums["role"]) == {"gradient accumulator"}
+    assert sums["requested_bytes"].sum() == PARAMETERS
+    sources = {str(source) for source in rows["source"].unique()}
+    assert any("steps.py:" in source for source in sources)
+
+
+def test_a_function_with_a_signature(captures: Captures) -> None:
+    result = captures.get("signed", "ready_made.py:signed", "--mode", "infer")
+    assert_books_balance(result)
+    assert result.document["step"]["mode"] == "infer"
+    assert result.document["categories_at_peak"]["parameter"] == 4 * 16 * 32
+    assert result.document["categories_at_peak"]["input"] >= 4 * 8 * 16
+
+
+def test_an_application(captures: Captures) -> None:
+    result = captures.get(
+        "mobilenet", "keras:MobileNetV3Small", "--shape", "32,32,3", "--mode", "infer"
+    )
+    assert_books_balance(result)
+    # 2,554,968 parameters, all float32, is what Keras says of this model; the state of the random
+    # numbers (two int64) is one of its variables too.
+    assert result.document["categories_at_peak"]["parameter"] == 4 * 2_554_968 + 16
+    assert result.document["categories_at_peak"]["optimizer_state"] == 0
+    assert "keras:MobileNetV3Small" in repr(result)
+
+
+@pytest.fixture(scope="module")
+def saved(captures: Captures) -> Path:
+    code = """
+import steps
+model = steps.compiled()
+model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", verbose=False)
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=captures.folder, check=True, timeout=120,
+        capture_output=True,
+    )  # fmt: skip
+    return captures.folder
+
+
+@pytest.mark.parametrize("file", ["saved.keras", "saved.h5"])
+def test_saved_models(file: str, captures: Captures, saved: Path) -> None:
+    result = captures.get(f"of-{file}", file)
+    assert_books_balance(result)
+    assert result.document["categories_at_peak"]["parameter"] == PARAMETERS
+    assert result.document["categories_at_peak"]["optimizer_state"] == ADAM
+
+
+def test_a_saved_model_folder(captures: Captures, saved: Path) -> None:
+    result = captures.get("of-folder", "saved_model")
+    assert_books_balance(result)
+    assert result.document["step"]["mode"] == "infer"
+    assert result.document["categories_at_peak"]["parameter"] == PARAMETERS
+
+
+def test_inference_has_no_optimizer(captures: Captures) -> None:
+    result = captures.get("infer", "ready_made.py:model", "--mode", "infer")
+    assert_books_balance(result)
+    categories = result.document["categories_at_peak"]
+    assert categories["parameter"] == PARAMETERS
+    assert categories["optimizer_state"] == categories["gradient"] == 0
+    assert result.document["retained"] == []
+
+
+def test_a_step_that_raises(captures: Captures) -> None:
+    # GIVEN a step that fails while it runs
+    result = captures.get("failing", "steps.py:failing", code=2)
+    # THEN the run up to there is written and says why
+    error = result.document["error"]
+    assert error["type"] == "InvalidArgumentError"
+    assert "the loss is no loss" in error["message"]
+    assert (captures.folder / "failing" / "report.html").is_file()
+    assert "Traceback" not in captures.ended("failing").err
+    assert "the loss is no loss" in captures.ended("failing").out
+    assert analyze("trace", captures.folder / "failing", "--quiet").code == 0
+
+
+def test_a_step_that_runs_out_of_memory(captures: Captures) -> None:
+    result = captures.get(
+        "large", "steps.py:large", "--batch-size", "64", code=5, TF_CPU_BFC_MEM_LIMIT_IN_MB="24"
+    )
+    assert result.recording.device.memory_limit_bytes == 24 * 2**20
+    finding = next(row for row in result.document["findings"] if row["id"] == "out-of-memory")
+    assert "MiB" in finding["title"]
+    assert (captures.folder / "large" / "report.html").is_file()
+    assert "Traceback" not in captures.ended("large").err
+
+
+def test_an_interrupted_run(captures: Captures) -> None:
+    # GIVEN a run of many steps
+    child = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), "trace", "steps.py:endless", "--steps", "500",
+         "--out", "stopped"],
+        cwd=captures.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    # WHEN Ctrl-C reaches the command and its child while steps are running
+    try:
+        _wait_for_steps(captures.folder, child)
+        os.killpg(child.pid, signal.SIGINT)
+        _, err = child.communicate(timeout=90)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    # THEN the trace up to there is written
+    assert child.returncode == 130, err
+    assert b"Traceback" not in err
+    result = analyzer.open_trace(captures.folder / "stopped")
+    assert result.document["error"]["type"] == "Interrupted"
+    assert len(result.recording.steps) >= 1
+    assert (captures.folder / "stopped" / "report.html").is_file()
+
+
+def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
+    """Wait until a step has printed into the log of the run in the making."""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit and child.poll() is None:
+        for log in folder.glob(".stopped-*/capture.log"):
+            if "stepped" in log.read_text(errors="replace"):
+                return
+        time.sleep(0.2)
+    raise AssertionError("no step was run")
+
+
+BAD = {
+    "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
+    "exits": ("bad.py:x", "import sys; sys.exit(3)", "called sys.exit(3)"),
+    "imports": ("bad.py:x", "import nothing_like_it", "No module named 'nothing_like_it'"),
+    "no name": ("bad.py:biuld", "def build(): pass", "Did you mean build?"),
+    "no inputs": (
+        "bad.py:x",
+        "import keras\nx = keras.Sequential([keras.layers.Dense(1)])",
+        "--shape",
+    ),
+    "maker raises": ("bad.py:x", "def x():\n    raise KeyError('lr')", "bad.py:2: KeyError: 'lr'"),
+    "application": ("keras:ResNet51", "", "Did you mean ResNet50"),
+}
+
+
+@pytest.mark.parametrize(("target", "code", "says"), BAD.values(), ids=BAD)
+def test_bad_targets(target: str, code: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(code)
+    before = listing(tmp_path)
+    done = analyze_in_child("trace", target, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1, done.err
+    assert says in done.err
+    assert "Traceback" not in done.err
+    assert listing(tmp_path) == before

@@ -1,0 +1,222 @@
+"""What cannot be used: exit 2, one line that says what to do, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders import Ended, TraceBuilder, analyze, listing, sample_folder, sample_trace, small_trace
+
+
+def assert_refused(done: Ended, *says: str) -> None:
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("analyze: ")
+    assert done.err.count("\n") == 1, done.err
+    assert "Traceback" not in done.err
+    for text in says:
+        assert text in done.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(content: bytes, name: str = "a.xplane.pb") -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return make
+
+
+def empty_folder(folder: Path) -> Path:
+    (folder / "logs" / "train").mkdir(parents=True)
+    (folder / "logs" / "train" / "events.out.tfevents.1.host").write_bytes(b"x")
+    return folder / "logs"
+
+
+def damaged_note(folder: Path) -> Path:
+    shutil.copytree(sample_folder("infer"), folder / "run")
+    (folder / "run" / "run.json").write_text('{"schema_version": 1, "variables": [{"path"')
+    return folder / "run"
+
+
+def damaged_graph(folder: Path) -> Path:
+    shutil.copytree(sample_folder("infer"), folder / "run")
+    packed = (folder / "run" / "graph.json.gz").read_bytes()
+    (folder / "run" / "graph.json.gz").write_bytes(packed[:500])
+    return folder / "run"
+
+
+def newer_note(folder: Path) -> Path:
+    shutil.copytree(sample_folder("infer"), folder / "run")
+    (folder / "run" / "run.json").write_text('{"schema_version": 99}')
+    return folder / "run"
+
+
+def nested_note(folder: Path) -> Path:
+    shutil.copytree(sample_folder("infer"), folder / "run")
+    (folder / "run" / "run.json").write_text("[" * 100_000)
+    return folder / "run"
+
+
+PACKED = sample_trace("infer").read_bytes()
+WHOLE = gzip.decompress(PACKED)
+CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "empty": (write(b""), "is empty"),
+    "text": (write(b"epoch 1: loss 0.5\n" * 40), "is not a profiler trace, or is cut short"),
+    "truncated": (write(WHOLE[: len(WHOLE) // 2]), "cut short"),
+    "gzip cut short": (write(PACKED[:-900], "a.xplane.pb.gz"), "damaged gzip"),
+    "gzip of text": (write(gzip.compress(b"hello world"), "a.xplane.pb.gz"), "not a profiler"),
+    "no memory events": (
+        write(TraceBuilder().run("a:MatMul", 1, 2).bytes()),
+        "TF_CPU_ALLOCATOR_USE_BFC=1",
+    ),
+    "no planes": (write(b"\x22\x04host"), "no profiler planes"),
+    "missing": (lambda folder: folder / "gone.xplane.pb", "There is no"),
+    "missing folder": (lambda folder: folder / "gone/logs", "There is no"),
+    "folder without a trace": (empty_folder, "holds no trace"),
+    "an image": (write(b"\x89PNG\r\n", "a.png"), "is no model and no trace"),
+    "damaged note": (damaged_note, "is damaged"),
+    "damaged graph": (damaged_graph, "is damaged"),
+    "newer note": (newer_note, "newer version"),
+    "deeply nested note": (nested_note, "is damaged"),
+}
+
+
+@pytest.mark.parametrize(("make", "says"), CASES.values(), ids=CASES)
+def test_traces(make: Callable[[Path], Path], says: str, folder: Path) -> None:
+    target = make(folder)
+    before = listing(folder)
+    done = analyze("trace", target, "--html", "a.html", "--json", "a.json", "--csv", "a.csv")
+    assert_refused(done, says)
+    assert listing(folder) == before
+
+
+def test_a_trace_cut_at_random_places(folder: Path) -> None:
+    # GIVEN a real trace cut anywhere, also between two of its parts, where it still parses
+    chance = random.Random(7)
+    cuts = [chance.randrange(1, len(WHOLE)) for _ in range(40)]
+    codes = set()
+    for length in cuts:
+        (folder / "a.xplane.pb").write_bytes(WHOLE[:length])
+        # WHEN it is opened THEN it is refused in one line
+        done = analyze("trace", "a.xplane.pb", "--json", "a.json", "--quiet")
+        if done.code:
+            assert_refused(done)
+            assert listing(folder) == {"a.xplane.pb"}
+        codes.add(done.code)
+    assert 2 in codes
+    assert codes <= {0, 2}
+
+
+def test_a_trace_that_lost_its_last_parts_is_still_read(folder: Path) -> None:
+    # GIVEN a cut between two planes
+    trace = small_trace()
+    whole = len(trace.bytes())
+    trace.event("kernel", 900, plane="/device:GPU:0")
+    (folder / "a.xplane.pb").write_bytes(trace.bytes()[:whole])
+    # WHEN it is opened THEN what is there is shown
+    assert analyze("trace", "a.xplane.pb").code == 0
+
+
+OPTIONS: dict[str, tuple[list[str], str]] = {
+    "mode": (["--mode", "fly"], "Use train or infer."),
+    "device": (["--device", "tpu"], "Use cpu or gpu."),
+    "shape": (["--shape", "image=a,b"], "is not a shape"),
+    "shape of nothing": (["--shape", "image=0,3"], "has an axis below 1"),
+    "max peak": (["--max-peak", "lots"], "is not a size"),
+    "limit": (["--limit", "lots"], "is not a size"),
+    "html in no folder": (["--html", "no/where/a.html"], "There is no folder no/where."),
+    "json is a folder": (["--json", "."], "is a folder"),
+    "csv in no folder": (["--csv", "no/a.csv"], "There is no folder no."),
+    "graph in no folder": (["--graph", "no/a.json"], "There is no folder no."),
+    "host": (["--host", "other"], "The run has no host 'other'."),
+    "allocator": (["--allocator", "other"], "It has bfc_cpu_allocator_for_gpu."),
+}
+
+
+@pytest.mark.parametrize(("options", "says"), OPTIONS.values(), ids=OPTIONS)
+def test_options(options: list[str], says: str, folder: Path) -> None:
+    assert_refused(analyze("trace", sample_folder("infer"), *options), says)
+    assert listing(folder) == set()
+
+
+TARGETS: dict[str, tuple[str, str]] = {
+    "nothing": ("nothing", "There is no nothing."),
+    "no file": ("gone.py:build", "There is no file gone.py."),
+    "no name": ("model.py:", "has no name after the colon"),
+    "no python name": ("model.py:a-b", "has no name after the colon"),
+    "a script": ("model.py", "model.py:name"),
+    "no application name": ("keras:Res Net", "keras:ResNet50"),
+    "empty": ("", "The target is empty. Give keras:NAME"),
+}
+
+
+@pytest.mark.parametrize(("target", "says"), TARGETS.values(), ids=TARGETS)
+def test_targets(target: str, says: str, folder: Path) -> None:
+    (folder / "model.py").write_text("build = 1\n")
+    assert_refused(analyze("trace", target), says)
+    assert listing(folder) == {"model.py"}
+
+
+def test_out_is_a_file(folder: Path) -> None:
+    (folder / "out").write_text("mine")
+    assert_refused(analyze("trace", "keras:VGG16", "--out", "out"), "out is a file")
+    assert listing(folder) == {"out"}
+    assert (folder / "out").read_text() == "mine"
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_out_holds_something_of_the_users(force: list[str], folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "thesis.tex").write_text("mine")
+    done = analyze("trace", "keras:VGG16", "--out", "out", *force)
+    assert_refused(done, "no run of ours" if force else "out is not empty")
+    assert listing(folder) == {"out", "out/thesis.tex"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="/proc takes no folders")
+def test_a_folder_that_cannot_be_made(folder: Path) -> None:
+    assert_refused(analyze("trace", "keras:VGG16", "--out", "/proc/no/out"), "cannot be written")
+    done = analyze("trace", sample_folder("infer"), "--html", "/proc/a.html")
+    assert done.code == 2
+    assert "cannot be written" in done.err
+    assert listing(folder) == set()
+
+
+def test_a_graph_of_a_run_without_one(folder: Path) -> None:
+    done = analyze("trace", sample_folder("eager"), "--graph", "a.json", "--quiet")
+    assert_refused(done, "no graph beside it")
+    assert listing(folder) == set()
+
+
+def test_a_limit_on_the_peak(folder: Path) -> None:
+    within = analyze("trace", sample_folder("infer"), "--max-peak", "1GiB", "--quiet")
+    assert (within.code, within.err) == (0, "")
+    over = analyze("trace", sample_folder("infer"), "--max-peak", "1MiB", "--quiet")
+    assert over.code == 3
+    assert over.err.count("\n") == 1
+    assert "is above the limit of 1.00 MiB" in over.err
+
+
+def test_an_old_run_that_ran_out_of_memory_opens_without_an_error(folder: Path) -> None:
+    done = analyze("trace", sample_folder("oom"))
+    assert (done.code, done.err) == (0, "")
+    assert "ran out of memory when it asked for 16.00 MiB" in done.out
+
+
+def test_options_that_are_none(folder: Path) -> None:
+    done = analyze("trace", sample_folder("infer"), "--no-such-option")
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert analyze("trace").code == 2
+    assert analyze("no-such-command").code == 2

@@ -1,0 +1,181 @@
+"""Names in a trace are untrusted: they appear as text wherever they are shown."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from builders import TraceBuilder, analyze, sample_folder, small_trace
+
+import analyzer
+
+NAMES = {
+    "markup": "<script>alert(1)</script><img src=x onerror=alert(2)>",
+    "end": "</script></style></title>--><!--",
+    "quotes": "\"'`&amp;&<>",
+    "newlines": "one\ntwo\r\nthree\x0bfour\x0cfive",
+    "separators": "a\u2028b\u2029c\x85d",
+    "ansi": "\x1b[2J\x1b[31mred\x1b]0;title\x07",
+    "bidi": "abc\u202etxt.exe\u2066",
+    "nul": "a\x00b\ufffe\uffff",
+    "long": "L" * 10_000,
+    "template": "{{ 7 * 7 }}${7*7}%(x)s{0}[bold]x[/bold][/]",
+    "formula": "=1+1",
+    "surrogate": b"lone \xed\xa0\x80 end",
+    "not utf-8": b"\xff\xfe\x80 caf\xe9",
+    "blank": " ",
+}
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def text_of(name: str | bytes) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+
+
+class Tags(HTMLParser):
+    """Lists the tags of a page, as a browser sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.tags.extend(f"{tag}[{name}]" for name, _ in attrs if name.startswith("on"))
+
+
+def tags_of(page: str) -> list[str]:
+    parser = Tags()
+    parser.feed(page)
+    return parser.tags
+
+
+def hostile_trace(name: str | bytes) -> TraceBuilder:
+    return small_trace(op=name, allocator="GPU_0_bfc")
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> None:
+    # GIVEN a trace with a hostile op and one with a harmless op
+    shown = text_of(name)
+    path = hostile_trace(name).write(tmp_path / "a.xplane.pb")
+    plain = hostile_trace("conv").write(tmp_path / "b.xplane.pb")
+    # WHEN both are rendered in every form
+    for trace, stem in ((path, "a"), (plain, "b")):
+        done = analyze(
+            "trace", trace, "--html", tmp_path / f"{stem}.html", "--csv", tmp_path / f"{stem}.csv",
+            "--json", tmp_path / f"{stem}.json",
+        )  # fmt: skip
+        assert (done.code, done.err) == (0, "")
+        assert not CONTROLS.search(done.out)
+    # THEN the document holds the name as it is
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert {row["op"] for row in document["tensors_at_peak"]} == {shown, "b"}
+    # AND the page has no tag that the harmless one has not
+    page = (tmp_path / "a.html").read_text("utf-8")
+    assert sorted(tags_of(page)) == sorted(tags_of((tmp_path / "b.html").read_text("utf-8")))
+    # AND the table has one cell for it
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4
+    assert rows[0]["op"].removeprefix("'") == shown
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_an_allocators_name_is_text(name: str | bytes, tmp_path: Path) -> None:
+    path = small_trace().write(tmp_path / "a.xplane.pb")
+    trace = TraceBuilder().allocate(1, 1, 256, allocator=name).write(tmp_path / "b.xplane.pb")
+    done = analyze("trace", trace, "--html", tmp_path / "b.html")
+    assert (done.code, done.err) == (0, "")
+    assert not CONTROLS.search(done.out)
+    # WHEN it is named in an error
+    refused = analyze("trace", trace, "--allocator", "no such")
+    # THEN that is one line of text too
+    assert refused.code == 2
+    assert refused.err.count("\n") == 1
+    assert not CONTROLS.search(refused.err.rstrip("\n"))
+    assert path.is_file()
+
+
+@pytest.mark.parametrize("key", ["markup", "newlines", "ansi", "long", "separators", "template"])
+def test_a_layer_a_source_and_a_variable_are_text(key: str, tmp_path: Path) -> None:
+    # GIVEN a run whose note names its layers, files, variables, device and warnings like that
+    name = text_of(NAMES[key])
+    folder = tmp_path / "run"
+    shutil.copytree(sample_folder("infer"), folder)
+    note = json.loads((folder / "run.json").read_text())
+    for row in note["variables"]:
+        row["path"] = f"{name}/{row['path']}"
+    note["scopes"] = {scope: [kind, name] for scope, (kind, _) in note["scopes"].items()}
+    note["notes"] = [name]
+    note["device"]["name"] = name
+    note["target"] = {"text": name, "kind": name, "name": name}
+    note["error"] = {"type": name, "message": name, "exit_code": 2, "where": name}
+    note["versions"] = {name: name}
+    (folder / "run.json").write_text(json.dumps(note))
+    # WHEN it is opened
+    done = analyze(
+        "trace", folder, "--html", tmp_path / "a.html", "--graph", tmp_path / "a.graphml",
+        "--csv", tmp_path / "a.csv",
+    )  # fmt: skip
+    # THEN nothing of it is obeyed
+    assert (done.code, done.err) == (0, "")
+    assert not CONTROLS.search(done.out)
+    assert "alert(" not in re.sub(r"\s", "", "".join(_scripts(tmp_path / "a.html")))
+    assert len(nx.read_graphml(tmp_path / "a.graphml", force_multigraph=True))
+
+
+def _scripts(page: Path) -> list[str]:
+    """Return what a browser would run: the scripts that are no data."""
+    found = re.findall(r"<script([^>]*)>(.*?)</script", page.read_text("utf-8"), re.DOTALL)
+    return [code for attributes, code in found if "application/" not in attributes]
+
+
+def test_lone_surrogates_in_a_note(tmp_path: Path) -> None:
+    # GIVEN a note with a surrogate, which JSON can hold and UTF-8 cannot
+    folder = tmp_path / "run"
+    shutil.copytree(sample_folder("infer"), folder)
+    note = json.loads((folder / "run.json").read_text())
+    for row in note["variables"]:
+        row["path"] = f"\ud800/{row['path']}"
+    note["target"]["text"] = "\udcff.py:build"
+    (folder / "run.json").write_text(json.dumps(note))
+    # WHEN it is rendered in every form THEN each form is whole
+    done = analyze(
+        "trace", folder, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv",
+        "--json", tmp_path / "a.json", "--graph", tmp_path / "a.graphml",
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "a.html").read_text("utf-8")
+    assert (tmp_path / "a.csv").read_text("utf-8")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names are bytes only there")
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\x1b[31m\n.xplane.pb"))
+    small_trace().write(path)
+    done = analyze("trace", path, "--html", tmp_path / "a.html", "--json", tmp_path / "a.json")
+    assert (done.code, done.err) == (0, "")
+    assert not CONTROLS.search(done.out)
+    missing = analyze("trace", f"{path}.gone")
+    assert missing.code == 2
+    assert missing.err.count("\n") == 1
+    assert not CONTROLS.search(missing.err.rstrip("\n"))
+
+
+def test_the_page_shows_the_name(tmp_path: Path) -> None:
+    path = hostile_trace(NAMES["markup"]).write(tmp_path / "a.xplane.pb")
+    result = analyzer.open_trace(path)
+    result.to_html(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text("utf-8")
+    assert "<script>alert" not in page
+    assert html.escape("<script>alert(1)</script>", quote=False) in page or "\\u003cscript" in page
+    assert "<script>alert" not in result._repr_html_()

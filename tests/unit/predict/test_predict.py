@@ -1,0 +1,198 @@
+"""Small graphs by hand: order, lifetimes, forwarding, copy on write, branches and loops."""
+
+import pytest
+
+from analyzer.errors import InputError
+from analyzer.graph.ops import Op, TensorSpec
+from analyzer.predict import Owner, predict
+from analyzer.predict.fanout import Arena
+from analyzer.predict.folding import fold
+from analyzer.predict.step import play, prepare
+from analyzer.predict.wiring import wire
+from analyzer.schema import ALLOCATIONS
+
+KIB = 1024
+VECTOR = TensorSpec("float32", (256,))
+SCALAR = TensorSpec("int32", ())
+FLAG = TensorSpec("bool", ())
+HANDLE = TensorSpec("resource", ())
+
+
+def arg(name, index, spec=VECTOR, **attrs):
+    return Op(name, "_Arg", outputs=(spec,), attrs={"index": index, **attrs})
+
+
+def op(name, kind, *inputs, spec=VECTOR, control=(), count=1, **attrs):
+    inputs = tuple(tensor if ":" in tensor else f"{tensor}:0" for tensor in inputs)
+    return Op(name, kind, inputs, tuple(control), (spec,) * count, attrs=attrs)
+
+
+def constant(name, *values):
+    value = {"dtype": "int32", "shape": [], "values": list(values)}
+    return Op(name, "Const", outputs=(SCALAR,), attrs={"value": value})
+
+
+def result(name, tensor):
+    return Op(f"{name}_retval", "_Retval", (tensor,), attrs={"index": 0})
+
+
+def test_a_chain_of_element_wise_ops_needs_one_buffer():
+    ops = [arg("x", 0), op("a", "Exp", "x"), op("b", "Sin", "a"), op("c", "Neg", "b")]
+    found = predict([*ops, result("c", "c:0")], [])
+    assert found.resident_bytes == KIB
+    assert found.peak_bytes == 2 * KIB
+
+
+def test_what_is_needed_later_is_not_taken_over():
+    ops = [arg("x", 0), op("a", "Exp", "x"), op("b", "Sin", "a"), op("c", "Mul", "a", "b")]
+    assert predict([*ops, result("c", "c:0")], []).peak_bytes == 3 * KIB
+
+
+def test_a_variable_with_a_read_alive_is_copied_on_write():
+    variable = [arg("v", 0, HANDLE), op("read", "ReadVariableOp", "v"), arg("x", 1)]
+    update = Op("add", "AssignAddVariableOp", ("v:0", "x:0"), ("read",))
+    late = op("late", "Mul", "read", "x", control=("add",))
+    owner = [Owner(op="v", path="w", size_bytes=KIB)]
+    copied = predict([*variable, update, late, result("late", "late:0")], owner)
+    copies = copied.allocations[copied.allocations.op == "add"]
+    assert list(copies.requested_bytes) == [KIB]
+    assert list(copies.variable) == ["w"]
+    early = op("early", "Mul", "read", "x")
+    after = Op("add", "AssignAddVariableOp", ("v:0", "x:0"), ("early",))
+    plain = predict([*variable, early, after, result("early", "early:0")], owner)
+    assert not (plain.allocations.op == "add").any()
+
+
+def test_a_variable_adopts_the_value_it_is_assigned():
+    ops = [arg("v", 0, HANDLE), arg("x", 1), op("new", "Exp", "x")]
+    found = predict(
+        [*ops, Op("set", "AssignVariableOp", ("v:0", "new:0"))],
+        [Owner(op="v", path="w", size_bytes=KIB)],
+    )
+    rows = found.allocations.set_index("op").loc[["new"]]
+    assert rows.variable.tolist() == ["w"]
+    assert rows.dies.tolist() == [found.instants]
+    assert rows.turns_at.notna().all()
+
+
+def cond_graph():
+    """Every second step takes the large branch."""
+    big = TensorSpec("float32", (1024,))
+    counter = arg("n", 0, HANDLE, _handle_dtypes=["int64"])
+    return [
+        counter,
+        arg("x", 1),
+        op("now", "ReadVariableOp", "n", spec=SCALAR),
+        constant("one", 1),
+        constant("two", 2),
+        Op("count", "AssignAddVariableOp", ("n:0", "one:0"), ("now",)),
+        op("rest", "FloorMod", "now", "two", spec=SCALAR),
+        op("even", "Equal", "rest", "two", spec=FLAG),
+        op("switch", "Switch", "x", "even", count=2),
+        op("tile", "OneHot", "switch:1", spec=big),
+        op("sum", "BiasAddGrad", "tile"),
+        op("small", "Neg", "switch:0"),
+        Op("merge", "Merge", ("small:0", "sum:0"), outputs=(VECTOR, SCALAR)),
+        result("merge", "merge:0"),
+    ]
+
+
+def test_a_counter_decides_which_branch_runs():
+    owner = [Owner(op="n", path="iteration", size_bytes=8, is_counter=True)]
+    ops = cond_graph()
+    found = predict(ops, owner)
+    assert found.undecided == ()
+    assert len(found.steps) == 3
+    assert not (found.allocations.op == "tile").any()
+    taken = [constant("two", 2) if o.name == "two" else o for o in ops]
+    taken = [
+        Op("even", "NotEqual", o.inputs, outputs=o.outputs) if o.name == "even" else o
+        for o in taken
+    ]
+    assert (predict(taken, owner).allocations.op == "tile").any()
+
+
+def test_a_branch_that_cannot_be_followed_is_named():
+    found = predict(cond_graph(), [Owner(op="n", path="iteration", size_bytes=8)])
+    assert found.undecided == ("even",)
+
+
+def loop_graph(count):
+    """``while i < count: stack.push(exp(x))`` as it is lowered."""
+    frame = {"frame_name": "loop", "parallel_iterations": 10, "is_constant": False}
+    variant = TensorSpec("variant", ())
+    return [
+        arg("x", 0),
+        constant("zero", 0),
+        constant("limit", count),
+        constant("step", 1),
+        arg("stack", 1, variant),
+        op("i_in", "Enter", "zero", spec=SCALAR, **frame),
+        op("s_in", "Enter", "stack", spec=variant, **frame),
+        op("x_in", "Enter", "x", **(frame | {"is_constant": True})),
+        op("limit_in", "Enter", "limit", spec=SCALAR, **(frame | {"is_constant": True})),
+        op("step_in", "Enter", "step", spec=SCALAR, **(frame | {"is_constant": True})),
+        Op("i", "Merge", ("i_in:0", "i_next:0"), outputs=(SCALAR, SCALAR)),
+        Op("s", "Merge", ("s_in:0", "s_next:0"), outputs=(variant, SCALAR)),
+        op("less", "Less", "i", "limit_in", spec=FLAG),
+        op("on", "LoopCond", "less", spec=FLAG),
+        op("i_switch", "Switch", "i", "on", spec=SCALAR, count=2),
+        op("s_switch", "Switch", "s", "on", spec=variant, count=2),
+        op("i_more", "AddV2", "i_switch:1", "step_in", spec=SCALAR),
+        op("exp", "Exp", "x_in", control=("i_more",)),
+        op("push", "TensorListPushBack", "s_switch:1", "exp", spec=variant),
+        op("i_next", "NextIteration", "i_more", spec=SCALAR),
+        op("s_next", "NextIteration", "push", spec=variant),
+        op("s_out", "Exit", "s_switch:0", spec=variant),
+        Op("stack_retval", "_Retval", ("s_out:0",), attrs={"index": 0}),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 25])
+def test_a_loop_runs_as_often_as_its_counter_says(count):
+    found = predict(loop_graph(count), [])
+    assert found.undecided == ()
+    kept = found.allocations[found.allocations.op == "exp"]
+    assert len(kept) == count
+    assert found.peak_bytes >= found.resident_bytes + count * KIB
+
+
+def test_every_draw_frees_what_it_allocates():
+    prepared = prepare(loop_graph(12), [], threads=1)
+    for seed in range(6):
+        buffers = play(prepared, seed).buffers
+        born = [k for k, instant in enumerate(buffers.born) if instant >= 0]
+        assert all(buffers.dies[k] > buffers.born[k] for k in born)
+
+
+def test_constants_of_constants_are_computed_beforehand():
+    ops = [constant("a", 1), constant("b", 2), op("sum", "AddV2", "a", "b", spec=SCALAR)]
+    ops += [arg("x", 0), op("use", "Tile", "x", "sum")]
+    folded = {o.name: o.type for o in fold(ops)}
+    assert folded == {"sum": "Const", "x": "_Arg", "use": "Tile"}
+
+
+def test_the_table_has_the_declared_columns():
+    table = predict([arg("x", 0), op("a", "Exp", "x"), result("a", "a:0")], []).allocations
+    assert list(table.columns) == list(ALLOCATIONS)
+    assert (table.allocated_bytes % 256 == 0).all()
+
+
+def test_unknown_types_are_counted_with_their_bytes():
+    found = predict([arg("x", 0), op("a", "SomethingNew", "x"), result("a", "a:0")], [])
+    assert found.unmodelled.to_dict("records") == [
+        {"op_type": "SomethingNew", "count": 1, "bytes": KIB}
+    ]
+
+
+def test_a_graph_that_names_what_it_does_not_hold_is_refused():
+    with pytest.raises(InputError, match="does not hold"):
+        wire([op("a", "Exp", "x")])
+
+
+def test_the_order_of_many_edges_is_a_permutation_that_the_seed_decides():
+    for seed in range(8):
+        order = Arena(seed).order(list(range(100)))
+        assert sorted(order) == list(range(100))
+        assert order == Arena(seed).order(list(range(100)))
+    assert Arena(0).order([5, 6, 7]) == [0, 1, 2]

@@ -1,0 +1,109 @@
+"""Noted steps (``notes/``, made by ``analyze estimate``) against the sample traces of the same steps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analyzer.errors import TraceError
+from analyzer.findings.pool import WhatIf
+from analyzer.measure.build import open_measured
+from analyzer.model import Category, Kind
+from analyzer.parse.run import Birth, RunNote, Variable, read_run
+from analyzer.predict.history import HANDLE_BYTES, build_up, shared_slots
+from analyzer.predict.recording import predict_note
+from analyzer.schema import ALLOCATIONS, EVENTS
+from analyzer.session import explain
+from analyzer.simulate import compare
+
+NOTES = Path(__file__).parent / "notes"
+TRACES = Path(__file__).parents[3] / "traces"
+
+
+def predicted(name):
+    return predict_note(read_run(NOTES / name / "run.json"))
+
+
+def variable(path, category="parameter"):
+    return Variable(path, "float32", (4, 4), category, "", True, None)
+
+
+@pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
+def test_the_sample_traces_lie_in_the_stated_range(name):
+    recording = predicted(name).recording
+    analysis = explain(open_measured(TRACES / name), WhatIf(), search=False)
+    stated = recording.extra["uncertainty"]
+    assert stated["low_bytes"] <= analysis.peak.requested_bytes <= stated["high_bytes"]
+    low, high = 0.95 * stated["allocated_low_bytes"], 1.05 * stated["allocated_high_bytes"]
+    assert low <= analysis.peak.allocated_bytes <= high
+
+
+def test_the_ops_whose_order_decides_are_named():
+    stated = predicted("cnn").recording.extra["uncertainty"]
+    assert stated["deciding_ops"]
+    assert all(row["op"] and row["bytes"] for row in stated["deciding_ops"])
+    spread = stated["high_bytes"] - stated["low_bytes"]
+    assert max(row["bytes"] for row in stated["deciding_ops"]) <= spread
+    assert predicted("infer").recording.extra["uncertainty"]["deciding_ops"] == []
+
+
+def test_inference_is_predicted_to_the_category():
+    estimate = explain(predicted("infer"), WhatIf(), search=False)
+    trace = explain(open_measured(TRACES / "infer"), WhatIf(), search=False)
+    peak = trace.peak.requested_bytes
+    assert estimate.peak.requested_bytes == pytest.approx(peak, rel=0.001)
+    assert estimate.peak.allocated_bytes == pytest.approx(trace.peak.allocated_bytes, rel=0.001)
+    for category, size in trace.categories.items():
+        assert estimate.categories[category] == pytest.approx(size, abs=0.001 * peak)
+
+
+@pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
+def test_a_prediction_is_a_recording_like_any_other(name):
+    made = predicted(name)
+    recording = made.recording
+    assert recording.kind is Kind.ESTIMATE
+    assert list(recording.events) == list(EVENTS)
+    assert list(recording.allocations) == list(ALLOCATIONS)
+    assert len(recording.steps) == 3
+    assert (recording.allocations["born"] >= 0).all()
+    analysis = explain(made, WhatIf(), search=False)
+    assert np.array_equal(analysis.line.allocated[1:], recording.events["in_use_bytes"])
+    assert analysis.categories[Category.UNATTRIBUTED.value] == 0
+    assert compare(recording.events).is_exact
+    assert analysis.findings
+
+
+def test_a_prediction_is_the_same_each_time():
+    assert predicted("cnn").recording.events.equals(predicted("cnn").recording.events)
+
+
+def test_a_note_without_a_graph_is_refused():
+    with pytest.raises(TraceError, match="no graph"):
+        predict_note(RunNote(raw={}))
+
+
+def test_slots_that_begin_equal_share_a_buffer():
+    births = (
+        Birth(0, ((0, 64),), False, "zeros 16"),
+        Birth(1, ((0, 64),), True, "zeros 16"),
+        Birth(2, ((0, 64),), True, "zeros 16"),
+        Birth(3, ((0, 64),), True, "ones 16"),
+    )
+    assert shared_slots(births) == {2: 1}
+    kinds = ("parameter", *["optimizer_state"] * 3)
+    note = RunNote(
+        raw={}, variables=tuple(variable(f"v{k}", c) for k, c in enumerate(kinds)), births=births
+    )
+    grown = build_up(note, [64] * 4, {})
+    assert grown.values[1] == grown.values[2] != grown.values[3]
+    assert sum(made.size_bytes == HANDLE_BYTES for made in grown.made) == 4
+
+
+def test_an_initializers_temporaries_are_gone_when_the_step_begins():
+    events = ((0, 64), (1, 64), (2, 64), (1, 0), (0, 0))
+    birth = Birth(0, events, False, "uniform")
+    note = RunNote(raw={}, variables=(variable("kernel"),), births=(birth,))
+    grown = build_up(note, [64], {7: 16})
+    assert [made.dies is None for made in grown.made] == [False, False, True, True, True]
+    assert grown.made[grown.values[0]].category is Category.PARAMETER
+    assert grown.made[grown.constants[7]].category is Category.CONSTANT

@@ -1,0 +1,469 @@
+"""A made-up training run of any size, with a document that agrees with it.
+
+Resident parameters and slots, then steps of a forward and a backward pass: each layer's activation is
+kept until its backward op has read it. Sizes come from a fixed seed. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+
+from analyzer.model import Category, Device, Kind, Recording, Step, StepConfig
+from analyzer.schema import ALLOCATIONS, EVENTS, conform
+
+ALLOCATOR = "bfc"
+STEPS = 3
+
+
+@dataclass
+class Made:
+    """A recording and the document about it."""
+
+    recording: Recording
+    document: dict[str, Any]
+
+
+class _Tape:
+    """Events in order, and the buffers that they make, placed at the first gap that is free."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.events: list[dict[str, Any]] = []
+        self.buffers: list[dict[str, Any]] = []
+        self.time_ps = 0
+        self.in_use = 0
+        self.free: dict[int, list[int]] = {}
+        self.top = 0x7F00_0000_0000
+        self.grown = False
+
+    def allocate(self, op: str, requested: int, category: Category, **facts: Any) -> int:
+        chunk = -(-requested // 256) * 256
+        if requested > 2_000_000 and len(self.buffers) % 7 == 0:
+            chunk += chunk // 3 // 256 * 256
+        free = self.free.get(chunk)
+        if free:
+            address = free.pop()
+        else:
+            address, self.top = self.top, self.top + chunk
+            if not self.grown and len(self.buffers) >= 400:
+                # The pool grows by a second range of addresses.
+                self.top, self.grown = self.top + (64 << 20), True
+        self._event(1, address, requested, chunk, op)
+        self.buffers.append(
+            {
+                "address": address,
+                "requested_bytes": requested,
+                "allocated_bytes": chunk,
+                "born": len(self.events) - 1,
+                "dies": None,
+                "op": op,
+                "category": category.value,
+                "born_ps": self.time_ps,
+                **facts,
+            }
+        )
+        return len(self.buffers) - 1
+
+    def release(self, buffer: int) -> None:
+        row = self.buffers[buffer]
+        self._event(-1, row["address"], row["requested_bytes"], row["allocated_bytes"], row["op"])
+        row["dies"], row["dies_ps"] = len(self.events) - 1, self.time_ps
+        self.free.setdefault(row["allocated_bytes"], []).append(row["address"])
+
+    def _event(self, kind: int, address: int, requested: int, chunk: int, op: str) -> None:
+        self.time_ps += int(self.random.integers(200_000, 9_000_000))
+        self.in_use += kind * chunk
+        self.events.append(
+            {
+                "time_ps": self.time_ps,
+                "kind": kind,
+                "address": address,
+                "requested_bytes": requested,
+                "allocated_bytes": chunk,
+                "in_use_bytes": self.in_use,
+                "op": op if kind > 0 else "",
+            }
+        )
+
+
+def make_recording(
+    n_events: int = 300, *, seed: int = 0, scale: float = 1.0, suffix: str = "", **changes: Any
+) -> Made:
+    """Return a run of about ``n_events`` events.
+
+    Args:
+        n_events: Events wanted; the run has a few more or fewer.
+        seed: Of the sizes.
+        scale: Factor of the activations, as another batch size has.
+        suffix: Put behind every layer's name, for hostile names.
+        changes: Fields of the recording to replace: kind, device, warnings, error.
+    """
+    tape = _Tape(seed)
+    n_layers = max(3, n_events // (STEPS * 8 + 3))
+    graph = nx.MultiDiGraph()
+    layers = [f"model/block{i // 6}/conv{i}{suffix}" for i in range(n_layers)]
+    sizes = [int(tape.random.lognormal(13.6, 1.1)) // 4 * 4 + 512 for _ in layers]
+    weights = [int(tape.random.lognormal(12.4, 1.2)) // 4 * 4 + 256 for _ in layers]
+    for layer, weight in zip(layers, weights, strict=True):
+        tape.allocate(
+            f"{layer}/kernel/Initializer",
+            weight,
+            Category.PARAMETER,
+            layer=layer,
+            variable=f"{layer}/kernel",
+            dtype="float32",
+            shape=f"[{weight // 4}]",
+        )
+        for slot in ("m", "v"):
+            tape.allocate(
+                "zeros",
+                weight,
+                Category.OPTIMIZER_STATE,
+                layer=layer,
+                variable=f"adam/{layer}/kernel/{slot}",
+                dtype="float32",
+                shape=f"[{weight // 4}]",
+            )
+    steps = [_step(tape, graph, index, layers, sizes, weights, scale) for index in range(STEPS)]
+    return _finish(tape, graph, steps, changes)
+
+
+def _step(
+    tape: _Tape,
+    graph: nx.MultiDiGraph,
+    index: int,
+    layers: list[str],
+    sizes: list[int],
+    weights: list[int],
+    scale: float,
+) -> Step:
+    first, start_ps = len(tape.events), tape.time_ps
+    batch = tape.allocate(
+        "IteratorGetNext",
+        int(3_000_000 * scale) // 4 * 4,
+        Category.INPUT,
+        step=index,
+        dtype="float32",
+        shape="[32, 64, 64, 3]",
+        tensor="IteratorGetNext:0",
+    )
+    kept = []
+    for place, (layer, size) in enumerate(zip(layers, sizes, strict=True)):
+        forward, backward = f"{layer}/Conv2D", f"gradients/{layer}/grad"
+        requested = int(size * scale) // 4 * 4
+        scratch = tape.allocate(
+            forward,
+            requested // 3 + 16,
+            Category.TEMPORARY,
+            step=index,
+            layer=layer,
+            op_type="Conv2D",
+            region="temp",
+            source=f"model.py:{20 + place}",
+        )
+        kept.append(
+            tape.allocate(
+                forward,
+                requested,
+                Category.ACTIVATION,
+                step=index,
+                layer=layer,
+                op_type="Conv2D",
+                region="output",
+                dtype="float32",
+                shape=f"[32, {requested // 128}]",
+                tensor=f"{forward}:0",
+                source=f"model.py:{20 + place}",
+            )
+        )
+        tape.release(scratch)
+        if index == 0:
+            following = f"{layers[place + 1]}/Conv2D" if place + 1 < len(layers) else "loss"
+            _link(graph, layer, forward, requested, [following, backward], place)
+    flowing = tape.allocate(
+        "loss/grad",
+        4096,
+        Category.GRADIENT,
+        step=index,
+        dtype="float32",
+        shape="[1024]",
+        tensor="loss/grad:0",
+    )
+    for place in reversed(range(len(layers))):
+        layer, backward = layers[place], f"gradients/{layers[place]}/grad"
+        weight = tape.allocate(
+            backward,
+            weights[place],
+            Category.GRADIENT,
+            step=index,
+            layer=layer,
+            op_type="Conv2DBackpropFilter",
+            dtype="float32",
+            shape=f"[{weights[place] // 4}]",
+            tensor=f"{backward}:1",
+            source=f"model.py:{20 + place}",
+        )
+        onward = tape.allocate(
+            backward,
+            int(sizes[place] * scale) // 4 * 4,
+            Category.GRADIENT,
+            step=index,
+            layer=layer,
+            op_type="Conv2DBackpropInput",
+            dtype="float32",
+            shape="[32, 128]",
+            tensor=f"{backward}:0",
+            source=f"model.py:{20 + place}",
+        )
+        tape.release(kept[place])
+        tape.release(flowing)
+        flowing = onward
+        tape.release(weight)
+    tape.release(flowing)
+    tape.release(batch)
+    return Step(
+        index=index,
+        number=index,
+        first=first,
+        last=len(tape.events) - 1,
+        start_ps=start_ps,
+        end_ps=tape.time_ps,
+    )
+
+
+def _link(
+    graph: nx.MultiDiGraph, layer: str, op: str, size: int, readers: list[str], place: int
+) -> None:
+    for name in (op, *readers):
+        kind = "Conv2D" if name.endswith("Conv2D") else "Conv2DBackpropInput"
+        graph.add_node(
+            ("op", name), kind="op", type=kind, layer=layer, source=f"model.py:{20 + place}"
+        )
+    tensor = ("tensor", f"{op}:0")
+    graph.add_node(
+        tensor, kind="tensor", dtype="float32", shape=f"[32, {size // 128}]", size_bytes=size
+    )
+    graph.add_edge(("op", op), tensor)
+    for reader in readers:
+        graph.add_edge(tensor, ("op", reader))
+
+
+def _finish(
+    tape: _Tape, graph: nx.MultiDiGraph, steps: list[Step], changes: dict[str, Any]
+) -> Made:
+    n_events = len(tape.events)
+    events = pd.DataFrame(tape.events)
+    events = events.assign(
+        allocator=ALLOCATOR,
+        available_bytes=0,
+        peak_in_use_bytes=events["in_use_bytes"].cummax(),
+        fragmentation=0.0,
+        run_id=0,
+        region="",
+        dtype="",
+        shape="",
+        thread=0,
+    )
+    table = pd.DataFrame(tape.buffers)
+    table["dies"] = table["dies"].fillna(n_events).astype("int64")
+    table = table.assign(allocator=ALLOCATOR, run_id=0, role="")
+    for name, column in ALLOCATIONS.items():
+        if name not in table:
+            table[name] = pd.Series(pd.NA if column.dtype == "Int64" else "", index=table.index)
+        if column.dtype == "category":
+            table[name] = table[name].fillna("")
+    recording = Recording(
+        **{
+            "kind": Kind.TRACE,
+            "target": {"name": "made up"},
+            "device": Device(
+                kind="gpu", name="GPU:0", memory_limit_bytes=int(events["in_use_bytes"].max() * 1.3)
+            ),
+            "step_config": StepConfig(mode="train", jit=False, batch_size=32, optimizer="adam"),
+            "events": conform(events, EVENTS),
+            "allocations": conform(table, ALLOCATIONS),
+            "allocator": ALLOCATOR,
+            "steps": tuple(steps),
+            "make_graph": (lambda: graph) if graph is not None else None,
+            "versions": {"tensorflow": "2.21.0", "analyzer": "0.1.0"},
+            **changes,
+        }
+    )
+    return Made(recording, document_of(recording))
+
+
+def document_of(recording: Recording) -> dict[str, Any]:
+    """Return a document with the numbers of ``recording``, counted in the plainest way."""
+    table = recording.allocations
+    last = recording.steps[-1]
+    sums = {
+        size: np.cumsum(
+            np.bincount(table["born"], table[size], len(recording.events) + 1)
+            - np.bincount(table["dies"], table[size], len(recording.events) + 1)
+        )
+        for size in ("requested_bytes", "allocated_bytes")
+    }
+    instant = last.first + int(np.argmax(sums["requested_bytes"][last.first : last.last + 1]))
+    allocated_instant = last.first + int(
+        np.argmax(sums["allocated_bytes"][last.first : last.last + 1])
+    )
+    alive = table[(table["born"] <= instant) & (table["dies"] > instant)]
+    by_category = alive.groupby(alive["category"].astype(str))["requested_bytes"].sum()
+    retained = alive[alive["category"] == "activation"].sort_values(
+        "requested_bytes", ascending=False
+    )
+    peak_op = table[table["born"] == instant]["op"].astype(str)
+    return {
+        "schema_version": 1,
+        "kind": recording.kind.value,
+        "target": recording.target,
+        "device": {
+            "kind": recording.device.kind,
+            "name": recording.device.name,
+            "memory_limit_bytes": recording.device.memory_limit_bytes,
+        },
+        "step": {
+            "mode": "train",
+            "jit": False,
+            "batch_size": 32,
+            "optimizer": "adam",
+            "dtype_policy": "float32",
+        },
+        "peak": {
+            "requested_bytes": int(sums["requested_bytes"][instant]),
+            "allocated_bytes": int(sums["allocated_bytes"][allocated_instant]),
+            "pool_bytes": int(sums["allocated_bytes"].max() * 1.12) // 256 * 256,
+            "process_bytes": None,
+            "op": peak_op.iloc[0] if len(peak_op) else "",
+            "layer": "",
+            "step": last.index,
+            "time_s": recording.events["time_ps"].iloc[instant] / 1e12,
+            "instant": instant,
+            "allocated_instant": allocated_instant,
+        },
+        "steps": [
+            {
+                "index": step.index,
+                "requested_bytes": int(sums["requested_bytes"][step.first : step.last + 1].max()),
+                "allocated_bytes": int(sums["allocated_bytes"][step.first : step.last + 1].max()),
+                "duration_s": step.duration_s,
+            }
+            for step in recording.steps
+        ],
+        "resident": {"requested_bytes": 0, "allocated_bytes": 0},
+        "categories_at_peak": {
+            category.value: int(by_category.get(category.value, 0)) for category in Category
+        },
+        "ops": _ops(table, alive),
+        "tensors_at_peak": [_tensor(row) for row in alive.itertuples()],
+        "retained": [
+            {
+                **_tensor(row),
+                "byte_seconds": row.requested_bytes * 0.01,
+                "waits_for": f"gradients/{row.layer}/grad",
+            }
+            for row in retained.itertuples()
+        ],
+        "fragmentation": {
+            "internal_bytes": 0,
+            "external_bytes": 0,
+            "largest_free_bytes": 0,
+            "minimum_limit_bytes": None,
+            "risk": "low",
+        },
+        "findings": _findings(retained, alive),
+        "unmodelled": [],
+        "uncertainty": None,
+        "warnings": list(recording.warnings),
+        "error": recording.error,
+        "versions": recording.versions,
+    }
+
+
+def _ops(table: pd.DataFrame, alive: pd.DataFrame) -> list[dict[str, Any]]:
+    at_peak = alive.groupby(alive["op"].astype(str))["requested_bytes"].sum()
+    rows = []
+    for op, group in table.groupby(table["op"].astype(str)):
+        rows.append(
+            {
+                "name": op,
+                "type": str(group["op_type"].iloc[0]),
+                "layer": str(group["layer"].iloc[0]),
+                "source": str(group["source"].iloc[0]),
+                "category": str(group["category"].iloc[0]),
+                "requested_bytes": int(group["requested_bytes"].sum()),
+                "allocated_bytes": int(group["allocated_bytes"].sum()),
+                "temporary_bytes": int(
+                    group["requested_bytes"][group["category"] == "temporary"].sum()
+                ),
+                "alive_at_peak_bytes": int(at_peak.get(op, 0)),
+            }
+        )
+    return rows
+
+
+def _tensor(row: Any) -> dict[str, Any]:
+    activation = row.category == "activation"
+    return {
+        "name": row.variable or row.tensor or row.op,
+        "op": row.op,
+        "layer": row.layer,
+        "category": row.category,
+        "dtype": row.dtype,
+        "shape": row.shape,
+        "requested_bytes": row.requested_bytes,
+        "allocated_bytes": row.allocated_bytes,
+        "born": row.born,
+        "dies": row.dies,
+        "why_alive": f"gradients/{row.layer}/grad still reads it"
+        if activation
+        else "held by a variable",
+    }
+
+
+def _findings(retained: pd.DataFrame, alive: pd.DataFrame) -> list[dict[str, Any]]:
+    waste = alive["allocated_bytes"] - alive["requested_bytes"]
+    rows = [
+        {"name": row.tensor, "requested_bytes": row.requested_bytes, "layer": row.layer}
+        for row in retained.head(8).itertuples()
+    ]
+    kept = int(retained["requested_bytes"].sum())
+    return [
+        {
+            "id": "retained-activations",
+            "severity": "high",
+            "saves_bytes": kept // 2,
+            "evidence": rows,
+            "title": f"{len(retained)} activations wait for the backward pass",
+            "detail": "Recompute the cheap ones in the backward pass, for example block by block.",
+        },
+        {
+            "id": "internal-waste",
+            "severity": "medium",
+            "saves_bytes": int(waste.sum()),
+            "evidence": [],
+            "title": "Chunks are larger than what was asked for",
+            "detail": "Large requests took whole chunks.",
+        },
+        {
+            "id": "optimizer-state",
+            "severity": "medium",
+            "saves_bytes": 1_000_000,
+            "evidence": [],
+            "title": "Adam keeps two slots for each parameter",
+            "detail": "An optimizer with one slot needs less.",
+        },
+        {
+            "id": "steady",
+            "severity": "info",
+            "saves_bytes": None,
+            "evidence": [],
+            "title": "No growth from step to step",
+            "detail": "The last three steps end with the same bytes.",
+        },
+    ]

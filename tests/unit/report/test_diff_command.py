@@ -1,0 +1,109 @@
+"""``analyze diff`` and the outputs of ``analyze trace``, called as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import analyze, sample_folder, sample_trace
+
+import analyzer
+
+INFER, CNN = sample_folder("infer"), sample_folder("cnn")
+
+
+def test_the_difference_is_printed_and_written(tmp_path: Path) -> None:
+    html, markdown, document = (tmp_path / name for name in ("d.html", "d.md", "d.json"))
+    ended = analyze("diff", INFER, CNN, "--html", html, "--markdown", markdown, "--json", document)
+    assert ended.code == 0, ended.err
+    assert "The requested peak grew by" in ended.out
+    assert "optimizer state" in ended.out
+    written = json.loads(document.read_text())
+    assert written["schema_version"] == 1
+    assert (written["a"]["label"], written["b"]["label"]) == ("infer", "cnn")
+    assert html.read_text().startswith("<!doctype html>")
+    assert "| **requested** |" in markdown.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.html", "d.json", "d.md"]
+
+
+def test_standard_output_holds_only_the_json() -> None:
+    ended = analyze("diff", INFER, sample_trace("cnn"), "--json", "-")
+    found = json.loads(ended.out)
+    assert sum(row["delta_bytes"] for row in found["layers"]) == found["peak"][0]["delta_bytes"]
+    assert ended.err == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "allowed", "code"),
+    [
+        (INFER, CNN, "5%", 4),
+        (INFER, CNN, "1MiB", 4),
+        (INFER, CNN, "100MiB", 0),
+        (INFER, CNN, "200%", 0),
+        (CNN, INFER, "0%", 0),
+        (CNN, CNN, "0%", 0),
+    ],
+)
+def test_growth_over_what_is_allowed_exits_with_4(
+    first: Path, second: Path, allowed: str, code: int
+) -> None:
+    ended = analyze("diff", first, second, "-q", "--fail-on-increase", allowed)
+    assert ended.code == code
+    assert ended.out == ""
+    assert (ended.err.count("\n"), "grew by" in ended.err) == ((1, True) if code else (0, False))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (CNN, "nowhere"),
+        ("nowhere", CNN),
+        (CNN, __file__),
+        (CNN, Path(__file__).parent),
+        (CNN, CNN, "--fail-on-increase", "much"),
+        (CNN, CNN, "--html", "nowhere/d.html"),
+        (CNN, CNN, "--html", "/tmp"),
+        (CNN, CNN, "--html", "same.out", "--json", "same.out"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str | Path, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = analyze("diff", *arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.startswith("analyze: ")
+    assert ended.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_is_compared_without_reading_it_twice() -> None:
+    older = analyzer.open_trace(INFER)
+    found = analyzer.diff(older, CNN)
+    assert found.growth_bytes == analyzer.open_trace(CNN).peak_bytes - older.peak_bytes
+
+
+def test_outputs_for_other_tools(tmp_path: Path) -> None:
+    perfetto, markdown = tmp_path / "trace.json", tmp_path / "summary.md"
+    ended = analyze("trace", CNN, "-q", "--perfetto", perfetto, "--markdown", markdown)
+    assert ended.code == 0, ended.err
+    events = json.loads(perfetto.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "C", "X"}
+    assert markdown.read_text().startswith("### Peak ")
+
+
+def test_parquet_without_pyarrow_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        ended = analyze(
+            "trace", CNN, "-q", "--parquet", tmp_path / "a.parquet", "--csv", tmp_path / "a.csv"
+        )
+        assert ended.code == 2
+        assert "pip install pyarrow" in ended.err
+        assert list(tmp_path.iterdir()) == []
+        return
+    assert analyze("trace", CNN, "-q", "--parquet", tmp_path / "a.parquet").code == 0
+    assert (tmp_path / "a.parquet").stat().st_size > 1000

@@ -1,0 +1,230 @@
+"""The document's contract, on every sample."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from builders import SAMPLES, TraceBuilder, sample_folder
+from rich.console import Console
+
+import analyzer
+from analyzer.model import Category, Severity
+from analyzer.report.text import print_document, printable
+from analyzer.schema import ALLOCATIONS
+from analyzer.units import format_bytes
+
+NUMBER = (int, float)
+SHAPES: dict[str, Any] = {
+    "schema_version": int,
+    "kind": str,
+    "target": dict,
+    "device": {"kind": str, "name": str, "memory_limit_bytes": (int, type(None))},
+    "step": {
+        "mode": str,
+        "jit": (bool, type(None)),
+        "batch_size": (int, type(None)),
+        "optimizer": str,
+        "dtype_policy": str,
+    },
+    "peak": {
+        "requested_bytes": int,
+        "allocated_bytes": int,
+        "pool_bytes": (int, type(None)),
+        "process_bytes": (int, type(None)),
+        "op": str,
+        "layer": str,
+        "step": (int, type(None)),
+        "time_s": (float, type(None)),
+    },
+    "peak_ever": {
+        "requested_bytes": int,
+        "allocated_bytes": int,
+        "pool_bytes": (int, type(None)),
+        "phase": str,
+    },
+    "steps": [
+        {
+            "index": int,
+            "requested_bytes": int,
+            "allocated_bytes": int,
+            "duration_s": (float, type(None)),
+        }
+    ],
+    "resident": {"requested_bytes": int, "allocated_bytes": int},
+    "categories_at_peak": {category.value: int for category in Category},
+    "ops": [
+        {
+            "name": str,
+            "type": str,
+            "layer": str,
+            "source": str,
+            "category": str,
+            "requested_bytes": int,
+            "allocated_bytes": int,
+            "temporary_bytes": int,
+            "alive_at_peak_bytes": int,
+        }
+    ],
+    "tensors_at_peak": [
+        {
+            "name": str,
+            "op": str,
+            "layer": str,
+            "category": str,
+            "dtype": str,
+            "shape": str,
+            "requested_bytes": int,
+            "allocated_bytes": int,
+            "born": int,
+            "dies": int,
+            "why_alive": str,
+        }
+    ],
+    "retained": list,
+    "fragmentation": {
+        "internal_bytes": int,
+        "external_bytes": (int, type(None)),
+        "largest_free_bytes": (int, type(None)),
+        "minimum_limit_bytes": (int, type(None)),
+        "risk": str,
+    },
+    "findings": [
+        {
+            "id": str,
+            "severity": str,
+            "title": str,
+            "detail": str,
+            "saves_bytes": (int, type(None)),
+            "evidence": list,
+        }
+    ],
+    "unmodelled": list,
+    "uncertainty": (dict, type(None)),
+    "versions": dict,
+}
+
+
+@cache
+def opened(name: str) -> analyzer.Result:
+    return analyzer.open_trace(sample_folder(name))
+
+
+def check(value: Any, shape: Any, where: str) -> None:
+    if isinstance(shape, dict):
+        assert isinstance(value, dict), where
+        for key, inner in shape.items():
+            assert key in value, f"{where}.{key}"
+            check(value[key], inner, f"{where}.{key}")
+    elif isinstance(shape, list):
+        assert isinstance(value, list), where
+        for index, row in enumerate(value):
+            check(row, shape[0], f"{where}[{index}]")
+    else:
+        assert isinstance(value, shape), f"{where} is {type(value)}"
+        if shape is int:
+            assert not isinstance(value, bool), where
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_key_of_the_contract(name: str) -> None:
+    document = opened(name).document
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    check(document, SHAPES, "document")
+    assert document["schema_version"] == 1
+    assert document["kind"] == "trace"
+    assert {row["category"] for row in document["tensors_at_peak"]} <= set(map(str, Category))
+    assert {row["severity"] for row in document["findings"]} <= set(map(str, Severity))
+    assert document["tensors_at_peak"]
+    assert document["ops"] or name == "jit"  # XLA asks for its one buffer without a name
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_numbers_of_the_document_agree(name: str) -> None:
+    document = opened(name).document
+    peak, ever, resident = document["peak"], document["peak_ever"], document["resident"]
+    assert resident["requested_bytes"] <= peak["requested_bytes"] <= ever["requested_bytes"]
+    assert peak["requested_bytes"] <= peak["allocated_bytes"] <= ever["allocated_bytes"]
+    assert peak["allocated_bytes"] <= peak["pool_bytes"] <= ever["pool_bytes"]
+    assert document["fragmentation"]["replay_equals_trace"] is True
+    sizes = [row["requested_bytes"] for row in document["tensors_at_peak"]]
+    assert sizes == sorted(sizes, reverse=True)
+    steps = document["steps"]
+    assert peak["requested_bytes"] == steps[-1]["requested_bytes"]
+    assert max(step["allocated_bytes"] for step in steps) <= ever["allocated_bytes"]
+
+
+@pytest.mark.parametrize("name", ["cnn", "lstm", "transformer"])
+def test_what_is_retained_waits_for_a_backward_op(name: str) -> None:
+    document = opened(name).document
+    rows = document["retained"]
+    assert (
+        sum(row["requested_bytes"] for row in rows) == document["categories_at_peak"]["activation"]
+    )
+    waiting = [row for row in rows if row["waits_for"]]
+    assert sum(r["requested_bytes"] for r in waiting) > 0.5 * sum(
+        r["requested_bytes"] for r in rows
+    )
+    ops = {node[1] for node in opened(name).graph.nodes if node[0] == "op"}
+    assert {row["waits_for"] for row in waiting} <= ops
+    for row in rows:
+        if row["held_s"] is not None:
+            assert row["byte_seconds"] == row["requested_bytes"] * row["held_s"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_says_the_documents_numbers(name: str) -> None:
+    out = io.StringIO()
+    print_document(opened(name).document, Console(file=out, width=120, no_color=True))
+    text = out.getvalue()
+    assert "Peak " in text
+    assert format_bytes(opened(name).peak_bytes) in text
+    if name == "oom":
+        assert "The step ended with ResourceExhaustedError" in text
+
+
+def test_every_row_and_column_is_in_the_csv(tmp_path: Any) -> None:
+    opened("infer").to_csv(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = opened("infer").allocations
+    assert list(rows[0]) == [*ALLOCATIONS, "alive_at_peak"]
+    assert len(rows) == len(table)
+    assert sum(int(row["requested_bytes"]) for row in rows) == table["requested_bytes"].sum()
+    alive = [int(row["requested_bytes"]) for row in rows if row["alive_at_peak"] == "True"]
+    assert sum(alive) == opened("infer").peak_bytes
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_name_that_is_a_formula_is_text_in_the_csv(start: str, tmp_path: Any) -> None:
+    # GIVEN an op whose name a spreadsheet would run
+    name = f'{start}HYPERLINK("http://x","y")'
+    trace = TraceBuilder().allocate(1, 1, 256, op=name)
+    # WHEN it is written as CSV
+    analyzer.open_trace(trace.write(tmp_path / "a.xplane.pb")).to_csv(tmp_path / "a.csv")
+    # THEN it starts with an apostrophe
+    with (tmp_path / "a.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["op"] == f"'{name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("a\x1b[31mb", "a\\u001b[31mb"),
+        ("a\nb", "a\\u000ab"),
+        ("\ud800", "\\ud800"),
+        ("\u202e", "\\u202e"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_long_names_keep_both_ends() -> None:
+    assert printable("a" * 500 + "end", 20) == "aaaaaaaaa…aaaaaaaend"

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from analyzer.errors import (
+    AccountingError,
+    AnalyzerError,
+    ExitCode,
+    GrowthError,
+    InputError,
+    LimitError,
+    StepOutOfMemory,
+    TargetError,
+    TraceError,
+)
+from analyzer.units import format_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (100 * 1024, "100.0 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (1024**3, "1.00 GiB"),
+        (48 * 2**20, "48.00 MiB"),
+        (3 * 1024**5, "3072.0 TiB"),
+        (-1536, "-1.50 KiB"),
+    ],
+)
+def test_bytes_as_text(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("10", 10),
+        ("10B", 10),
+        ("1KiB", 1024),
+        ("1kb", 1000),
+        ("10GiB", 10 * 2**30),
+        ("10GB", 10**10),
+        (" 1.5 MiB ", 3 * 2**19),
+        ("2TiB", 2**41),
+    ],
+)
+def test_text_as_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "ten", "10 XB", "-1GiB", "1e9", "10GiB!", "1.2.3", "nan"]
+)
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(InputError, match="is not a size"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AnalyzerError, ExitCode.BUG),
+        (AccountingError, ExitCode.BUG),
+        (InputError, ExitCode.BAD_INPUT),
+        (TargetError, ExitCode.BAD_INPUT),
+        (TraceError, ExitCode.BAD_INPUT),
+        (LimitError, ExitCode.OVER_LIMIT),
+        (GrowthError, ExitCode.GREW),
+        (StepOutOfMemory, ExitCode.STEP_OUT_OF_MEMORY),
+    ],
+)
+def test_every_error_has_its_exit_code(error: type[AnalyzerError], code: ExitCode) -> None:
+    assert error("x").exit_code is code
+
+
+def test_a_message_is_one_line() -> None:
+    error = InputError("two\nlines\u2028three", hint="do\r\nthis")
+    assert str(error) == "two lines three do this"
