@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import importlib
 import importlib.util
 import sys
@@ -164,20 +165,20 @@ def _keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     try:
         return keras.saving.load_model(spec.path)
     except Exception as error:
-        # Keras writes losses and metrics into an .h5 that it cannot always read again.
-        with contextlib.suppress(Exception):
-            program = program_for(
-                keras.saving.load_model(spec.path, compile=False), spec.text, options
-            )
-            program.notes.append(
-                "The optimizer and loss saved with the model cannot be loaded; "
-                "--optimizer and --loss decide."
-            )
-            return program
-        raise TargetError(
-            f"{spec.path} cannot be loaded: {describe_user_error(error)}",
-            hint="A model with custom objects needs its code: give file.py:name instead.",
-        ) from error
+        failed = describe_user_error(error)
+    gc.collect()  # what was loaded before it failed; its weights would count as the step's
+    # Keras writes losses and metrics into an .h5 that it cannot always read again.
+    with contextlib.suppress(Exception):
+        program = program_for(keras.saving.load_model(spec.path, compile=False), spec.text, options)
+        program.notes.append(
+            "The optimizer and loss saved with the model cannot be loaded; "
+            "--optimizer and --loss decide."
+        )
+        return program
+    raise TargetError(
+        f"{spec.path} cannot be loaded: {failed}",
+        hint="A model with custom objects needs its code: give file.py:name instead.",
+    )
 
 
 def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
