@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sysconfig
 import traceback
@@ -22,15 +23,23 @@ def describe_user_error(error: BaseException) -> str:
     lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
         return _describe_traced(lines)
-    # Keras says first in which layer it happened, and then what.
-    told = lines[:2] if lines and lines[0].startswith("Exception encountered") else lines[:1]
-    what = f"{type(error).__name__}: {' '.join(told)}".rstrip(": ")
+    what = f"{type(error).__name__}: {_told(lines)}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {what}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not is_library(frame.filename):
             return f"{shown(frame.filename)}:{frame.lineno}: {what}"
     return what
+
+
+def _told(lines: list[str]) -> str:
+    """Return what an error's lines say: Keras says first in which layer it happened, and then what."""
+    for line, following in itertools.pairwise(lines):
+        if line.endswith("Error encountered:"):
+            return following
+    return " ".join(
+        lines[:2] if lines and lines[0].startswith("Exception encountered") else lines[:1]
+    )
 
 
 def plain_message(message: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from analyzer.capture.frames import describe_user_error
 from analyzer.capture.program import Program
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.synthesize import fill_axes, tensor_for
@@ -158,15 +159,11 @@ def _output_specs(model: Any, inputs: Any) -> list[Any]:
         outputs = model(symbolic)
     except Exception as error:
         raise TargetError(
-            f"The model {model.name!r} cannot be called on its inputs: {_first_line(error)}",
+            f"The model {model.name!r} cannot be called on its inputs: "
+            f"{describe_user_error(error)}",
             hint="Check --shape, or return (tf_function, args) from your file.",
         ) from error
     return list(tf.nest.flatten(outputs))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"
 
 
 def _compile(

@@ -79,8 +79,11 @@ def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
     if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
+    import keras
     import tensorflow as tf
 
+    # Keras cuts the user's own lines out of an error too.
+    keras.config.disable_traceback_filtering()
     if options.device == "gpu" and not tf.config.list_physical_devices("GPU"):
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:

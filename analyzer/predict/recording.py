@@ -185,4 +185,20 @@ def _doubts(prediction: Prediction) -> tuple[str, ...]:
         doubts.append(
             f"No rule is known for ops of the types {kinds}: each output is taken to be allocated."
         )
+    if unsized := _unsized(prediction):
+        names = ", ".join(unsized[:3])
+        doubts.append(
+            f"{len(unsized)} tensors have a shape that depends on data ({names}): they count as "
+            "nothing here. Measure such a step with `analyze trace`."
+        )
     return tuple(doubts)
+
+
+def _unsized(prediction: Prediction) -> list[str]:
+    """Return the tensors whose bytes the graph does not tell."""
+    return [
+        f"{op.name}:{index}"
+        for op in prediction.prepared.wiring.ops
+        for index, spec in enumerate(op.outputs)
+        if spec.size_bytes is None and spec.dtype not in ("resource", "variant", "string", "")
+    ]

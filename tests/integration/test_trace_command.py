@@ -273,6 +273,16 @@ BAD = {
         "--shape",
     ),
     "maker raises": ("bad.py:x", "def x():\n    raise KeyError('lr')", "bad.py:2: KeyError: 'lr'"),
+    "call reads values": (
+        "bad.py:x --shape 4",
+        """import keras
+class Reader(keras.Model):
+    def call(self, x):
+        return x[: int(keras.ops.sum(x))]
+x = Reader()
+""",
+        "bad.py:4: TypeError",
+    ),
     "application": ("keras:ResNet51", "", "Did you mean ResNet50"),
 }
 
@@ -281,7 +291,7 @@ BAD = {
 def test_bad_targets(target: str, code: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(code)
     before = listing(tmp_path)
-    done = analyze_in_child("trace", target, cwd=tmp_path)
+    done = analyze_in_child("trace", *target.split(), cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1, done.err
     assert says in done.err
