@@ -30,28 +30,56 @@ def roles_of_state(note: RunNote, structure: Structure) -> dict[int, tuple[str, 
     arguments = {
         op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
     }
+    handles = {
+        number: arguments[variable.argument]
+        for number, variable in enumerate(note.variables)
+        if variable.role == "state" and variable.argument in arguments
+    }
+    users = {number: _users(structure, handle) for number, handle in handles.items()}
+    accumulators = {
+        number
+        for number, found in users.items()
+        if any(_accumulates(structure, op, found) for op in _writers(found))
+    }
+    sums = {op.name for number in accumulators for op in users[number] if op.type in _READS}
     roles = {}
-    for number, variable in enumerate(note.variables):
-        if variable.role != "state" or variable.argument is None:
+    for number, found in users.items():
+        if number in accumulators:
+            roles[number] = Category.GRADIENT.value, "gradient accumulator"
+        elif note.variables[number].shape == ():
             continue
-        handle = arguments.get(variable.argument)
-        if handle is not None:
-            role = _role(structure, handle, scalar=variable.shape == ())
-            if role is not None:
-                roles[number] = role
+        elif any(_is_of_update(structure, op, sums) for op in _writers(found)):
+            roles[number] = Category.OPTIMIZER_STATE.value, "optimizer state"
+        else:
+            roles[number] = Category.PARAMETER.value, "not trainable"
     return roles
 
 
-def _role(structure: Structure, handle: str, *, scalar: bool) -> tuple[str, str] | None:
-    users = _users(structure, handle)
-    writers = [op for op in users if not op.type.startswith(tuple(_READS))]
-    if any(_accumulates(structure, op, users) for op in writers):
-        return Category.GRADIENT.value, "gradient accumulator"
-    if scalar:
-        return None
-    if any(structure.phases[op.name] is not Phase.FORWARD for op in writers):
-        return Category.OPTIMIZER_STATE.value, "optimizer state"
-    return Category.PARAMETER.value, "not trainable"
+def _writers(users: list[Op]) -> list[Op]:
+    return [op for op in users if not op.type.startswith(tuple(_READS))]
+
+
+def _is_of_update(structure: Structure, writer: Op, sums: set[str]) -> bool:
+    """Say whether ``writer`` writes what comes of the gradients, directly or from their sums.
+
+    An accumulator is written by one op and read by another, so that no edge leads from the gradients
+    to what is made of their sum.
+    """
+    if structure.phases[writer.name] is not Phase.FORWARD:
+        return True
+    queue = deque(split_tensor(tensor)[0] for tensor in writer.inputs)
+    seen = set(queue)
+    while queue and sums:
+        name = queue.popleft()
+        if name in sums:
+            return True
+        op = structure.ops.get(name)
+        for tensor in op.inputs if op is not None else ():
+            source = split_tensor(tensor)[0]
+            if source not in seen:
+                seen.add(source)
+                queue.append(source)
+    return False
 
 
 def _users(structure: Structure, handle: str) -> list[Op]:
