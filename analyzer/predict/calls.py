@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzer.graph.ops import TensorSpec
-from analyzer.kernels import cpu
 from analyzer.kernels.call import Call
+from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.kernels.plan import Plan
 from analyzer.predict.wiring import Wiring
 
@@ -30,12 +30,13 @@ class Kernels:
     unmodelled: list[int]
 
 
-def plan_kernels(wiring: Wiring, *, threads: int) -> Kernels:
-    """Return what every node's CPU kernel does.
+def plan_kernels(wiring: Wiring, *, threads: int, device: KernelDevice = CPU) -> Kernels:
+    """Return what every node's kernel does.
 
     Args:
         wiring: The graph.
         threads: Intra-op threads of the device.
+        device: The device's kernels.
     """
     constants = [_constant(wiring, node) for node in range(len(wiring.ops))]
     plans: list[Plan] = []
@@ -47,7 +48,7 @@ def plan_kernels(wiring: Wiring, *, threads: int) -> Kernels:
             values=tuple(constants[source] for source, _ in feeds),
             threads=threads,
         )
-        plans.append(cpu.plan(call))
+        plans.append(device.plan(call))
     return Kernels(
         plans=plans,
         handles=_handles(wiring),

@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.graph.ops import TensorSpec
+from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Category
 from analyzer.parse.run import Birth, RunNote
-
-HANDLE_BYTES: Final = 200
-"""A resource handle: what ``VarHandleOp`` allocates for it (``sizeof(ResourceHandle)``)."""
 
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
@@ -56,6 +54,7 @@ class BuildUp:
         inputs: The number of each input.
         constants: Node -> the number of its output.
         instants: Allocations and frees.
+        device: Whose memory is counted.
     """
 
     made: list[Made] = field(default_factory=list)
@@ -64,6 +63,7 @@ class BuildUp:
     inputs: list[int] = field(default_factory=list)
     constants: dict[int, int] = field(default_factory=dict)
     instants: int = 0
+    device: KernelDevice = CPU
 
     def birth(
         self,
@@ -91,15 +91,21 @@ class BuildUp:
         self.made[number] = Made(old.size_bytes, old.born, old.dies, variable, category, role)
 
 
-def build_up(note: RunNote, sizes_bytes: Sequence[int], constants: Mapping[int, int]) -> BuildUp:
+def build_up(
+    note: RunNote,
+    sizes_bytes: Sequence[int],
+    constants: Mapping[int, int],
+    device: KernelDevice = CPU,
+) -> BuildUp:
     """Play what happens before the first step.
 
     Args:
         note: The note of the step.
         sizes_bytes: Bytes of each variable of the note.
         constants: Node -> bytes of what its kernel holds.
+        device: Whose memory is counted.
     """
-    history = BuildUp()
+    history = BuildUp(device=device)
     plain = [birth for birth in note.births if not birth.traced]
     for birth in plain:
         _variable(history, note, birth)
@@ -151,9 +157,10 @@ def _keep_value(history: BuildUp, note: RunNote, value: int, variable: int | Non
 
 
 def _handle(history: BuildUp, variable: int) -> None:
-    history.handles[variable] = history.birth(
-        HANDLE_BYTES, Category.CONSTANT, "tensor held by Python"
-    )
+    if history.device.handle_bytes:
+        history.handles[variable] = history.birth(
+            history.device.handle_bytes, Category.CONSTANT, "tensor held by Python"
+        )
 
 
 def _input(history: BuildUp, spec: TensorSpec) -> int:

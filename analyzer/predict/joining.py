@@ -8,12 +8,13 @@ from typing import Final
 
 import pandas as pd
 
+from analyzer.kernels.device import KernelDevice
 from analyzer.measure.steps import step_of_birth
 from analyzer.measure.variables import Holding, size_of
 from analyzer.model import Category, Step
 from analyzer.parse.run import RunNote
 from analyzer.predict.history import BuildUp, Made, build_up, shared_slots
-from analyzer.predict.prediction import CPU_ALLOCATOR, Prediction
+from analyzer.predict.prediction import Prediction
 from analyzer.predict.step import STEPS, Draw, Owner, play
 from analyzer.predict.table import allocations_of, rows_of
 from analyzer.schema import ALLOCATIONS, conform
@@ -58,7 +59,8 @@ def play_from_start(
     constants = {
         node: size for node, size in prepared.held_bytes.items() if ops[node].type not in ARGUMENTS
     }
-    grown = build_up(note, [size_of(row) or 0 for row in note.variables], constants)
+    sizes = [size_of(row) or 0 for row in note.variables]
+    grown = build_up(note, sizes, constants, prepared.device)
     return _join(note, prediction, draw, grown, position_of), draw
 
 
@@ -88,18 +90,18 @@ def _join(
             origin[buffer] = grown.handles[handle_of[op.name]]
         elif op.outputs[0].dtype != "resource" and grown.inputs[index : index + 1] > [-1]:
             origin[buffer] = grown.inputs[index]
-    table = allocations_of(prepared, draw, CPU_ALLOCATOR)
+    table = allocations_of(prepared, draw)
     buffers = rows_of(draw.buffers)
     for buffer in buffers:
         if draw.buffers.born[buffer] < 0 and buffer not in origin:
             origin[buffer] = grown.birth(
                 draw.buffers.size_bytes[buffer], Category.CONSTANT, "tensor held by Python"
             )
-    return _assemble(note, draw, grown, position_of, table, origin)
+    return _assemble(prepared.device, draw, grown, position_of, table, origin)
 
 
 def _assemble(
-    note: RunNote,
+    device: KernelDevice,
     draw: Draw,
     grown: BuildUp,
     position_of: dict[int, int],
@@ -116,7 +118,7 @@ def _assemble(
     ]
     taken = set(origin.values())
     alone = [number for number in range(len(grown.made)) if number not in taken]
-    extra = _extra_rows([grown.made[number] for number in alone], total)
+    extra = _extra_rows([grown.made[number] for number in alone], total, device.allocator)
     joined = conform(
         pd.concat(
             [
@@ -168,12 +170,12 @@ def _told(
     return holdings, labels
 
 
-def _extra_rows(made: Sequence[Made], total: int) -> pd.DataFrame:
+def _extra_rows(made: Sequence[Made], total: int, allocator: str) -> pd.DataFrame:
     count = len(made)
     return pd.DataFrame(
         {
             **{name: [""] * count for name in ALLOCATIONS},
-            "allocator": CPU_ALLOCATOR,
+            "allocator": allocator,
             "address": pd.NA,
             "requested_bytes": [row.size_bytes for row in made],
             "allocated_bytes": [row.size_bytes for row in made],

@@ -9,6 +9,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.graph.ops import Op
+from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Step
 from analyzer.predict.step import LARGE_OPS, Draw, Owner, Prepared, play, prepare
 from analyzer.predict.table import allocations_of, unmodelled_of
@@ -18,9 +19,6 @@ DRAWS: Final = 41
 
 DRAWS_OF_LARGE: Final = 15
 """The same for a graph of at least :data:`analyzer.predict.step.LARGE_OPS` ops."""
-
-CPU_ALLOCATOR: Final = "bfc_cpu_allocator_for_gpu"
-"""What TensorFlow names its CPU allocator when it is a BFC allocator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +63,20 @@ def predict(
     *,
     threads: int = 1,
     draws: int | None = None,
-    allocator: str = CPU_ALLOCATOR,
+    device: KernelDevice = CPU,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
-    """Predict the allocations of one step on the CPU, op by op.
+    """Predict the allocations of one step on a device, op by op.
 
     Args:
         ops: The graph that the executor runs.
         owners: The variables that it uses.
         threads: Intra-op threads of the device, which size oneDNN's scratchpads.
         draws: How many schedules to draw; None chooses by the size of the graph.
-        allocator: Name to give the allocator.
+        device: The device that it runs on.
         progress: Called with the share done, 0 to 1.
     """
-    prepared = prepare(ops, owners, threads=threads)
+    prepared = prepare(ops, owners, threads=threads, device=device)
     played: list[Draw] = []
     count = draws or (DRAWS if len(ops) < LARGE_OPS else DRAWS_OF_LARGE)
     for seed in range(count):
@@ -88,7 +86,7 @@ def predict(
     played.sort(key=lambda draw: draw.peak_bytes)
     middle = played[(len(played) - 1) // 2]
     return Prediction(
-        allocations=allocations_of(prepared, middle, allocator),
+        allocations=allocations_of(prepared, middle),
         instants=middle.instants,
         steps=tuple(
             Step(index=index, number=index, first=first, last=last)

@@ -33,7 +33,7 @@ from analyzer.model import Category, Device, Kind, Recording
 from analyzer.parse.run import RunNote
 from analyzer.predict.events import allocated_peak, place
 from analyzer.predict.joining import ARGUMENTS, History, play_from_start
-from analyzer.predict.prediction import CPU_ALLOCATOR, Prediction, predict
+from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import LARGE_OPS, Draw, Owner
 from analyzer.predict.uncertainty import uncertainty_of
 
@@ -80,7 +80,7 @@ def predict_note(
         step_config=step_config_of(note),
         events=events,
         allocations=table,
-        allocator=CPU_ALLOCATOR,
+        allocator=prediction.prepared.device.allocator,
         steps=history.steps,
         make_graph=partial(build_graph, structure),
         warnings=_doubts(prediction),

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.graph.ops import Op
+from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Category
 from analyzer.predict.calls import Kernels, plan_kernels
 from analyzer.predict.control import ControlExecutor
@@ -27,9 +28,6 @@ REWRITES: Final = 16
 
 LARGE_OPS: Final = 4000
 """From this size on half as many orders are drawn from: each costs a walk of the graph."""
-
-_HANDLE_BYTES: Final = 200
-"""A resource handle: what ``VarHandleOp`` allocates for it (``sizeof(ResourceHandle)``)."""
 
 _HELD: Final = ("Const", "HostConst", "ImmutableConst", "_Arg", "_DeviceArg", "Placeholder")
 _RESULTS: Final = ("_Retval", "_DeviceRetval")
@@ -66,6 +64,7 @@ class Prepared:
         counters: Nodes that bring in the handle of a counter.
         held_bytes: For each node whose output something outside the step holds, its bytes.
         results: Nodes that hand a tensor to the caller.
+        device: The device that it runs on.
     """
 
     wirings: tuple[Wiring, ...]
@@ -75,6 +74,7 @@ class Prepared:
     counters: tuple[int, ...]
     held_bytes: Mapping[int, int]
     results: frozenset[int]
+    device: KernelDevice = CPU
 
     @property
     def wiring(self) -> Wiring:
@@ -113,20 +113,29 @@ class Draw:
     order: tuple[int, ...]
 
 
-def prepare(ops: Sequence[Op], owners: Sequence[Owner], *, threads: int) -> Prepared:
+def prepare(
+    ops: Sequence[Op],
+    owners: Sequence[Owner],
+    *,
+    threads: int,
+    device: KernelDevice = CPU,
+) -> Prepared:
     """Wire the graph and look up its kernels.
 
     Args:
         ops: The graph that the executor runs.
         owners: The variables that it uses.
         threads: Intra-op threads of the device.
+        device: The device that it runs on.
     """
     ops = fold(ops)
-    wiring = wire(ops)
-    kernels = plan_kernels(wiring, threads=threads)
+    wiring = wire(ops, is_cheap=device.is_cheap)
+    kernels = plan_kernels(wiring, threads=threads, device=device)
     number = {op.name: node for node, op in enumerate(ops)}
     known = [owner for owner in owners if owner.op in number]
     rewrites = REWRITES if len(ops) < LARGE_OPS else REWRITES // 2
+    if device.is_cheap:
+        rewrites = 1  # no oneDNN nodes
     by_node = {number[owner.op]: position for position, owner in enumerate(known)}
     return Prepared(
         wirings=(wiring, *(wire(ops, rewrite) for rewrite in range(1, rewrites))),
@@ -137,9 +146,10 @@ def prepare(ops: Sequence[Op], owners: Sequence[Owner], *, threads: int) -> Prep
         held_bytes={
             node: size
             for node, op in enumerate(ops)
-            if op.type in _HELD and op.outputs and (size := _held_bytes(op))
+            if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
         },
         results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
+        device=device,
     )
 
 
@@ -209,8 +219,3 @@ def live_bytes(buffers: Buffers, instants: int) -> np.ndarray:
     ended = lasting & (dies >= 0)
     np.add.at(change, dies[ended] + 1, -size[ended])
     return np.cumsum(change)
-
-
-def _held_bytes(op: Op) -> int:
-    spec = op.outputs[0]
-    return _HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0

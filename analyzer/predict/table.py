@@ -16,7 +16,7 @@ from analyzer.schema import ALLOCATIONS, conform
 _ROUNDING_BYTES = 256
 
 
-def allocations_of(prepared: Prepared, draw: Draw, allocator: str) -> pd.DataFrame:
+def allocations_of(prepared: Prepared, draw: Draw) -> pd.DataFrame:
     """Return what lived, with the columns of :data:`analyzer.schema.ALLOCATIONS`.
 
     ``allocated_bytes`` is the request rounded up to the allocator's granularity; a replay puts the
@@ -31,7 +31,7 @@ def allocations_of(prepared: Prepared, draw: Draw, allocator: str) -> pd.DataFra
     born = np.asarray([buffers.born[k] for k in rows], dtype=np.int64)
     table = pd.DataFrame(
         {
-            "allocator": allocator,
+            "allocator": prepared.device.allocator,
             "address": pd.NA,
             "requested_bytes": size,
             "allocated_bytes": -(-size // _ROUNDING_BYTES) * _ROUNDING_BYTES,

@@ -63,7 +63,7 @@ class Wiring:
     has_branches: bool
 
 
-def wire(ops: Sequence[Op], rewrite: int = 0) -> Wiring:
+def wire(ops: Sequence[Op], rewrite: int = 0, *, is_cheap: bool = False) -> Wiring:
     """Number the nodes and rebuild their edges.
 
     Args:
@@ -72,6 +72,7 @@ def wire(ops: Sequence[Op], rewrite: int = 0) -> Wiring:
             order of ``ops``. The pass walks the graph depth first from the source, whose edges lie
             in a hash set, and adds each rewritten node at the end: two gradients of one product
             change places from process to process.
+        is_cheap: Whether every kernel counts as cheap, as on a GPU.
 
     Raises:
         InputError: an input names an op that is not there, or the graph has a cycle outside loops.
@@ -105,7 +106,7 @@ def wire(ops: Sequence[Op], rewrite: int = 0) -> Wiring:
         edge_ids=edge_ids,
         roots=[node for node in built if not inputs[node] and not control[node]],
         edge_count=edges,
-        expensive=[op.type not in INEXPENSIVE for op in ops],
+        expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
         has_control_flow=any(op.type in ("Switch", "Merge", "Enter", "Exit") for op in ops),
         has_branches=any(
             op.type == "Switch" and ops[inputs[node][1][0]].type != "LoopCond"

@@ -10,7 +10,8 @@ from analyzer.findings.pool import WhatIf
 from analyzer.measure.build import open_measured
 from analyzer.model import Category, Kind
 from analyzer.parse.run import Birth, RunNote, Variable, read_run
-from analyzer.predict.history import HANDLE_BYTES, build_up, shared_slots
+from analyzer.kernels.device import HANDLE_BYTES
+from analyzer.predict.history import build_up, shared_slots
 from analyzer.predict.recording import predict_note
 from analyzer.schema import ALLOCATIONS, EVENTS
 from analyzer.session import explain
