@@ -1,0 +1,18 @@
+"""The cards: what each one is, what TensorFlow may use of its memory, and how XLA is told of it."""
+
+from __future__ import annotations
+
+from analyzer.gpus.catalogue import Gpu, all_gpus, find_gpu, gpus_named
+from analyzer.gpus.memory import MemoryRange, memory_limit, process_overhead
+from analyzer.gpus.target import target_text
+
+__all__ = [
+    "Gpu",
+    "MemoryRange",
+    "all_gpus",
+    "find_gpu",
+    "gpus_named",
+    "memory_limit",
+    "process_overhead",
+    "target_text",
+]

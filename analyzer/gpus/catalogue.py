@@ -1,0 +1,168 @@
+"""The catalogue of cards: ``cards.csv``, and the card that a name means.
+
+A figure is in the table because someone read it off a card or a data sheet; ``sources.csv`` says
+who. A card whose figures nobody could be named for is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from analyzer.errors import InputError
+from analyzer.gpus.architecture import ARCHITECTURES, Architecture
+
+MIB: Final = 1024**2
+
+_KEPT_BY_DRIVER: Final = {"GDDR": 450, "GDDR+ECC": 450, "HBM": 600, "LPDDR": 1024}
+"""MiB that the driver keeps of each kind of memory, before CUDA reports a total: the middle of what
+the read cards show on Linux (GDDR 320 to 620 MiB, HBM 110 to 910). On Jetson the memory is the
+host's and Linux keeps a share; 1 GiB is a placeholder there, within the range shown."""
+
+_NOISE: Final = re.compile(
+    r"nvidia|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
+    r"|hbm\d?e?|gddr\dx?"
+)
+_VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
+_SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One card.
+
+    Attributes:
+        id: What the user types: ``a100-80gb-sxm``.
+        name: What the driver calls it: ``NVIDIA A100-SXM4-80GB``.
+        compute_capability: Major and minor version.
+        sm_count: Multiprocessors.
+        clock_mhz: The highest clock of the multiprocessors.
+        bandwidth_bytes_s: Bytes a second between the chip and its memory.
+        l2_bytes: The L2 cache.
+        nominal_bytes: The memory on the box.
+        memory_kind: ``HBM``, ``GDDR``, ``GDDR+ECC`` (an eighth of each 8 + 1 goes to the codes) or
+            ``LPDDR`` (the host's own memory).
+        memory_bytes: All that CUDA reports as the card's memory (``cudaMemGetInfo``'s total).
+        memory_source: Who read ``memory_bytes``; empty where it is derived from the nominal size.
+        specs_source: Who the other figures come from.
+    """
+
+    id: str
+    name: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    clock_mhz: float
+    bandwidth_bytes_s: int
+    l2_bytes: int
+    nominal_bytes: int
+    memory_kind: str
+    memory_bytes: int
+    memory_source: str
+    specs_source: str
+
+    @property
+    def architecture(self) -> Architecture:
+        """The limits of its compute capability."""
+        return ARCHITECTURES[self.compute_capability]
+
+    @property
+    def capability_text(self) -> str:
+        """``8.0``."""
+        return "{}.{}".format(*self.compute_capability)
+
+
+@cache
+def all_gpus() -> tuple[Gpu, ...]:
+    """Return every card, in the order of the table: by compute capability."""
+    text = (files("analyzer.gpus") / "cards.csv").read_text(encoding="utf-8")
+    return tuple(_card(row) for row in csv.DictReader(text.splitlines()))
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return what each source key stands for; ``techpowerup:c2888`` has the key ``techpowerup``."""
+    text = (files("analyzer.gpus") / "sources.csv").read_text(encoding="utf-8")
+    return {row["key"]: row["what"] for row in csv.DictReader(text.splitlines())}
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the card that ``name`` means.
+
+    Case, spaces, dashes and the vendor's name do not matter: ``a100-80gb``, ``RTX 4090``,
+    ``NVIDIA A100-SXM4-80GB`` (as nvidia-smi prints it). A name that fits several variants of a card
+    (``a100``: 40 or 80 GB) means the one with the least memory, so that what fits, fits any of them
+    (of equals the SXM board); :func:`gpus_named` has all.
+
+    Raises:
+        InputError: no card has that name; the hint names the nearest.
+    """
+    return gpus_named(name)[0]
+
+
+def gpus_named(name: str) -> tuple[Gpu, ...]:
+    """Return the cards that ``name`` may mean, the one with the least memory first.
+
+    Raises:
+        InputError: no card has that name; the hint names the nearest.
+    """
+    asked = _words(name)
+    exact = [card for card in all_gpus() if name.strip().lower() in (card.id, card.name.lower())]
+    if exact:
+        return tuple(exact)
+    fitting: dict[int, list[Gpu]] = {}
+    for card in all_gpus():
+        for words in (_words(card.id), _words(card.name)):
+            if asked and asked <= words:
+                more = sum(1 for word in words - asked if not _VARIANT.fullmatch(word))
+                fitting.setdefault(more, []).append(card)
+    if not fitting:
+        raise InputError(f"No card is called {name!r}.", hint=_nearest(name))
+    cards = dict.fromkeys(fitting[min(fitting)])
+    return tuple(sorted(cards, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
+
+
+def _card(row: dict[str, str]) -> Gpu:
+    nominal_mib, kind = int(row["nominal_mib"]), row["memory"]
+    usable_mib = nominal_mib * 15 // 16 if kind == "GDDR+ECC" else nominal_mib
+    derived = (usable_mib - _KEPT_BY_DRIVER[kind]) * MIB
+    major, minor = row["compute_capability"].split(".")
+    return Gpu(
+        id=row["id"],
+        name=row["name"],
+        compute_capability=(int(major), int(minor)),
+        sm_count=int(row["sm_count"]),
+        clock_mhz=float(row["clock_mhz"]),
+        bandwidth_bytes_s=round(float(row["bandwidth_gb_s"]) * 1e9),
+        l2_bytes=round(float(row["l2_kib"]) * 1024),
+        nominal_bytes=nominal_mib * MIB,
+        memory_kind=kind,
+        memory_bytes=int(row["reported_bytes"] or derived),
+        memory_source=row["reported_source"],
+        specs_source=row["specs_source"],
+    )
+
+
+def _words(name: str) -> frozenset[str]:
+    """Split a name into its words: ``RTX4070Ti 16G`` is rtx, 4070, ti, 16gb."""
+    text = name.lower().replace("max-q", "maxq")
+    text = re.sub(r"(\d)\s*(?:gib|gb|g)\b(?!\.)", r"\1gb", text)
+    text = re.sub(r"\b(rtx|gtx|quadro|titan|tesla|geforce|nvidia|jetson)(?=[a-z]?\d)", r"\1 ", text)
+    text = re.sub(r"(?<=\d)(ti|super|laptop)\b", r" \1", text)
+    text = re.sub(r"\bsxm\d\b", "sxm", text)
+    text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)
+    words = (_SYNONYM.get(word, word) for word in re.split(r"[^a-z0-9.]+", text))
+    return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
+
+
+def _nearest(name: str) -> str:
+    asked = "-".join(sorted(_words(name)))
+    keys = {"-".join(sorted(_words(card.id))): card.id for card in all_gpus()}
+    near = difflib.get_close_matches(asked, keys, n=4, cutoff=0.5)
+    if near:
+        return f"Near: {', '.join(keys[key] for key in near)}."
+    return "For example: t4, l4, a100-80gb, h100, rtx-4090."
