@@ -6,6 +6,10 @@ import re
 
 from analyzer.errors import InputError
 
+GRANULE_BYTES = 256
+"""TensorFlow's allocator rounds every request up to a multiple of this
+(``BFCAllocator::kMinAllocationSize``, ``xla/tsl/framework/bfc_allocator.h``)."""
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _FACTORS: dict[str, int] = {
     "": 1,

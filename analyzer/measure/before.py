@@ -8,13 +8,12 @@ a remainder of which only the size is known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
 from analyzer.schema import ALLOCATIONS, conform
-
-_CHUNK_BYTES: Final = 256  # the allocator rounds every request up to a multiple of this
+from analyzer.units import GRANULE_BYTES
 
 
 def resident_bytes(events: pd.DataFrame) -> dict[str, int]:
@@ -25,31 +24,32 @@ def resident_bytes(events: pd.DataFrame) -> dict[str, int]:
 
 
 def add_unseen(
-    events: pd.DataFrame, allocations: pd.DataFrame, known: Mapping[int, int]
+    events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
 ) -> pd.DataFrame:
     """Return ``allocations`` with rows for what was there before the trace and after it.
 
     Args:
         events: Table with the columns of :data:`analyzer.schema.EVENTS`.
         allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`.
-        known: Address -> requested bytes of variables that no event tells of.
+        known: Address -> requested bytes of buffers that no event tells of, in groups: a group is
+            taken whole or not at all.
     """
     old = allocations[allocations["born"] < 0]
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
     rows: list[dict[str, Any]] = []
+    waiting = list(known)
     for name, before in resident_bytes(events).items():
         left = before - int(freed.get(name, 0))
         if left <= 0:
             continue
-        chunks = {
-            address: -(-size // _CHUNK_BYTES) * _CHUNK_BYTES for address, size in known.items()
-        }
-        # Values that came from NumPy lie outside the allocator: where not all fit, none is taken.
-        if sum(chunks.values()) <= left:
-            for address, size in known.items():
-                rows.append(_row(name, address, size, chunks[address], len(events)))
-                left -= chunks[address]
-            known = {}
+        for group in tuple(waiting):
+            # Values that came from NumPy lie outside the allocator: where not all fit, none is taken.
+            chunks = {a: -(-size // GRANULE_BYTES) * GRANULE_BYTES for a, size in group.items()}
+            if sum(chunks.values()) <= left:
+                waiting.remove(group)
+                for address, size in group.items():
+                    rows.append(_row(name, address, size, chunks[address], len(events)))
+                    left -= chunks[address]
         if left:
             rows.append(_row(name, pd.NA, left, left, len(events)))
     if not rows:

@@ -14,6 +14,7 @@ import pandas as pd
 from analyzer.errors import TraceError
 from analyzer.graph.build import build_graph
 from analyzer.graph.layers import ScopeTable
+from analyzer.graph.ops import TensorSpec
 from analyzer.graph.phases import Phase
 from analyzer.graph.sharing import Sharing
 from analyzer.graph.structure import Structure, build_structure
@@ -34,7 +35,7 @@ from analyzer.model import Category, Device, Kind, Recording, Step, StepConfig
 from analyzer.parse.logdir import find_run_file, find_traces
 from analyzer.parse.run import RunNote, read_run
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span, read_trace
-from analyzer.units import format_bytes
+from analyzer.units import GRANULE_BYTES, format_bytes
 
 _HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "gpu_host_bfc")
 _PHASES: Final = {"backward": 1, "update": 2}
@@ -105,9 +106,7 @@ def measure(
     events = raw.events
     pairing = pair(events)
     steps = find_steps(events, raw.step_markers)
-    table = add_unseen(
-        events, pairing.allocations, _unseen_variables(pairing.allocations, raw, note)
-    )
+    table = add_unseen(events, pairing.allocations, *_unseen(pairing.allocations, raw, note))
     table = table.assign(step=step_of_birth(table["born"].to_numpy(), steps))
     structure = structure_of(note)
     table, sharing = _attribute(table, raw, note, structure, steps)
@@ -153,20 +152,38 @@ def structure_of(note: RunNote | None) -> Structure | None:
     )
 
 
-def _unseen_variables(table: pd.DataFrame, raw: RawTrace, note: RunNote | None) -> dict[int, int]:
-    """Return address and bytes of the variables that are there at the first note but in no event."""
+def _unseen(
+    table: pd.DataFrame, raw: RawTrace, note: RunNote | None
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return address and bytes of what is there at the first note but in no event.
+
+    Returns:
+        The variables; and the step's inputs, which the user may have made before the trace began.
+    """
     moments = _named(raw.markers, "snapshot")
     if note is None or not moments or not note.snapshots:
-        return {}
+        return {}, {}
     index = AddressIndex(table)
     instant = _instant(raw.events["time_ps"].to_numpy(), moments[0])
-    return {
+    variables = {
         address: size
         for address, variable in zip(note.snapshots[0], note.variables, strict=False)
         if address is not None
         and (size := size_of(variable))
         and index.at(address, instant) is None
     }
+    # An input may live on in NumPy's memory, which starts anywhere; chunks start at every 256 bytes.
+    places = set((raw.events["address"] % GRANULE_BYTES).tolist())
+    inputs = {
+        given.address: size
+        for given in note.inputs
+        if given.address is not None
+        and (size := TensorSpec(given.dtype, given.shape).size_bytes)
+        and given.address % GRANULE_BYTES in places
+        and given.address not in variables
+        and index.at(given.address, instant) is None
+    }
+    return variables, inputs
 
 
 def _attribute(

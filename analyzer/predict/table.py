@@ -12,8 +12,7 @@ from analyzer.model import Category
 from analyzer.predict.ledger import Buffers
 from analyzer.predict.step import Draw, Prepared
 from analyzer.schema import ALLOCATIONS, conform
-
-_ROUNDING_BYTES = 256
+from analyzer.units import GRANULE_BYTES
 
 
 def allocations_of(prepared: Prepared, draw: Draw) -> pd.DataFrame:
@@ -34,7 +33,7 @@ def allocations_of(prepared: Prepared, draw: Draw) -> pd.DataFrame:
             "allocator": prepared.device.allocator,
             "address": pd.NA,
             "requested_bytes": size,
-            "allocated_bytes": -(-size // _ROUNDING_BYTES) * _ROUNDING_BYTES,
+            "allocated_bytes": -(-size // GRANULE_BYTES) * GRANULE_BYTES,
             "born": born,
             "dies": dies,
             "born_ps": pd.NA,

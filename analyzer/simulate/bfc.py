@@ -23,7 +23,6 @@ from collections.abc import Iterator
 
 from analyzer.errors import AccountingError
 from analyzer.simulate.options import (
-    GRANULE_BYTES,
     UPPER_ADDRESS,
     BfcOptions,
     back_pedalled,
@@ -31,6 +30,7 @@ from analyzer.simulate.options import (
     round_up,
 )
 from analyzer.simulate.pool import BINS, Chunk, Extension, Region, bin_of
+from analyzer.units import GRANULE_BYTES
 
 
 class BfcAllocator:

@@ -13,7 +13,6 @@ from analyzer.choice import Choice
 from analyzer.errors import InputError
 from analyzer.simulate.limit import EXPECTED_PROBES, minimum_limit
 from analyzer.simulate.options import (
-    GRANULE_BYTES,
     AsyncOptions,
     BfcOptions,
     Options,
@@ -23,6 +22,7 @@ from analyzer.simulate.pool import Extension
 from analyzer.simulate.replay import Engine, Replay, choose, operations_done, replay
 from analyzer.simulate.sequence import NOWHERE, Sequence
 from analyzer.simulate.state import chunks_at
+from analyzer.units import GRANULE_BYTES
 
 
 class Why(Choice):

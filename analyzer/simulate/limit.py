@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 from analyzer.errors import AccountingError, InputError
 from analyzer.simulate.options import (
-    GRANULE_BYTES,
     UNLIMITED_BYTES,
     AsyncOptions,
     BfcOptions,
@@ -35,6 +34,7 @@ from analyzer.simulate.replay import (
     replay,
 )
 from analyzer.simulate.sequence import Sequence
+from analyzer.units import GRANULE_BYTES
 
 MOST_PROBES = 256
 """Limits tried, evenly spread, where replays are cheap."""

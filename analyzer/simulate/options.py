@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.errors import InputError
-
-GRANULE_BYTES: Final = 256
-"""Every chunk is a multiple of this."""
+from analyzer.units import GRANULE_BYTES
 
 FIRST_REGION_BYTES: Final = 2 << 20
 """First region asked for when the pool grows on demand."""

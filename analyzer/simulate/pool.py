@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from analyzer.simulate.options import GRANULE_BYTES
+from analyzer.units import GRANULE_BYTES
 
 BINS = 21
 

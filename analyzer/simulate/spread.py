@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analyzer.simulate.limit import EXPECTED_PROBES, minimum_limit
-from analyzer.simulate.options import GRANULE_BYTES, Options, round_up
+from analyzer.simulate.options import Options, round_up
 from analyzer.simulate.replay import Engine, choose
 from analyzer.simulate.sequence import Sequence
+from analyzer.units import GRANULE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,3 +65,12 @@ def test_values_outside_the_allocator_are_not_taken_for_inside(tmp_path: Path) -
     # THEN all that was in use is counted once, without names
     line = timeline(main_rows(recording), len(recording.events))
     assert np.array_equal(line.allocated[1:], recording.events["in_use_bytes"].to_numpy())
+
+
+@pytest.mark.parametrize("name", ["cnn", "infer"])
+def test_inputs_are_known_by_their_addresses(name: str) -> None:
+    whole = analyzer.open_trace(sample_folder(name))
+    recording = begun_late(name, noted=True).recording
+    late = by_category(alive_at(recording.allocations, recording.steps[-1].first))
+    full = by_category(alive_at(whole.recording.allocations, whole.recording.steps[-1].first))
+    assert late["input"] == full["input"] > 0
