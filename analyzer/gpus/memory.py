@@ -34,8 +34,8 @@ _CONTEXT: Final = MemoryRange(
     source="CUDA context: the card's total less the free memory that TensorFlow's own start-up line "
     "implies, public logs of T4, V100, A100, H100, L4 and RTX 3090",
 )
-"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444. It is in force before the
-limit is taken: ``cudaMemGetInfo`` is asked after the context exists."""
+"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444. It is in force
+before the limit is taken: ``cudaMemGetInfo`` is asked after the context exists."""
 
 _LIBRARIES: Final = MemoryRange(
     bytes=500 * _MIB,
@@ -46,7 +46,9 @@ _LIBRARIES: Final = MemoryRange(
 )
 
 
-def system_reserve(free_bytes: int, compute_capability: tuple[int, int]) -> int:
+def system_reserve(
+    free_bytes: int, compute_capability: tuple[int, int], *, tegra: bool = False
+) -> int:
     """Return the bytes that TensorFlow leaves to the system.
 
     ``MinSystemMemory`` in ``tensorflow/core/common_runtime/gpu/gpu_device.cc``: by the free memory,
@@ -55,9 +57,12 @@ def system_reserve(free_bytes: int, compute_capability: tuple[int, int]) -> int:
     Args:
         free_bytes: Free on the card once the CUDA context exists.
         compute_capability: Major and minor.
+        tegra: A Jetson, whose memory is the host's.
     """
     if free_bytes < 2 << 30:
         return 225 * _MIB
+    if tegra:
+        return 1 << 30
     major = compute_capability[0]
     if major <= 6:
         return 500 * _MIB
@@ -68,13 +73,16 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     """Return the ``bytes_limit`` of TensorFlow's allocator on an otherwise empty card.
 
     The card's total, less the CUDA context, less the reserve (``SingleVirtualDeviceMemoryLimit``
-    with the default options). The range is that of the context; the total of a card that nobody
-    read is uncertain by some 300 MiB more.
+    with the default options). The range is that of the context and of the total, which differs by
+    driver (T4: 14918 to 15110 MiB, A10 22516 to 22599, RTX 4090 24081 to 24217) and more where
+    nobody read it.
     """
-    doubt = 0 if gpu.memory_source else 300 * _MIB
+    doubt = 200 * _MIB if gpu.memory_source else 300 * _MIB
 
     def limit(free_bytes: int) -> int:
-        return max(0, free_bytes - system_reserve(free_bytes, gpu.compute_capability))
+        tegra = gpu.memory_kind == "LPDDR"
+        reserve = system_reserve(free_bytes, gpu.compute_capability, tegra=tegra)
+        return max(0, free_bytes - reserve)
 
     return MemoryRange(
         bytes=limit(gpu.memory_bytes - _CONTEXT.bytes),
