@@ -66,9 +66,10 @@ class Analysis:
 
 
 def steady_step(recording: Recording) -> Step | None:
-    """Return the last step that has events, None where there is none."""
+    """Return the last step that has events; else the last, which needed nothing; else None."""
     with_events = [step for step in recording.steps if step.last >= step.first]
-    return with_events[-1] if with_events else None
+    chosen = with_events or recording.steps
+    return chosen[-1] if chosen else None
 
 
 def analyse(recording: Recording, uses: Mapping[int, Use] | None = None) -> Analysis:
@@ -81,7 +82,8 @@ def analyse(recording: Recording, uses: Mapping[int, Use] | None = None) -> Anal
     count = len(recording.events)
     line = timeline(rows, count)
     step = steady_step(recording)
-    first, last = (step.first, step.last) if step is not None else (0, count - 1)
+    # A step without events peaks at what is there before it.
+    first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
     peak = peak_between(line, first, last)
     alive = alive_at(rows, peak.requested_instant)
     total = sum(by_category(alive).values())
