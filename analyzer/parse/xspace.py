@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from analyzer.parse.protobuf import message_class
 
-_TYPES: Final = {
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "uint64": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
-    "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-}
-_PACKAGE: Final = "analyzer.xspace"
 _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     # name: (field number, type); a type with [] is repeated
     "Stat": {
@@ -53,31 +46,5 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
 }
 
 
-def _file() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="analyzer/xspace.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for field_name, (number, type_name) in fields.items():
-            base = type_name.removesuffix("[]")
-            field = message.field.add(
-                name=field_name,
-                number=number,
-                label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
-                if type_name.endswith("[]")
-                else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-            )
-            if base in _TYPES:
-                field.type = _TYPES[base]
-            else:
-                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{base}"
-    return file
-
-
-_pool = descriptor_pool.DescriptorPool()
-_pool.Add(_file())
-
-Space: Any = message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{_PACKAGE}.Space"))
+Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")
 """The message class of a whole ``.xplane.pb`` file."""

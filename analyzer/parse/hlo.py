@@ -1,0 +1,371 @@
+"""A compiled module (XLA's HloProto) to raw records: instructions, schedule, buffers, live ranges.
+
+XLA gives every value of the module a *logical buffer* and puts the logical buffers into *allocations*.
+All temporary values of a module normally lie in one allocation, each at its offset, and share bytes
+where their live ranges do not overlap; the *heap trace* tells those ranges, in the order of the
+schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from analyzer.choice import Choice
+from analyzer.errors import TraceError
+from analyzer.parse.hloproto import Hlo as _Proto
+
+ELEMENT_TYPES: Final[dict[int, str]] = {
+    1: "bool",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "uint8",
+    7: "uint16",
+    8: "uint32",
+    9: "uint64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
+    13: "tuple",
+    14: "opaque",
+    15: "complex64",
+    16: "bfloat16",
+    17: "token",
+    18: "complex128",
+    19: "float8_e5m2",
+    20: "float8_e4m3fn",
+    21: "int4",
+    22: "uint4",
+}
+"""XLA's numbers for element types (``xla/xla_data.proto``) by the names that TensorFlow uses."""
+
+_MUST_ALIAS: Final = 2
+
+
+class HeapAction(Choice):
+    """What the compiler's heap simulator did with a logical buffer."""
+
+    ALLOC = "alloc"
+    FREE = "free"
+    SHARE = "share"
+
+
+_ACTIONS: Final = (HeapAction.ALLOC, HeapAction.FREE, HeapAction.SHARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One HLO instruction.
+
+    Attributes:
+        id: Its number, unique in the module.
+        name, opcode: As XLA names it.
+        target: What a custom call calls; empty for others.
+        shapes: Element type and shape of each array of its result, by shape index; ``()`` is the
+            index of a result that is no tuple.
+        op_name, op_type: The framework's op that it was made from; empty where there is none.
+        source: ``file:line`` that XLA noted; empty where none.
+        parameter: Number of the parameter that it is, None for others.
+        operands, calls: Instructions that it reads, computations that it calls.
+        computation: The computation that it belongs to.
+    """
+
+    id: int
+    name: str
+    opcode: str
+    target: str
+    shapes: Mapping[tuple[int, ...], tuple[str, tuple[int, ...]]]
+    op_name: str
+    op_type: str
+    source: str
+    parameter: int | None
+    operands: tuple[int, ...]
+    calls: tuple[int, ...]
+    computation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalBuffer:
+    """One value: ``size_bytes`` of what ``instruction`` makes at ``shape_index`` of its result."""
+
+    id: int
+    size_bytes: int
+    instruction: int
+    shape_index: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Where a logical buffer lies in its allocation."""
+
+    buffer: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferAllocation:
+    """One stretch of memory that the compiled module uses.
+
+    Attributes:
+        index: Its number.
+        size_bytes: Its bytes.
+        parameter: Number of the module's parameter that it is, None for others.
+        parameter_index: Which part of that parameter, where it is a tuple.
+        is_live_out: It holds a part of the result.
+        is_constant: It lies in the executable.
+        is_thread_local: It lies on the stack of whoever runs a kernel.
+        is_tuple: It holds a table of addresses.
+        slices: The logical buffers in it.
+    """
+
+    index: int
+    size_bytes: int
+    parameter: int | None
+    parameter_index: tuple[int, ...]
+    is_live_out: bool
+    is_constant: bool
+    is_thread_local: bool
+    is_tuple: bool
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeapEvent:
+    """One step of the heap simulator.
+
+    Attributes:
+        action: Whether ``buffer`` begins, ends, or begins in the bytes of ``shares_with``.
+        buffer: The logical buffer.
+        shares_with: The logical buffer whose bytes it takes over, None unless it shares.
+    """
+
+    action: HeapAction
+    buffer: int
+    shares_with: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeapTrace:
+    """The heap simulator's steps for one allocation, in the order of the schedule."""
+
+    allocation: int
+    events: tuple[HeapEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """A part of the result that is written into a parameter's buffer where the caller lets it.
+
+    Attributes:
+        output_index: Which part of the result.
+        parameter, parameter_index: Which parameter, and which part of it.
+        is_must: The caller has no choice.
+    """
+
+    output_index: tuple[int, ...]
+    parameter: int
+    parameter_index: tuple[int, ...]
+    is_must: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hlo:
+    """A module, and its buffer assignment where it is compiled.
+
+    Attributes:
+        name: The module's name.
+        entry: The computation that runs.
+        roots: Computation -> the instruction that makes its result.
+        instructions: By id.
+        schedule: Computation -> its instructions in the order in which they run; empty for a module
+            that is not compiled.
+        buffers: Logical buffers by id.
+        allocations: In order of their index.
+        traces: The heap simulator's traces.
+        aliases: Results that may take a parameter's place.
+    """
+
+    name: str
+    entry: int
+    roots: Mapping[int, int]
+    instructions: Mapping[int, Instruction]
+    schedule: Mapping[int, tuple[int, ...]]
+    buffers: Mapping[int, LogicalBuffer]
+    allocations: tuple[BufferAllocation, ...]
+    traces: tuple[HeapTrace, ...]
+    aliases: tuple[Alias, ...]
+
+
+def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
+    """Read an HloProto.
+
+    Args:
+        content: The serialized message.
+        module: A serialized HloModuleProto to use instead of the one in ``content``: TensorFlow's
+            ``optimized_hlo_proto_serialized`` stage holds the buffer assignment of the compiled
+            module beside a module from before the last passes; ``optimized_hlo_serialized`` is the
+            one it belongs to.
+
+    Raises:
+        TraceError: it is no HloProto, or names an instruction or a buffer that it does not hold.
+    """
+    proto = _Proto()
+    try:
+        proto.ParseFromString(content)
+        if module:
+            proto.hlo_module.Clear()
+            proto.hlo_module.ParseFromString(module)
+        return _hlo(proto)
+    except (DecodeError, KeyError, ValueError, IndexError) as error:
+        raise TraceError(
+            f"The compiled module cannot be read ({type(error).__name__}: {error}).",
+            hint="Estimate again.",
+        ) from None
+
+
+def _hlo(proto: Any) -> Hlo:
+    module, assignment = proto.hlo_module, proto.buffer_assignment
+    files = _sources(module.stack_frame_index)
+    instructions = {
+        raw.id: _instruction(raw, computation.id, files)
+        for computation in module.computations
+        for raw in computation.instructions
+    }
+    by_name = {instruction.name: instruction.id for instruction in instructions.values()}
+    buffers = {raw.id: _buffer(raw, instructions, by_name) for raw in assignment.logical_buffers}
+    return Hlo(
+        name=_text(module.name),
+        entry=module.entry_computation_id,
+        roots={computation.id: computation.root_id for computation in module.computations},
+        instructions=instructions,
+        schedule={
+            entry.key: tuple(entry.value.instruction_ids) for entry in module.schedule.sequences
+        },
+        buffers=buffers,
+        allocations=tuple(
+            sorted(
+                (_allocation(raw, buffers) for raw in assignment.buffer_allocations),
+                key=lambda allocation: allocation.index,
+            )
+        ),
+        traces=tuple(
+            HeapTrace(
+                allocation=trace.buffer_allocation_index,
+                events=tuple(_event(event, buffers) for event in trace.events),
+            )
+            for trace in assignment.heap_simulator_traces
+        ),
+        aliases=tuple(
+            Alias(
+                output_index=tuple(entry.output_shape_index),
+                parameter=entry.parameter_number,
+                parameter_index=tuple(entry.parameter_shape_index),
+                is_must=entry.kind == _MUST_ALIAS,
+            )
+            for entry in module.input_output_alias.entries
+        ),
+    )
+
+
+def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
+    metadata = raw.metadata
+    source = ""
+    if metadata.source_file:
+        source = f"{_text(metadata.source_file)}:{metadata.source_line}"
+    elif 0 < metadata.stack_frame_id <= len(files):
+        source = files[metadata.stack_frame_id - 1]
+    opcode = _text(raw.opcode)
+    return Instruction(
+        id=raw.id,
+        name=_text(raw.name),
+        opcode=opcode,
+        target=_text(raw.custom_call_target),
+        shapes=dict(_shapes(raw.shape, ())),
+        op_name=_text(metadata.op_name),
+        op_type=_text(metadata.op_type),
+        source=source,
+        parameter=raw.parameter_number if opcode == "parameter" else None,
+        operands=tuple(raw.operand_ids),
+        calls=tuple(raw.called_computation_ids),
+        computation=computation,
+    )
+
+
+def _shapes(
+    shape: Any, index: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]]:
+    dtype = ELEMENT_TYPES.get(shape.element_type, f"type {shape.element_type}")
+    found = [(index, (dtype, tuple(shape.dimensions)))]
+    for position, inner in enumerate(shape.tuple_shapes):
+        found += _shapes(inner, (*index, position))
+    return found
+
+
+def _sources(frames: Any) -> list[str]:
+    """Return ``file:line`` of each stack frame, in order; frames are numbered from 1."""
+    names = [_text(name) for name in frames.file_names]
+    found = []
+    for frame in frames.stack_frames:
+        at = frame.file_location_id - 1
+        if not 0 <= at < len(frames.file_locations):
+            found.append("")
+            continue
+        location = frames.file_locations[at]
+        is_known = 0 < location.file_name_id <= len(names)
+        found.append(f"{names[location.file_name_id - 1]}:{location.line}" if is_known else "")
+    return found
+
+
+def _buffer(
+    raw: Any, instructions: Mapping[int, Instruction], by_name: Mapping[str, int]
+) -> LogicalBuffer:
+    name = _text(raw.defined_at.instruction_name)
+    instruction = by_name[name] if name else raw.defined_at.instruction_id
+    if instruction not in instructions:
+        raise KeyError(f"instruction {instruction}")
+    return LogicalBuffer(
+        id=raw.id,
+        size_bytes=raw.size,
+        instruction=instruction,
+        shape_index=tuple(raw.defined_at.shape_index),
+    )
+
+
+def _allocation(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> BufferAllocation:
+    return BufferAllocation(
+        index=raw.index,
+        size_bytes=raw.size,
+        parameter=raw.parameter_number if raw.is_entry_computation_parameter else None,
+        parameter_index=tuple(raw.parameter_shape_index),
+        is_live_out=raw.maybe_live_out,
+        is_constant=raw.is_constant,
+        is_thread_local=raw.is_thread_local,
+        is_tuple=raw.is_tuple,
+        slices=tuple(
+            Slice(
+                buffer=buffers[part.logical_buffer_id].id,
+                offset_bytes=part.offset,
+                size_bytes=part.size,
+            )
+            for part in raw.assigned
+        ),
+    )
+
+
+def _event(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> HeapEvent:
+    action = _ACTIONS[raw.kind]
+    return HeapEvent(
+        action=action,
+        buffer=buffers[raw.buffer_id].id,
+        shares_with=buffers[raw.share_with_canonical_id].id if action is HeapAction.SHARE else None,
+    )
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")

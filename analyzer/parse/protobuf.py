@@ -1,0 +1,53 @@
+"""Protobuf messages of others, read with a schema of our own that lists only the fields we need.
+
+The generated modules of TensorFlow and of the profiler would import TensorFlow. Fields that are not
+listed are skipped by the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+Messages = Mapping[str, Mapping[str, tuple[int, str]]]
+"""Message -> field -> (number, type); a type with ``[]`` is repeated, any other name is a message.
+
+Enumerations are read as ``int64``, which has the same encoding; maps as repeated entries with the
+fields ``key`` (1) and ``value`` (2).
+"""
+
+_TYPES: Final = {
+    "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
+    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+    "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
+    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
+    "uint64": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
+}
+_pool = descriptor_pool.DescriptorPool()
+
+
+def message_class(package: str, messages: Messages, root: str) -> Any:
+    """Return the message class ``root`` of a schema; ``package`` may be used once only."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
+    )
+    for message_name, fields in messages.items():
+        message = file.message_type.add(name=message_name)
+        for field_name, (number, type_name) in fields.items():
+            base = type_name.removesuffix("[]")
+            field = message.field.add(
+                name=field_name,
+                number=number,
+                label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+                if type_name.endswith("[]")
+                else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+            )
+            if base in _TYPES:
+                field.type = _TYPES[base]
+            else:
+                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
+                field.type_name = f".{package}.{base}"
+    _pool.Add(file)
+    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))

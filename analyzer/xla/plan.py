@@ -1,0 +1,370 @@
+"""The memory plan of a compiled module: what it allocates, and what lies where and when inside.
+
+XLA's buffer assignment decides everything before the module runs. Of its allocations
+
+- *parameters* are the caller's buffers (arguments, variables);
+- results that take a parameter's place (*aliased*) need no buffer where the caller gives the
+  parameter's up, as TensorFlow does for a variable that nothing else refers to;
+- other results (*live out*) are allocated when the module runs and handed to the caller;
+- *temporaries*, normally one large buffer that holds all values in between, are allocated when the
+  module runs and freed after it;
+- constants lie in the executable, thread-local buffers on a stack: neither costs the allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from analyzer.choice import Choice
+from analyzer.errors import AccountingError
+from analyzer.parse.hlo import BufferAllocation, HeapAction, Hlo, Instruction
+
+_REACH: Final = 64
+"""Instructions looked at for one that names the framework's op."""
+
+
+class Use(Choice):
+    """What an allocation of a compiled module is for."""
+
+    PARAMETER = "parameter"
+    OUTPUT = "output"
+    TEMPORARY = "temporary"
+    CONSTANT = "constant"
+    THREAD_LOCAL = "thread_local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One value that lies in an allocation for a while.
+
+    Attributes:
+        buffer: Number of its logical buffer.
+        size_bytes, offset_bytes: Its bytes, and where they begin in the allocation.
+        first, last: Moments of the plan between which it holds its bytes: alive at moment ``m``
+            where ``first <= m < last``. The last of several values that share bytes holds them.
+        instruction: The HLO instruction that makes it.
+        opcode: Its opcode; for a custom call with what it calls.
+        op_name, op_type: The framework's op; empty where XLA names none.
+        source: ``file:line`` that XLA noted; empty where none.
+        dtype, shape: Of the value; shape None for a tuple.
+    """
+
+    buffer: int
+    size_bytes: int
+    offset_bytes: int
+    first: int
+    last: int
+    instruction: str
+    opcode: str
+    op_name: str
+    op_type: str
+    source: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """One allocation of the module.
+
+    Attributes:
+        index: XLA's number of it.
+        size_bytes: Bytes asked for.
+        use: What it is for.
+        parameter: Number of the parameter, None for others.
+        is_live_out: It holds a result, or the table of the results' addresses.
+        is_tuple: It holds a table of addresses.
+        dtype, shape: Of the one value in it; empty and None where there are several.
+        op_name: The framework's op that makes that value; empty where not known.
+        holders: What lies in it while the module runs, in order of ``first``; of temporaries only.
+        moments: Moments that ``first`` and ``last`` of the holders count.
+    """
+
+    index: int
+    size_bytes: int
+    use: Use
+    parameter: int | None
+    is_live_out: bool
+    is_tuple: bool
+    dtype: str
+    shape: tuple[int, ...] | None
+    op_name: str
+    holders: tuple[Holder, ...] = ()
+    moments: int = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of it that hold a value at one moment; the rest is gaps between values."""
+        return max(occupied_bytes(self), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The memory plan of one module on one device.
+
+    Attributes:
+        module: The module's name.
+        platform: The device it was compiled for, such as ``cpu`` or a card's name.
+        regions: Its allocations, in order of their index.
+        parameters: For each parameter, its size in bytes.
+        aliases: Result -> parameter whose place it may take.
+        outputs: For each result, its size in bytes; 0 where it is not known.
+        schedule: Names of the instructions in the order in which the entry computation runs them.
+    """
+
+    module: str
+    platform: str
+    regions: tuple[Region, ...]
+    parameters: tuple[int, ...]
+    aliases: dict[int, int]
+    outputs: tuple[int, ...]
+    schedule: tuple[str, ...]
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of the parameters, as the compiler counts them."""
+        return sum(region.size_bytes for region in self.regions if region.use is Use.PARAMETER)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the results, those in a parameter's place and the table of addresses included."""
+        return sum(region.size_bytes for region in self.regions if region.is_live_out)
+
+    @property
+    def alias_bytes(self) -> int:
+        """Bytes that are both a parameter and a result."""
+        return sum(
+            region.size_bytes
+            for region in self.regions
+            if region.use is Use.PARAMETER and region.is_live_out
+        )
+
+    @property
+    def temp_bytes(self) -> int:
+        """Bytes of the temporaries."""
+        return sum(region.size_bytes for region in self.temporaries)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the constants, which lie in the executable."""
+        return sum(region.size_bytes for region in self.regions if region.use is Use.CONSTANT)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Arguments, results and temporaries together, each byte once."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+
+    @property
+    def temporaries(self) -> tuple[Region, ...]:
+        """The allocations that are freed when the module is done."""
+        return tuple(region for region in self.regions if region.use is Use.TEMPORARY)
+
+
+def plan_of(hlo: Hlo, *, platform: str) -> Plan:
+    """Return the memory plan of a compiled module.
+
+    Args:
+        hlo: The module with its buffer assignment.
+        platform: The device that it was compiled for.
+
+    Raises:
+        AccountingError: a value lies outside of its allocation, or the heap trace does not fit it.
+    """
+    entry = [i for i in hlo.instructions.values() if i.computation == hlo.entry]
+    root = hlo.instructions[hlo.roots[hlo.entry]]
+    parameters = sorted(i.parameter for i in entry if i.parameter is not None)
+    sizes = {a.parameter: a.size_bytes for a in hlo.allocations if a.parameter is not None}
+    plan = Plan(
+        module=hlo.name,
+        platform=platform,
+        regions=tuple(_region(hlo, allocation) for allocation in hlo.allocations),
+        parameters=tuple(sizes.get(number, 0) for number in parameters),
+        aliases={
+            (alias.output_index[0] if alias.output_index else 0): alias.parameter
+            for alias in hlo.aliases
+        },
+        outputs=_output_sizes(root, hlo),
+        schedule=tuple(hlo.instructions[number].name for number in hlo.schedule.get(hlo.entry, ())),
+    )
+    for region in plan.temporaries:
+        if region.peak_bytes > region.size_bytes:
+            raise AccountingError(
+                f"values of {region.peak_bytes} B lie in a buffer of {region.size_bytes} B of the "
+                f"module {plan.module}"
+            )
+    return plan
+
+
+def occupied_bytes(region: Region) -> list[int]:
+    """Return the bytes that hold a value at each moment of a region."""
+    change = [0] * (region.moments + 1)
+    for holder in region.holders:
+        change[holder.first] += holder.size_bytes
+        change[holder.last] -= holder.size_bytes
+    found, total = [], 0
+    for step in change[: region.moments]:
+        total += step
+        found.append(total)
+    return found
+
+
+def _use(allocation: BufferAllocation) -> Use:
+    if allocation.parameter is not None:
+        return Use.PARAMETER
+    if allocation.is_constant:
+        return Use.CONSTANT
+    if allocation.is_thread_local:
+        return Use.THREAD_LOCAL
+    return Use.OUTPUT if allocation.is_live_out else Use.TEMPORARY
+
+
+def _region(hlo: Hlo, allocation: BufferAllocation) -> Region:
+    use = _use(allocation)
+    made = {part.buffer for part in allocation.slices}
+    one = hlo.buffers[next(iter(made))] if len(made) == 1 else None
+    dtype, shape, op_name = "", None, ""
+    if one is not None and not allocation.is_tuple:
+        maker = hlo.instructions[one.instruction]
+        dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
+        op_name = maker.op_name
+    holders, moments = _holders(hlo, allocation) if use is Use.TEMPORARY else ((), 0)
+    return Region(
+        index=allocation.index,
+        size_bytes=allocation.size_bytes,
+        use=use,
+        parameter=allocation.parameter,
+        is_live_out=allocation.is_live_out,
+        is_tuple=allocation.is_tuple,
+        dtype=dtype,
+        shape=shape,
+        op_name=op_name,
+        holders=holders,
+        moments=moments,
+    )
+
+
+def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
+    """Return who holds bytes of a temporary allocation, and the number of moments.
+
+    The heap trace is in the order of the schedule. Its allocations may have been merged into larger
+    ones since, so that they are found by their values and not by their numbers.
+    """
+    place = {part.buffer: part for part in allocation.slices}
+    events = [e for trace in hlo.traces for e in trace.events if e.buffer in place]
+    told = {event.buffer for event in events}
+    moments = max(len(events), 1)
+    spans: list[tuple[int, int, int]] = [
+        (buffer, 0, moments) for buffer in _untold(hlo, allocation, told)
+    ]
+    group: dict[int, int] = {}
+    alive: dict[int, list[int]] = {}
+    since: dict[int, int] = {}
+    for moment, event in enumerate(events):
+        buffer = event.buffer
+        if event.action is not HeapAction.FREE:
+            shared = event.shares_with
+            first = buffer if shared is None else group.get(shared, shared)
+            group[buffer] = first
+            members = alive.setdefault(first, [])
+            if members:
+                spans.append((members[-1], since.pop(members[-1]), moment))
+            members.append(buffer)
+            since[buffer] = moment
+            continue
+        members = alive[group.get(buffer, buffer)]
+        if members[-1] == buffer:
+            spans.append((buffer, since.pop(buffer), moment))
+            members.pop()
+            if members:
+                since[members[-1]] = moment
+        else:
+            members.remove(buffer)
+    spans += [(buffer, first, moments) for buffer, first in since.items()]
+    return (
+        tuple(
+            _holder(hlo, buffer, place[buffer].offset_bytes, place[buffer].size_bytes, first, last)
+            for buffer, first, last in sorted(spans, key=lambda span: (span[1], span[0]))
+            if last > first
+        ),
+        moments,
+    )
+
+
+def _untold(hlo: Hlo, allocation: BufferAllocation, told: set[int]) -> list[int]:
+    """Return the values that the heap trace does not tell of, the largest of those that overlap.
+
+    They lie in allocations of their own that were merged into this one; when they are alive is not
+    known, so they are taken to be alive throughout.
+    """
+    found: list[tuple[int, int, int]] = []
+    parts = [part for part in allocation.slices if part.buffer not in told]
+    for part in sorted(parts, key=lambda part: (-part.size_bytes, part.offset_bytes)):
+        end = part.offset_bytes + part.size_bytes
+        if all(end <= low or part.offset_bytes >= high for low, high, _ in found):
+            found.append((part.offset_bytes, end, part.buffer))
+    return [buffer for _, _, buffer in found]
+
+
+def _holder(
+    hlo: Hlo, buffer: int, offset_bytes: int, size_bytes: int, first: int, last: int
+) -> Holder:
+    value = hlo.buffers[buffer]
+    maker = hlo.instructions[value.instruction]
+    dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
+    named = _named(hlo, maker)
+    return Holder(
+        buffer=buffer,
+        size_bytes=size_bytes,
+        offset_bytes=offset_bytes,
+        first=first,
+        last=last,
+        instruction=maker.name,
+        opcode=f"{maker.opcode} {maker.target}".strip(),
+        op_name=named.op_name,
+        op_type=named.op_type,
+        source=named.source,
+        dtype=dtype,
+        shape=None if dtype == "tuple" else shape,
+    )
+
+
+def _named(hlo: Hlo, instruction: Instruction) -> Instruction:
+    """Return the instruction, or one that names a framework's op in its place.
+
+    Passes make instructions without a name (copies, fusions of them): the root of the computation
+    that is called tells, else the first operand that has a name.
+    """
+    seen: set[int] = set()
+    queue = [instruction]
+    while queue and len(seen) < _REACH:
+        found = queue.pop(0)
+        if found.op_name:
+            return found
+        if found.id in seen:
+            continue
+        seen.add(found.id)
+        roots = [hlo.roots[called] for called in found.calls if called in hlo.roots]
+        queue += [hlo.instructions[number] for number in (*roots, *found.operands)]
+    return instruction
+
+
+def _output_sizes(root: Instruction, hlo: Hlo) -> tuple[int, ...]:
+    """Return the bytes of each result; the result of the root that is no tuple is the only one."""
+    if root.shapes[()][0] != "tuple":
+        numbers = [root.id]
+    elif root.opcode == "tuple":
+        numbers = list(root.operands)
+    else:
+        numbers = [root.id] * sum(1 for index in root.shapes if len(index) == 1)
+    sizes: Mapping[tuple[int, tuple[int, ...]], int] = {
+        (buffer.instruction, buffer.shape_index): buffer.size_bytes
+        for buffer in hlo.buffers.values()
+    }
+    return tuple(
+        sizes.get((number, ()), 0)
+        if root.opcode == "tuple" or len(numbers) == 1
+        else sizes.get((number, (place,)), 0)
+        for place, number in enumerate(numbers)
+    )
