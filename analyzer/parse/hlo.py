@@ -71,6 +71,7 @@ class Instruction:
         op_name, op_type: The framework's op that it was made from; empty where there is none.
         source: ``file:line`` that XLA noted; empty where none.
         parameter: Number of the parameter that it is, None for others.
+        tuple_index: Which part of its operand a ``get-tuple-element`` is; 0 for others.
         operands, calls: Instructions that it reads, computations that it calls.
         computation: The computation that it belongs to.
     """
@@ -84,6 +85,7 @@ class Instruction:
     op_type: str
     source: str
     parameter: int | None
+    tuple_index: int
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
@@ -291,6 +293,7 @@ def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
         op_type=_text(metadata.op_type),
         source=source,
         parameter=raw.parameter_number if opcode == "parameter" else None,
+        tuple_index=raw.tuple_index,
         operands=tuple(raw.operand_ids),
         calls=tuple(raw.called_computation_ids),
         computation=computation,

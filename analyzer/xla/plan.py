@@ -13,12 +13,14 @@ XLA's buffer assignment decides everything before the module runs. Of its alloca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from analyzer.choice import Choice
 from analyzer.errors import AccountingError
+from analyzer.graph.ops import ITEM_BYTES
 from analyzer.parse.hlo import BufferAllocation, HeapAction, Hlo, Instruction
 
 _REACH: Final = 64
@@ -74,6 +76,7 @@ class Region:
         size_bytes: Bytes asked for.
         use: What it is for.
         parameter: Number of the parameter, None for others.
+        results: Indexes of the results in it; empty where not known.
         is_live_out: It holds a result, or the table of the results' addresses.
         is_tuple: It holds a table of addresses.
         dtype, shape: Of the one value in it; empty and None where there are several.
@@ -86,6 +89,7 @@ class Region:
     size_bytes: int
     use: Use
     parameter: int | None
+    results: tuple[int, ...]
     is_live_out: bool
     is_tuple: bool
     dtype: str
@@ -110,7 +114,7 @@ class Plan:
         regions: Its allocations, in order of their index.
         parameters: For each parameter, its size in bytes.
         aliases: Result -> parameter whose place it may take.
-        outputs: For each result, its size in bytes; 0 where it is not known.
+        outputs: For each result, its size in bytes.
         schedule: Names of the instructions in the order in which the entry computation runs them.
     """
 
@@ -173,19 +177,24 @@ def plan_of(hlo: Hlo, *, platform: str) -> Plan:
         AccountingError: a value lies outside of its allocation, or the heap trace does not fit it.
     """
     entry = [i for i in hlo.instructions.values() if i.computation == hlo.entry]
-    root = hlo.instructions[hlo.roots[hlo.entry]]
+    makers = _result_makers(hlo)
+    results: dict[int, list[int]] = {}
+    numbers = {(b.instruction, b.shape_index): b.id for b in hlo.buffers.values()}
+    for result, maker in enumerate(makers):
+        if maker in numbers:
+            results.setdefault(numbers[maker], []).append(result)
     parameters = sorted(i.parameter for i in entry if i.parameter is not None)
     sizes = {a.parameter: a.size_bytes for a in hlo.allocations if a.parameter is not None}
     plan = Plan(
         module=hlo.name,
         platform=platform,
-        regions=tuple(_region(hlo, allocation) for allocation in hlo.allocations),
+        regions=tuple(_region(hlo, allocation, results) for allocation in hlo.allocations),
         parameters=tuple(sizes.get(number, 0) for number in parameters),
         aliases={
             (alias.output_index[0] if alias.output_index else 0): alias.parameter
             for alias in hlo.aliases
         },
-        outputs=_output_sizes(root, hlo),
+        outputs=tuple(_size(hlo.instructions[maker], index) for maker, index in makers),
         schedule=tuple(hlo.instructions[number].name for number in hlo.schedule.get(hlo.entry, ())),
     )
     for region in plan.temporaries:
@@ -220,7 +229,7 @@ def _use(allocation: BufferAllocation) -> Use:
     return Use.OUTPUT if allocation.is_live_out else Use.TEMPORARY
 
 
-def _region(hlo: Hlo, allocation: BufferAllocation) -> Region:
+def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]) -> Region:
     use = _use(allocation)
     made = {part.buffer for part in allocation.slices}
     one = hlo.buffers[next(iter(made))] if len(made) == 1 else None
@@ -235,6 +244,7 @@ def _region(hlo: Hlo, allocation: BufferAllocation) -> Region:
         size_bytes=allocation.size_bytes,
         use=use,
         parameter=allocation.parameter,
+        results=tuple(sorted(result for buffer in made for result in results.get(buffer, ()))),
         is_live_out=allocation.is_live_out,
         is_tuple=allocation.is_tuple,
         dtype=dtype,
@@ -350,21 +360,30 @@ def _named(hlo: Hlo, instruction: Instruction) -> Instruction:
     return instruction
 
 
-def _output_sizes(root: Instruction, hlo: Hlo) -> tuple[int, ...]:
-    """Return the bytes of each result; the result of the root that is no tuple is the only one."""
+def _result_makers(hlo: Hlo) -> list[tuple[int, tuple[int, ...]]]:
+    """Return for each result the instruction, and the part of what it makes, that is the result."""
+    root = hlo.instructions[hlo.roots[hlo.entry]]
     if root.shapes[()][0] != "tuple":
-        numbers = [root.id]
-    elif root.opcode == "tuple":
-        numbers = list(root.operands)
-    else:
-        numbers = [root.id] * sum(1 for index in root.shapes if len(index) == 1)
-    sizes: Mapping[tuple[int, tuple[int, ...]], int] = {
-        (buffer.instruction, buffer.shape_index): buffer.size_bytes
-        for buffer in hlo.buffers.values()
-    }
-    return tuple(
-        sizes.get((number, ()), 0)
-        if root.opcode == "tuple" or len(numbers) == 1
-        else sizes.get((number, (place,)), 0)
-        for place, number in enumerate(numbers)
-    )
+        return [_maker(hlo, root, ())]
+    count = sum(1 for index in root.shapes if len(index) == 1)
+    return [_maker(hlo, root, (place,)) for place in range(count)]
+
+
+def _maker(hlo: Hlo, found: Instruction, index: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """Follow what only renames a value to what makes it."""
+    while found.operands:
+        if found.opcode == "tuple" and index:
+            found, index = hlo.instructions[found.operands[index[0]]], index[1:]
+        elif found.opcode == "get-tuple-element":
+            index = (found.tuple_index, *index)
+            found = hlo.instructions[found.operands[0]]
+        elif found.opcode == "bitcast":
+            found = hlo.instructions[found.operands[0]]
+        else:
+            break
+    return found.id, index
+
+
+def _size(maker: Instruction, index: tuple[int, ...]) -> int:
+    dtype, shape = maker.shapes.get(index, ("", ()))
+    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)
