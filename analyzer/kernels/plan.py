@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analyzer.kernels.compiled import Compiled
 
 
 class Way(str, Enum):
@@ -75,17 +79,23 @@ class Plan:
         variable: What it does to the variable behind its first input.
         value: Input that becomes the variable's value, or joins a TensorList.
         lists: What it does to the TensorList in its first input.
+        workspace_bytes: Most that a library called by the kernel may ask for beside all that, while
+            the kernel runs; left out of the prediction, part of its range.
         modelled: Whether a rule is known; without one, every output is taken to be allocated.
+        compiled: The requests of a call of an XLA-compiled function, which take the place of
+            everything but ``outputs``; None for every other op.
     """
 
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()
     scratch_bytes: tuple[int, ...] = ()
     after_bytes: tuple[int, ...] = ()
+    workspace_bytes: int = 0
     variable: Variable = Variable.UNTOUCHED
     value: int | None = None
     lists: ListUse = ListUse.NO
     modelled: bool = True
+    compiled: Compiled | None = None
 
 
 def op_types(text: str) -> frozenset[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analyzer.graph.ops import TensorSpec
 from analyzer.kernels.call import Call
+from analyzer.kernels.compiled import plan_compiled
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.kernels.plan import Plan
 from analyzer.predict.wiring import Wiring
+from analyzer.xla.plan import Plan as XlaPlan
 
 _HANDLE_SOURCES = ("_Arg", "_DeviceArg", "VarHandleOp")
 
@@ -22,22 +24,32 @@ class Kernels:
         plans: For each node, its plan.
         handles: For each node, the node whose output is the variable handle in its first input;
             -1 for none.
+        arguments: For each call of a compiled function, the same for every input.
         unmodelled: Nodes whose type has no rule.
     """
 
     plans: list[Plan]
     handles: list[int]
+    arguments: dict[int, list[int]]
     unmodelled: list[int]
 
 
-def plan_kernels(wiring: Wiring, *, threads: int, device: KernelDevice = CPU) -> Kernels:
+def plan_kernels(
+    wiring: Wiring,
+    *,
+    threads: int,
+    device: KernelDevice = CPU,
+    compiled: Mapping[str, XlaPlan] | None = None,
+) -> Kernels:
     """Return what every node's kernel does.
 
     Args:
         wiring: The graph.
         threads: Intra-op threads of the device.
         device: The device's kernels.
+        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
     """
+    xla_plans = compiled or {}
     constants = [_constant(wiring, node) for node in range(len(wiring.ops))]
     plans: list[Plan] = []
     for node, op in enumerate(wiring.ops):
@@ -48,10 +60,16 @@ def plan_kernels(wiring: Wiring, *, threads: int, device: KernelDevice = CPU) ->
             values=tuple(constants[source] for source, _ in feeds),
             threads=threads,
         )
-        plans.append(device.plan(call))
+        xla_plan = xla_plans.get(op.name)
+        plans.append(device.plan(call) if xla_plan is None else plan_compiled(call, xla_plan))
     return Kernels(
         plans=plans,
         handles=_handles(wiring),
+        arguments={
+            node: _argument_handles(wiring, node)
+            for node, plan in enumerate(plans)
+            if plan.compiled is not None
+        },
         unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
     )
 
@@ -79,6 +97,16 @@ def _handles(wiring: Wiring) -> list[int]:
         spec = _spec(wiring, wiring.inputs[node][0]) if wiring.inputs[node] else None
         is_handle = spec is not None and spec.dtype == "resource"
         handles.append(_origin(wiring, wiring.inputs[node][0][0], found) if is_handle else -1)
+    return handles
+
+
+def _argument_handles(wiring: Wiring, node: int) -> list[int]:
+    found: dict[int, int] = {}
+    handles = []
+    for feed in wiring.inputs[node]:
+        spec = _spec(wiring, feed)
+        is_handle = spec is not None and spec.dtype == "resource"
+        handles.append(_origin(wiring, feed[0], found) if is_handle else -1)
     return handles
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -12,12 +14,16 @@ from analyzer.simulate import BfcOptions, Replay, from_allocations, replay
 from analyzer.simulate.options import UNLIMITED_BYTES
 
 
-def place(table: pd.DataFrame, instants: int) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
-    """Play a table through the CPU's allocator.
+def place(
+    table: pd.DataFrame, instants: int, options: BfcOptions | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
+    """Play a table through the device's allocator.
 
     Args:
         table: Columns of :data:`analyzer.schema.ALLOCATIONS`, every instant used once.
         instants: Number of allocations and frees.
+        options: The allocator's set-up; None for the CPU's. Where the table does not fit its limit,
+            there is none.
 
     Returns:
         The table with addresses and the bytes of the chunks, the table of
@@ -26,7 +32,7 @@ def place(table: pd.DataFrame, instants: int) -> tuple[pd.DataFrame, pd.DataFram
     Raises:
         AccountingError: the table leaves an instant out or uses one twice.
     """
-    result = _replayed(table, instants)
+    result = _replayed(table, instants, options)
     sequence = result.sequence
     address, chunk_bytes = result.buffers()
     addresses = np.zeros(len(table), dtype=np.int64)
@@ -37,19 +43,22 @@ def place(table: pd.DataFrame, instants: int) -> tuple[pd.DataFrame, pd.DataFram
     return conform(placed, ALLOCATIONS), _events(placed, result), result.options
 
 
-def allocated_peak(table: pd.DataFrame, instants: int, step: Step) -> int:
+def allocated_peak(
+    table: pd.DataFrame, instants: int, step: Step, options: BfcOptions | None = None
+) -> int:
     """Return the most bytes of chunks in use at once in a step."""
-    in_use = _replayed(table, instants).in_use_bytes
+    in_use = _replayed(table, instants, options).in_use_bytes
     return int(in_use[step.first : step.last + 1].max(initial=0))
 
 
-def _replayed(table: pd.DataFrame, instants: int) -> Replay:
+def _replayed(table: pd.DataFrame, instants: int, options: BfcOptions | None) -> Replay:
     sequence = from_allocations(table, n_events=instants)
     if not np.array_equal(sequence.instant, np.arange(instants)):
         raise AccountingError("the prediction leaves an instant out or uses one twice")
-    result = replay(sequence, BfcOptions.cpu())
+    options = options or BfcOptions.cpu()
+    result = replay(sequence, options)
     if result.failure is not None:
-        result = replay(sequence, BfcOptions.cpu(UNLIMITED_BYTES))
+        result = replay(sequence, replace(options, memory_limit_bytes=UNLIMITED_BYTES))
     return result
 
 

@@ -136,6 +136,8 @@ def shared_slots(births: Iterable[Birth]) -> dict[int, int]:
 
 
 def _variable(history: BuildUp, note: RunNote, birth: Birth) -> None:
+    if _is_elsewhere(history, note, birth.variable):
+        return
     numbers: dict[int, int] = {}
     for number, size_bytes in birth.events:
         if size_bytes:
@@ -144,6 +146,11 @@ def _variable(history: BuildUp, note: RunNote, birth: Birth) -> None:
             history.death(numbers.pop(number))
     for value in numbers.values():
         _keep_value(history, note, value, birth.variable)
+
+
+def _is_elsewhere(history: BuildUp, note: RunNote, variable: int | None) -> bool:
+    """Say whether a variable lives in the host's memory and not in the device's."""
+    return variable is not None and note.variables[variable].dtype in history.device.host_dtypes
 
 
 def _keep_value(history: BuildUp, note: RunNote, value: int, variable: int | None) -> None:
@@ -168,8 +175,11 @@ def _input(history: BuildUp, spec: TensorSpec) -> int:
     size_bytes = spec.size_bytes or 0
     if not size_bytes:
         return -1
+    if spec.dtype in history.device.host_dtypes:
+        return -1
     scaffold: list[int] = []
-    if spec.dtype in _FLOATS:
+    # A card gets its inputs as a copy of what the host made.
+    if spec.dtype in _FLOATS and history.device.kind == "cpu":
         scaffold = [history.birth(size_bytes), history.birth(size_bytes)]
     value = history.birth(size_bytes, Category.INPUT, "step input")
     for number in reversed(scaffold):
@@ -178,14 +188,17 @@ def _input(history: BuildUp, spec: TensorSpec) -> int:
 
 
 def _slots(history: BuildUp, note: RunNote, births: Sequence[Birth]) -> None:
+    births = [b for b in births if not _is_elsewhere(history, note, b.variable)]
     known = [birth.variable for birth in births if birth.variable is not None]
+    folds = history.device.kind == "cpu"  # grappler computes constants on the host
     for variable in known:
         _handle(history, variable)
     shared = shared_slots(births)
     made: dict[int, int] = {}
     for birth in births:
         size_bytes = max((size for _, size in birth.events), default=0)
-        if birth.variable is not None and birth.variable not in shared and size_bytes:
+        is_own = birth.variable is not None and birth.variable not in shared
+        if folds and is_own and size_bytes:
             fold = [history.birth(size_bytes), history.birth(size_bytes)]
             for number in fold:
                 history.death(number)

@@ -59,7 +59,8 @@ def play_from_start(
     constants = {
         node: size for node, size in prepared.held_bytes.items() if ops[node].type not in ARGUMENTS
     }
-    sizes = [size_of(row) or 0 for row in note.variables]
+    hosted = prepared.device.host_dtypes
+    sizes = [0 if row.dtype in hosted else size_of(row) or 0 for row in note.variables]
     grown = build_up(note, sizes, constants, prepared.device)
     return _join(note, prediction, draw, grown, position_of), draw
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from analyzer.kernels.compiled import TABLE, Compiled
 from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way
 
 NO_BUFFER: Final = -1
@@ -53,6 +54,7 @@ class Ledger:
             kernel, an argument in Python), the output's bytes.
         results: Nodes that hand a tensor to the caller, who holds it until the step is over.
         shares: Variable -> an earlier variable whose buffer it has until one of them is written.
+        arguments: For each call of a compiled function, the variable behind each input; -1 for none.
 
     Attributes:
         buffers: What lived.
@@ -70,10 +72,12 @@ class Ledger:
         held_bytes: Mapping[int, int],
         results: frozenset[int],
         shares: Mapping[int, int] | None = None,
+        arguments: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         self._plans = plans
         self._variables = variables
         self._results = results
+        self._arguments = arguments or {}
         self._returned: list[int] = []
         self.buffers = Buffers()
         self.references: list[int] = []
@@ -131,7 +135,9 @@ class Ledger:
         temporaries = [self._allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
         for size in plan.scratch_bytes:
             self.release(self._allocate(node, size, NO_NODE, "temp"))
-        if plan.lists is not ListUse.NO:
+        if plan.compiled is not None:
+            outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
+        elif plan.lists is not ListUse.NO:
             outputs = self._compute_list(node, plan, buffers)
         elif plan.variable is Variable.READ:
             outputs = [self._read(node)]
@@ -150,6 +156,34 @@ class Ledger:
         for buffer in buffers:
             if buffer >= 0:
                 self.release(buffer)
+        return outputs
+
+    def _compute_compiled(self, node: int, compiled: Compiled, count: int) -> list[int]:
+        """Ask for results and temporaries; new values take the old ones' buffers where they may."""
+        outputs = [NO_BUFFER] * count
+        tables: list[int] = []
+        temporaries: list[int] = []
+        for size_bytes, output in compiled.requests:
+            buffer = self._allocate(
+                node, size_bytes, max(output, NO_NODE), "temp" if output < 0 else "output"
+            )
+            if output >= 0:
+                outputs[output] = buffer
+            else:
+                (tables if output == TABLE else temporaries).append(buffer)
+        adopted = []
+        for source, size_bytes in compiled.updates:
+            variable = self._arguments.get(node, ())[source]
+            if variable >= 0 and self.references[self.values[variable]] > 1:
+                adopted.append((variable, self._allocate(node, size_bytes, NO_NODE, "output")))
+        for buffer in temporaries:
+            self.release(buffer)
+        for variable, fresh in adopted:
+            old = self.values[variable]
+            self._become(variable, fresh)
+            self.release(old)
+        for buffer in tables:
+            self.release(buffer)
         return outputs
 
     def _output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Step
 from analyzer.predict.step import LARGE_OPS, Draw, Owner, Prepared, play, prepare
 from analyzer.predict.table import allocations_of, unmodelled_of
+from analyzer.xla.plan import Plan as XlaPlan
 
 DRAWS: Final = 41
 """Schedules drawn: an odd number, so that the median is one of them."""
@@ -64,6 +65,7 @@ def predict(
     threads: int = 1,
     draws: int | None = None,
     device: KernelDevice = CPU,
+    compiled: Mapping[str, XlaPlan] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
     """Predict the allocations of one step on a device, op by op.
@@ -74,9 +76,10 @@ def predict(
         threads: Intra-op threads of the device, which size oneDNN's scratchpads.
         draws: How many schedules to draw; None chooses by the size of the graph.
         device: The device that it runs on.
+        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
         progress: Called with the share done, 0 to 1.
     """
-    prepared = prepare(ops, owners, threads=threads, device=device)
+    prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled)
     played: list[Draw] = []
     count = draws or (DRAWS if len(ops) < LARGE_OPS else DRAWS_OF_LARGE)
     for seed in range(count):

@@ -14,6 +14,7 @@ from analyzer.graph.build import build_graph
 from analyzer.graph.phases import Phase
 from analyzer.graph.sharing import Sharing
 from analyzer.graph.structure import Structure
+from analyzer.kernels.device import KernelDevice
 from analyzer.measure.attribution import (
     label_eager,
     label_graph,
@@ -35,6 +36,7 @@ from analyzer.predict.events import allocated_peak, place
 from analyzer.predict.joining import ARGUMENTS, History, play_from_start
 from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import LARGE_OPS, Draw, Owner
+from analyzer.predict.target import Target, target_of
 from analyzer.predict.uncertainty import uncertainty_of
 
 CANDIDATES: Final = 15
@@ -60,22 +62,29 @@ def predict_note(
     structure = structure_of(note)
     if structure is None:
         raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
-    owners = _owners(note)
+    target = target_of(note)
+    owners = _owners(note, target.device)
     intra_op = int(note.raw.get("threads", {}).get("intra_op", 1))
     prediction = predict(
-        note.ops, list(owners.values()), threads=threads or intra_op, progress=progress
+        note.ops,
+        list(owners.values()),
+        threads=threads or intra_op,
+        device=target.device,
+        progress=progress,
     )
-    seed, allocated = _central(note, prediction, owners)
+    seed, allocated = _central(note, prediction, owners, target)
     history, draw = play_from_start(note, prediction, owners, seed)
     table, sharing = _attribute(note, structure, history)
-    table, events, options = place(table, history.instants)
+    table, events, options = place(table, history.instants, target.options)
     recording = Recording(
         kind=Kind.ESTIMATE,
         target=dict(note.raw.get("target", {})),
         device=Device(
-            kind="cpu",
+            kind=target.device.kind,
             name=str(note.raw.get("device", {}).get("name", "")) or "host",
-            memory_limit_bytes=options.memory_limit_bytes,
+            memory_limit_bytes=target.options.memory_limit_bytes
+            if target.gpu is not None
+            else options.memory_limit_bytes,
         ),
         step_config=step_config_of(note),
         events=events,
@@ -98,7 +107,7 @@ def predict_note(
 
 
 def _central(
-    note: RunNote, prediction: Prediction, owners: dict[int, Owner]
+    note: RunNote, prediction: Prediction, owners: dict[int, Owner], target: Target
 ) -> tuple[int, tuple[int, ...]]:
     """Return the draw to show, and the allocated peaks of all draws that were looked at, sorted.
 
@@ -113,12 +122,14 @@ def _central(
     peaks = {}
     for seed in {*seeds, prediction.seeds[0], prediction.seeds[-1]}:
         history, _ = play_from_start(note, prediction, owners, seed)
-        peaks[seed] = allocated_peak(history.table, history.instants, history.steps[-1])
+        peaks[seed] = allocated_peak(
+            history.table, history.instants, history.steps[-1], target.options
+        )
     by_peak = sorted(seeds, key=lambda seed: (peaks[seed], seed))
     return by_peak[(len(by_peak) - 1) // 2], tuple(sorted(peaks.values()))
 
 
-def _owners(note: RunNote) -> dict[int, Owner]:
+def _owners(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
     """Return the step's variables by their index in the note."""
     arguments = {int(op.attrs["index"]): op for op in note.ops if op.type in ARGUMENTS}
     owners = {}
@@ -128,7 +139,7 @@ def _owners(note: RunNote) -> dict[int, Owner]:
             owners[number] = Owner(
                 op=op.name,
                 path=row.path,
-                size_bytes=size_of(row) or 0,
+                size_bytes=0 if row.dtype in device.host_dtypes else size_of(row) or 0,
                 category=Category(row.category),
                 is_counter=row.dtype in ("int32", "int64") and not row.shape,
             )

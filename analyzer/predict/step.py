@@ -19,6 +19,7 @@ from analyzer.predict.folding import fold
 from analyzer.predict.ledger import Buffers, Ledger
 from analyzer.predict.values import Value
 from analyzer.predict.wiring import Wiring, wire
+from analyzer.xla.plan import Plan as XlaPlan
 
 STEPS: Final = 3
 """Steps played where a counter may decide a branch: gradient accumulation, loss scaling."""
@@ -61,6 +62,7 @@ class Prepared:
         kernels: What each node's kernel does.
         owners: The variables.
         variables: For each node, the number of the variable behind its first input; -1 for none.
+        arguments: For each call of a compiled function, the same for every input.
         counters: Nodes that bring in the handle of a counter.
         held_bytes: For each node whose output something outside the step holds, its bytes.
         results: Nodes that hand a tensor to the caller.
@@ -71,6 +73,7 @@ class Prepared:
     kernels: Kernels
     owners: tuple[Owner, ...]
     variables: tuple[int, ...]
+    arguments: Mapping[int, tuple[int, ...]]
     counters: tuple[int, ...]
     held_bytes: Mapping[int, int]
     results: frozenset[int]
@@ -119,6 +122,7 @@ def prepare(
     *,
     threads: int,
     device: KernelDevice = CPU,
+    compiled: Mapping[str, XlaPlan] | None = None,
 ) -> Prepared:
     """Wire the graph and look up its kernels.
 
@@ -127,10 +131,11 @@ def prepare(
         owners: The variables that it uses.
         threads: Intra-op threads of the device.
         device: The device that it runs on.
+        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
     """
     ops = fold(ops)
     wiring = wire(ops, is_cheap=device.is_cheap)
-    kernels = plan_kernels(wiring, threads=threads, device=device)
+    kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     known = [owner for owner in owners if owner.op in number]
     rewrites = REWRITES if len(ops) < LARGE_OPS else REWRITES // 2
@@ -142,6 +147,10 @@ def prepare(
         kernels=kernels,
         owners=tuple(known),
         variables=tuple(by_node.get(handle, -1) for handle in kernels.handles),
+        arguments={
+            node: tuple(by_node.get(handle, -1) for handle in handles)
+            for node, handles in kernels.arguments.items()
+        },
         counters=tuple(number[owner.op] for owner in known if owner.is_counter),
         held_bytes={
             node: size
@@ -172,7 +181,13 @@ def play(
     kernels = prepared.kernels
     sizes = [owner.size_bytes for owner in prepared.owners]
     ledger = Ledger(
-        kernels.plans, prepared.variables, sizes, prepared.held_bytes, prepared.results, shares
+        kernels.plans,
+        prepared.variables,
+        sizes,
+        prepared.held_bytes,
+        prepared.results,
+        shares,
+        prepared.arguments,
     )
     values, held = tuple(ledger.values), dict(ledger.held)
     fan_out = FanOut(wiring, Arena(seed))
