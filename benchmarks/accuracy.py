@@ -1,160 +1,239 @@
-"""Predicted against real peaks: fresh processes, one inter-op thread, the third step.
+"""Predicted against real memory: the accuracy protocol, through the product's own commands.
 
-    python benchmarks/accuracy.py mlp ResNet50:8:adam --runs 5 --out accuracy.json
+    python benchmarks/accuracy.py --cache FOLDER [--runs 5] [--half tuning|held-out] [CASE...]
+    python benchmarks/accuracy.py --cache FOLDER --write docs/accuracy.md --json accuracy.json
 
-A case is ``mlp``, ``lstm`` or ``NAME:BATCH:OPTIMIZER`` with a name of ``keras.applications``. The
-error is the distance of the prediction outside the range of the real runs, over their median.
+For each case ``analyze estimate`` and, in fresh processes, ``analyze trace`` of the same step: with one
+inter-op thread, and a second series with TensorFlow's default threads. The third step counts. What was
+run is kept in the cache by case and source, so that a broken-off benchmark goes on where it was; what
+is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import hashlib
 import json
 import os
-import statistics
+import shutil
 import subprocess
 import sys
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STEPS = 3
-THREADS = 1
+import accuracy_table as table
+
+HERE = Path(__file__).parent
+MODELS = HERE / "accuracy_models.py"
+TUNING_CASES = """
+    plain_16_sgd plain_32_adam plain_16_lion plain_16_accumulate vgg_4_adam vgg_8_momentum
+    vgg_4_rmsprop resnet_8_adam resnet_8_sgd resnet_16_adafactor depthwise_8_rmsprop
+    depthwise_16_adamw depthwise_8_adagrad encoder_8_adamw encoder_16_adam encoder_8_lion
+    encoder_8_ema lstm_16_adam lstm_32_rmsprop lstm_16_sgd unet_4_adam unet_8_momentum
+    unet_4_adafactor recommender_256_adam recommender_256_adagrad recommender_512_sgd half_16_adam
+    half_32_momentum half_16_clipped accumulation_64_adam accumulation_256_sgd
+    accumulation_64_rmsprop
+"""
+HELD_OUT_CASES = """
+    dense_8_rmsprop dense_16_sgd dense_8_adam inception_8_adam inception_8_adafactor
+    inception_16_momentum decoder_4_adamw decoder_8_adam decoder_8_adagrad vit_8_adamw vit_16_lion
+    vit_8_sgd gru_16_adam gru_32_rmsprop gru_16_adagrad temporal_16_adam temporal_32_momentum
+    temporal_16_lion autoencoder_16_adam autoencoder_16_sgd autoencoder_32_clipped gan_16_adam
+    gan_32_rmsprop gan_16_sgd convnext_8_adamw convnext_16_lion convnext_8_momentum brain_8_adamw
+    brain_16_sgd brain_8_ema swish_8_rmsprop swish_16_adam swish_8_accumulate
+"""
+TUNING, HELD_OUT = TUNING_CASES.split(), HELD_OUT_CASES.split()
+THREADS = {"one": ("--inter-op-threads", "1"), "default": ()}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where things are kept, and what may be run.
+
+    Attributes:
+        cache: The folder of what was run.
+        runs: Fresh processes a case and series.
+        may_run: False only scores what the cache holds.
+    """
+
+    cache: Path
+    runs: int
+    may_run: bool
+
+    def folder(self, case: str) -> Path:
+        """Return the case's folder, which changes with the source of its network."""
+        return self.cache / f"{case}-{_source_hash(case.split('_')[0])}"
+
+    def note(self, case: str) -> Path | None:
+        """Return the folder of the estimate, made once for each state of the capture's source."""
+        sources = sorted((HERE.parent / "analyzer" / "capture").glob("*.py"))
+        key = _hash("".join(path.read_text(encoding="utf-8") for path in sources))
+        out = self.folder(case) / f"note-{key}"
+        if out.is_dir() or not self.may_run:
+            older = sorted(self.folder(case).glob("note-*"), key=lambda path: path.stat().st_mtime)
+            return out if out.is_dir() else (older[-1] if older else None)
+        for old in self.folder(case).glob("note-*"):
+            shutil.rmtree(old)
+        options = ("--device", "cpu", "--no-jit", "--batch-size", _batch(case), "-q")
+        ended = _analyze("estimate", f"{MODELS}:{case}", *options, "--out", str(out))
+        if ended.returncode:
+            print(f"{case}: estimate: {ended.stderr.strip()[-300:]}", flush=True)
+            return None
+        return out
+
+    def real(self, case: str, series: str) -> list[dict[str, Any]]:
+        """Return what the runs of a series measured."""
+        rows = []
+        for number in range(self.runs):
+            file = self.folder(case) / f"{series}-{number}.json"
+            if not file.is_file() and self.may_run:
+                row = self._run(case, series, self.folder(case) / f"{series}-{number}")
+                if row is None:
+                    break
+                file.write_text(json.dumps(row), encoding="utf-8")
+            if file.is_file():
+                rows.append(json.loads(file.read_text(encoding="utf-8")))
+        return rows
+
+    def capped(self, case: str, need_bytes: int) -> bool | None:
+        """Say whether a real run lives under a limit, rounded up to MiB; None where not run."""
+        limit = -(-need_bytes // (1 << 20))
+        file = self.folder(case) / f"capped-{limit}.json"
+        if not file.is_file():
+            if not self.may_run:
+                return None
+            environment = {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
+            out = self.folder(case) / f"capped-{limit}"
+            self._run(case, "one", out, environment)
+            done = json.loads((out / "run.json").read_text(encoding="utf-8"))
+            lives = done["steps_done"] == 3 and not done["error"]
+            file.write_text(json.dumps({"lives": lives}), encoding="utf-8")
+            shutil.rmtree(out)
+        return bool(json.loads(file.read_text(encoding="utf-8"))["lives"])
+
+    def peers(self, case: str) -> dict[str, int]:
+        """Return what other methods predict for the case."""
+        file = self.folder(case) / "peers.json"
+        if not file.is_file():
+            if not self.may_run:
+                return {}
+            command = [sys.executable, str(HERE / "accuracy_peers.py"), case]
+            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            ended = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+            if ended.returncode:
+                print(f"{case}: peers: {ended.stderr.strip()[-300:]}", flush=True)
+                return {}
+            file.write_text(ended.stdout.splitlines()[-1], encoding="utf-8")
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    def _run(
+        self, case: str, series: str, out: Path, environment: dict[str, str] | None = None
+    ) -> dict[str, Any] | None:
+        options = ("--no-jit", "--batch-size", _batch(case), *THREADS[series], "-q", "--force")
+        ended = _analyze(
+            "trace", f"{MODELS}:{case}", *options, "--out", str(out), environment=environment or {}
+        )
+        if ended.returncode:
+            if not environment:
+                print(f"{case}: trace: {ended.stderr.strip()[-300:]}", flush=True)
+            return None
+        return table.summary(json.loads((out / "report.json").read_text(encoding="utf-8")))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="+")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of what was run")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", choices=["run", "predict"], help=argparse.SUPPRESS)
+    parser.add_argument("--half", choices=["tuning", "held-out"])
+    parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
+    parser.add_argument("--default-threads", action="store_true", help="the second series too")
+    parser.add_argument("--capped", action="store_true", help="real runs under the stated need")
+    parser.add_argument("--peers", action="store_true", help="other methods' figures beside ours")
+    parser.add_argument("--write", type=Path, help="Markdown file for the tables")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.child:
-        result = run(options.cases[0]) if options.child == "run" else estimate(options.cases[0])
-        print(json.dumps(result))
-        return
-    rows = [compare(case, options.runs) for case in options.cases]
-    errors = sorted(row["error_ratio"] for row in rows)
-    print(f"median {statistics.median(errors):.3%}, worst {errors[-1]:.3%}")
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    bench = Bench(options.cache.resolve(), options.runs, not options.no_run)
+    halves = {"tuning": TUNING, "held-out": HELD_OUT}
+    chosen = options.cases or [
+        case for half, cases in halves.items() if options.half in (None, half) for case in cases
+    ]
+    rows = []
+    for case in chosen:
+        row = score(bench, case, options)
+        if row is not None:
+            row["half"] = "held-out" if case in HELD_OUT else "tuning"
+            rows.append(row)
+            print(table.line(row), flush=True)
+    if not rows:
+        raise SystemExit("Nothing to score.")
+    print(table.totals(rows))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if options.write:
+        options.write.write_text(table.markdown(rows), encoding="utf-8")
 
 
-def compare(case: str, runs: int) -> dict[str, Any]:
-    predicted = child("predict", case)
-    real = [child("run", case) for _ in range(runs)]
-    peaks = sorted(row["peak_bytes"] for row in real)
-    middle = statistics.median(peaks)
-    outside = max(0, peaks[0] - predicted["peak_bytes"], predicted["peak_bytes"] - peaks[-1])
-    resident = statistics.median(row["resident_bytes"] for row in real)
-    row = {
-        "case": case,
-        **{f"predicted_{key}": value for key, value in predicted.items()},
-        "real_peak_bytes": peaks,
-        "real_resident_bytes": resident,
-        "error_ratio": outside / middle,
-        "to_median_ratio": (predicted["peak_bytes"] - middle) / middle,
-        "resident_ratio": (predicted["resident_bytes"] - resident) / resident,
-    }
-    print(
-        f"{case:28} {predicted['peak_bytes']:>14,} real {peaks[0]:,} to {peaks[-1]:,} "
-        f"error {row['error_ratio']:.3%} to median {row['to_median_ratio']:+.3%} "
-        f"resident {row['resident_ratio']:+.3%}",
-        flush=True,
-    )
+def score(bench: Bench, case: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the case's row; None where nothing is known of it."""
+    from analyzer.session import open_estimate
+
+    bench.folder(case).mkdir(parents=True, exist_ok=True)
+    real = bench.real(case, "one")
+    many = bench.real(case, "default") if options.default_threads else []
+    note = bench.note(case)
+    if not real or note is None:
+        return None
+    document = open_estimate(note).document
+    row = table.compare(case, table.summary(document), real, many)
+    if options.capped:
+        row["capped_lives"] = bench.capped(case, row["need_bytes"])
+    if options.peers:
+        row["peers"] = bench.peers(case)
     return row
 
 
-def child(what: str, case: str) -> dict[str, Any]:
-    environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", what, case],
-        env=environment,
+def _analyze(
+    command: str, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(HERE.parent / "cli.py"), command, *arguments],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
         capture_output=True,
         text=True,
         check=False,
+        cwd=HERE,
     )
-    if done.returncode:
-        raise SystemExit(f"{case}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
-def build(case: str) -> tuple[Any, tuple[Any, Any]]:
-    """Return a Keras model's step, traced without autograph, and its batch."""
-    import keras
-    import tensorflow as tf
-
-    layers = keras.layers
-    if case == "mlp":
-        model = keras.Sequential([keras.Input((64,)), layers.Dense(512, "gelu"), layers.Dense(10)])
-        inputs, optimizer = tf.random.normal((32, 64)), "adam"
-    elif case == "lstm":
-        entry = keras.Input((40,), dtype="int32")
-        hidden = layers.LSTM(128)(layers.Embedding(5000, 128)(entry))
-        model, optimizer = keras.Model(entry, layers.Dense(10)(hidden)), "adam"
-        inputs = tf.zeros((16, 40), tf.int32)
-    else:
-        name, batch, optimizer = case.split(":")
-        model = getattr(keras.applications, name)(weights=None, classifier_activation=None)
-        inputs = tf.random.normal((int(batch), *model.input_shape[1:]))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, jit_compile=False)
-    labels = tf.zeros((inputs.shape[0],), tf.int32)
-    step = tf.function(lambda x, y: model.train_step((x, y)), autograph=False, jit_compile=False)
-    return step, (inputs, labels)
+def _batch(case: str) -> str:
+    return case.split("_")[1]
 
 
-def run(case: str) -> dict[str, int]:
-    import tensorflow as tf
-
-    from analyzer.measure.pairing import pair
-    from analyzer.parse.xplane import read_trace
-
-    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
-        step, batch = build(case)
-        for number in range(STEPS):
-            with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
-                step(*batch)
-        tf.profiler.experimental.stop()
-        (path,) = Path(folder).rglob("*.xplane.pb")
-        raw = read_trace(path)
-    table = pair(raw.events).allocations
-    last = raw.step_markers[-1]
-    times = raw.events["time_ps"].to_numpy()
-    first, end = times.searchsorted(last.start_ps), times.searchsorted(last.end_ps)
-    change = raw.events["time_ps"].to_numpy() * 0
-    born = table[table.born >= 0]
-    change[born.born.to_numpy()] += born.requested_bytes.to_numpy()
-    died = table[table.dies < len(change)]
-    change[died.dies.to_numpy()] -= died.requested_bytes.to_numpy()
-    live = change.cumsum()
-    return {"peak_bytes": int(live[first:end].max()), "resident_bytes": int(live[first - 1])}
-
-
-def estimate(case: str) -> dict[str, int]:
-    from analyzer.capture.static import static_step
-    from analyzer.predict import Owner, predict
-
-    step, batch = build(case)
-    found = static_step(step.get_concrete_function(*batch))
-    owners = [
-        Owner(
-            op=variable.op,
-            path=variable.name,
-            size_bytes=variable.size_bytes,
-            is_counter=variable.dtype in ("int32", "int64") and not variable.shape,
-        )
-        for variable in found.variables
-    ]
-    made = predict(found.ops, owners, threads=os.cpu_count() or 1)
-    return {
-        "peak_bytes": made.peak_bytes,
-        "low_bytes": made.low_bytes,
-        "high_bytes": made.high_bytes,
-        "resident_bytes": made.resident_bytes,
+def _source_hash(network: str) -> str:
+    """Return a hash of the network's function and of all that it uses of the module."""
+    text = MODELS.read_text(encoding="utf-8")
+    parts = {
+        node.name: node
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
     }
+    wanted, queue = set(), [network, "make"]
+    while queue:
+        name = queue.pop()
+        if name in wanted or name not in parts:
+            continue
+        wanted.add(name)
+        queue += [n.id for n in ast.walk(parts[name]) if isinstance(n, ast.Name)]
+    return _hash("".join(ast.dump(parts[name]) for name in sorted(wanted)))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 if __name__ == "__main__":
