@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +10,24 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
 from analyzer.capture.births import Birth, noting_births
+from analyzer.capture.gpu_graph import gpu_step
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.runtime import Captured, Capturing, captured, concrete_function
+from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
 from analyzer.capture.variables import VariableNotes, raw_variable
 from analyzer.errors import InputError, TargetError
+from analyzer.gpus import find_gpu
 
 
-def note_step(make: Callable[[], Program], report: Callable[[str, float], None]) -> Captured:
+def note_step(
+    make: Callable[[], Program],
+    report: Callable[[str, float], None],
+    options: CaptureOptions,
+) -> Captured:
     """Make the step, trace it, and return the graph that would run.
 
     The model's variables get no bytes. Where the user's code needs their values (it calls the model to
@@ -27,24 +36,25 @@ def note_step(make: Callable[[], Program], report: Callable[[str, float], None])
     Args:
         make: Returns the step; called a second time where it needs the variables' values.
         report: Called with the stage and the share done.
+        options: How the step is made; its card is predicted for where it names one.
 
     Raises:
         TargetError: the step cannot be made or traced, or runs eagerly or through XLA.
     """
     try:
-        return _note(make, report, hollow=True)
+        return _note(make, report, options, hollow=True)
     except (TargetError, tf.errors.OpError) as error:
         if not _needs_values(error):
             raise
     keras.utils.clear_session()
-    found = _note(make, report, hollow=False)
+    found = _note(make, report, options, hollow=False)
     found.run["notes"].append("The model's code reads its weights: they were made in full.")
     return found
 
 
-def note_live_step(make: Callable[[], Program]) -> Captured:
+def note_live_step(make: Callable[[], Program], options: CaptureOptions) -> Captured:
     """Do the same for a step that lives in this process, with its variables as they are."""
-    return _note(make, lambda stage, share: None, hollow=False)
+    return _note(make, lambda stage, share: None, options, hollow=False)
 
 
 def _needs_values(error: BaseException | None) -> bool:
@@ -56,11 +66,22 @@ def _needs_values(error: BaseException | None) -> bool:
 
 
 def _note(
-    make: Callable[[], Program], report: Callable[[str, float], None], *, hollow: bool
+    make: Callable[[], Program],
+    report: Callable[[str, float], None],
+    options: CaptureOptions,
+    *,
+    hollow: bool,
 ) -> Captured:
-    with taking_notes() as notes, noting_births(hollow=hollow) as births:
+    gpu = find_gpu(options.gpu) if options.gpu else None
+    with contextlib.ExitStack() as stack:
+        if gpu is not None:
+            stack.enter_context(as_if_gpu(cudnn=not options.jit))
+        notes = stack.enter_context(taking_notes())
+        births = stack.enter_context(noting_births(hollow=hollow))
         report("building the model", 0.05)
         program = make()
+        if gpu is not None:
+            program.notes.append(program.jit_reason or why_jit_custom(program.config.jit or False))
         _refuse(program)
         report("tracing the step", 0.2)
         variables = VariableNotes(program)
@@ -68,7 +89,7 @@ def _note(
         function = concrete_function(program)
         variables.function = function
         report("optimising the graph", 0.5)
-        step = static_step(function)
+        step = static_step(function) if gpu is None else gpu_step(function, gpu)
         report("reading the graph", 0.9)
         found = captured(
             Capturing(
@@ -85,6 +106,8 @@ def _note(
         births=_rows(births.rows, variables.raw),
         threads={"intra_op": _threads(), "inter_op": 1},
     )
+    if gpu is not None:
+        found.run["device"] = {"kind": "gpu", "name": gpu.name, "id": gpu.id}
     return found
 
 

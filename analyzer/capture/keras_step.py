@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from analyzer.capture.as_if_gpu import why_jit
 from analyzer.capture.frames import describe_user_error
 from analyzer.capture.program import Program
 from analyzer.capture.spec import CaptureOptions
@@ -41,7 +42,8 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
                 hint="Use --no-jit.",
             )
     eagerly = bool(getattr(model, "run_eagerly", False))
-    jit = bool(not eagerly and (model.jit_compile if train else (options.jit or False)))
+    chosen = model.jit_compile if train or options.gpu else options.jit
+    jit = bool(not eagerly and chosen)
     if train:
         labels = _labels(model, outputs, notes)
         data: tuple[Any, ...] = (inputs, labels)
@@ -58,6 +60,7 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
         models=[model],
         optimizers=[optimizer] if optimizer is not None else [],
         notes=notes,
+        jit_reason=why_jit(model, jit, options.jit) if options.gpu else "",
         config=StepConfig(
             mode="train" if train else "infer",
             jit=jit,

@@ -66,7 +66,7 @@ def note_live(
     out = out or default_out(spec)
     check_free(out, force=force)
     with staging_folder(out) as staging:
-        captured = note_live_step(lambda: program_for(target, spec.text, options))
+        captured = note_live_step(lambda: program_for(target, spec.text, options), options)
         _write(captured, spec, staging, out)
     return out
 

@@ -22,6 +22,7 @@ class Program:
         models: Keras models that the step trains or runs.
         optimizers: Keras optimizers that the step applies.
         notes: Choices made for the user, in plain sentences.
+        jit_reason: Why it is compiled with XLA on a GPU or is not, for a Keras model's step.
     """
 
     call: Callable[[], Any]
@@ -32,3 +33,4 @@ class Program:
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    jit_reason: str = ""

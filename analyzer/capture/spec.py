@@ -76,6 +76,7 @@ class CaptureOptions:
         dtype_policy: Keras dtype policy to build with; empty means Keras' own.
         inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
         device: ``cpu``, ``gpu`` or empty for a GPU where there is one.
+        gpu: For an estimate: the catalogue's name of the card to predict for; empty for the CPU.
     """
 
     steps: int = 3
@@ -88,6 +89,7 @@ class CaptureOptions:
     dtype_policy: str = ""
     inter_op_threads: int | None = None
     device: str = ""
+    gpu: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that :meth:`from_json` takes back."""

@@ -98,7 +98,7 @@ def static_step(function: Any) -> StaticStep:
     for graph_def in partitions:
         outputs |= infer_outputs(graph_def, shapes)
     ops = graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))
-    return StaticStep(ops=tuple(ops), variables=_variables(function, captures, len(inputs), ops))
+    return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
 
 
 def _instantiate(function: Any, arguments: list[Any], captures: list[Any]) -> list[Any]:
@@ -147,7 +147,7 @@ def _stand_in(capture: Any) -> Any:
     """Return a handle that looks like the variable's, with nothing behind it."""
     if capture.dtype != tf.resource:
         return _empty(capture)
-    dtype, shape = _handle_type(capture)
+    dtype, shape = handle_type(capture)
     return tf.raw_ops.VarHandleOp(
         dtype=dtype or tf.float32,
         shape=tf.TensorShape(shape),
@@ -165,7 +165,8 @@ def _empty(tensor: Any) -> Any:
     return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
 
 
-def _handle_type(capture: Any) -> tuple[Any, Shape]:
+def handle_type(capture: Any) -> tuple[Any, Shape]:
+    """Return dtype and shape of the variable behind a captured handle; None where not known."""
     data = getattr(capture, "_handle_data", None)
     if data is None or not data.is_set or not data.shape_and_type:
         return None, None
@@ -175,15 +176,21 @@ def _handle_type(capture: Any) -> tuple[Any, Shape]:
     return tf.dtypes.as_dtype(first.dtype), tuple(dim.size for dim in first.shape.dim)
 
 
-def _variables(
-    function: Any, captures: list[Any], count: int, ops: list[Op]
-) -> tuple[HandleArgument, ...]:
+def used_variables(function: Any, captures: list[Any], ops: list[Op]) -> tuple[HandleArgument, ...]:
+    """Return the variables that the step's graph uses.
+
+    Args:
+        function: The concrete function.
+        captures: What it captures, in order.
+        ops: The graph that would run.
+    """
+    count = len(function.inputs)
     names = {id(variable.handle): variable.name for variable in function.graph.variables}
     arguments = {int(op.attrs["index"]): op.name for op in ops if op.type in ("_Arg", "_DeviceArg")}
     found = []
     for position, capture in enumerate(captures):
         index = count - len(captures) + position
-        dtype, shape = _handle_type(capture) if capture.dtype == tf.resource else (None, None)
+        dtype, shape = handle_type(capture) if capture.dtype == tf.resource else (None, None)
         if dtype is not None and index in arguments:
             found.append(
                 HandleArgument(

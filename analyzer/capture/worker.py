@@ -76,7 +76,7 @@ def _send(channel: TextIO, message: dict[str, Any]) -> None:
 def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
     report("starting TensorFlow", 0.0)
     options = CaptureOptions.from_json(request["options"])
-    if options.device == "cpu":
+    if options.device == "cpu" or options.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     import keras
@@ -84,7 +84,7 @@ def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
 
     # Keras cuts the user's own lines out of an error too.
     keras.config.disable_traceback_filtering()
-    if options.device == "gpu" and not tf.config.list_physical_devices("GPU"):
+    if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
@@ -111,7 +111,7 @@ def _note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) 
     from analyzer.capture.estimate import note_step
     from analyzer.capture.resolve import resolve
 
-    return note_step(lambda: resolve(spec, options), report)
+    return note_step(lambda: resolve(spec, options), report, options)
 
 
 def write_run(folder: Path, captured: Any) -> None:

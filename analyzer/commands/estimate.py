@@ -15,6 +15,7 @@ from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
+from analyzer.gpus import find_gpu
 from analyzer.session import Result, estimate_target, open_estimate
 from analyzer.units import parse_bytes
 
@@ -36,12 +37,17 @@ def estimate(
     jit: options.Jit = None,
     dtype_policy: options.DtypePolicy = "",
     device: Annotated[
-        str, typer.Option(help="cpu; gpu is not predicted yet.", rich_help_panel=options.CAPTURE)
-    ] = "cpu",
+        str,
+        typer.Option(
+            help="cpu or gpu; default gpu where --gpu names a card, else cpu.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = "",
     gpu: Annotated[
         str,
         typer.Option(
-            help="A card to predict for; not predicted yet.",
+            help="The card to predict for, such as t4 or a100-80gb; none is needed here.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
         ),
@@ -91,12 +97,8 @@ def estimate(
     outputs.check()
     options.check_choice("--mode", mode, ("train", "infer"))
     options.check_choice("--device", device, ("cpu", "gpu"))
-    if device == "gpu" or gpu:
-        raise InputError(
-            "Only the CPU's plan is predicted so far, not a GPU's.",
-            hint="Leave out --gpu, or use --device cpu.",
-        )
     spec = parse_target(target)
+    card = _card(device, gpu)
     chosen = CaptureOptions(
         mode=mode,
         batch_size=batch_size,
@@ -105,7 +107,8 @@ def estimate(
         loss=loss,
         jit=jit,
         dtype_policy=dtype_policy,
-        device=device,
+        device="gpu" if card else "cpu",
+        gpu=card,
     )
     what_if = WhatIf(
         memory_limit_bytes=None if limit is None else parse_bytes(limit),
@@ -133,6 +136,21 @@ def estimate(
     replayed = result.document["what_if"]
     if replayed is not None and not replayed["fits"]:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _card(device: str, gpu: str) -> str:
+    """Return the catalogue's name of the card to predict for; empty for the CPU.
+
+    Raises:
+        InputError: the options contradict each other, or no card has the name.
+    """
+    if device == "cpu" and gpu:
+        raise InputError("--device cpu and --gpu exclude each other.", hint="Leave one out.")
+    if device == "gpu" and not gpu:
+        raise InputError(
+            "A GPU is predicted for by its name.", hint="Name it: --gpu t4, --gpu a100-80gb."
+        )
+    return find_gpu(gpu).id if gpu else ""
 
 
 def _say_where(result: Result) -> None:

@@ -29,6 +29,7 @@ class KernelDevice:
         held_bytes: Bytes on the device of output 0 of an op whose output something outside the step
             holds: a constant, an argument.
         handle_bytes: Bytes on the device of a variable's handle.
+        host_dtypes: Element types of variables that live in the host's memory instead.
         is_cheap: Whether every kernel counts as cheap, so that the executor dispatches none.
     """
 
@@ -37,6 +38,7 @@ class KernelDevice:
     plan: Callable[[Call], Plan]
     held_bytes: Callable[[Op], int]
     handle_bytes: int
+    host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool
 
 

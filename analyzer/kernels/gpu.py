@@ -1,0 +1,171 @@
+"""A GPU's kernels: what each op type does to the card's memory.
+
+Most kernels hand on, take over and allocate as the CPU's do: that part is the base class' or the
+shared op's (``ReshapeOp``, ``ConcatBaseOp``, ``AddNOp``), and the element-wise kernels, which MLIR
+generates, ask to reuse an input through the same ``forward_input`` (``tf_framework_c_interface.cc``).
+This table holds what differs: cuDNN's and CUB's temporaries, and tensors that stay in host memory
+(:mod:`analyzer.kernels.gpu_memory`). Products go through cuBLAS, whose workspace is its own and outside
+the pool.
+
+The rules are read from TensorFlow's source; none was measured on a GPU. An op type that is in neither
+table is taken to allocate every output anew, and is reported as unmodelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from analyzer.graph.ops import Op
+from analyzer.kernels import cpu, gpu_convolution, gpu_reduction, gpu_rnn, onednn
+from analyzer.kernels.call import Call, allocate, allocate_all, forward
+from analyzer.kernels.device import KernelDevice
+from analyzer.kernels.gpu_convolution import Capability
+from analyzer.kernels.gpu_memory import COPY, output_on_host, runs_on_host
+from analyzer.kernels.plan import ListUse, Output, Plan, Way, op_types
+
+ALLOCATOR: Final = "GPU_0_bfc"
+"""TensorFlow's name of the first card's allocator."""
+
+_ALLOCATING: Final = op_types(
+    """
+    _Recv _HostRecv MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 MaxPoolGrad MaxPoolGradV2
+    MaxPool3D MaxPool3DGrad UnsortedSegmentMin UnsortedSegmentProd SegmentMax SegmentMin SegmentMean
+    SegmentProd SparseSegmentMean SparseSegmentSqrtN SparseSegmentSumGrad SparseSegmentMeanGrad Gather
+    RandomGamma StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
+    CTCLossV2 TensorScatterUpdate TensorScatterAdd SparseToDense DenseBincount Cross
+    AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB ImageProjectiveTransformV3
+    Softsign SoftmaxCrossEntropy DataFormatDimMap DataFormatVecPermute
+    """
+)
+"""Kernels without temporaries of note. ``MatMul`` is cuBLAS'; poolings in NHWC are cuDNN's own since
+version 7.3 and need no copies; segment sums add atomically into the output."""
+
+_SCANS: Final = op_types("Where Cumsum Cumprod L2Loss DynamicPartition Unique UniqueV2")
+
+
+def gpu_device(capability: Capability) -> KernelDevice:
+    """Return the kernels of a card.
+
+    Args:
+        capability: Its compute capability, which decides the layout that cuDNN computes in.
+    """
+    rules = _rules(capability)
+
+    def plan(call: Call) -> Plan:
+        return _on_card(call, rules)
+
+    return KernelDevice(
+        kind="gpu",
+        allocator=ALLOCATOR,
+        plan=plan,
+        held_bytes=_held_bytes,
+        handle_bytes=0,
+        host_dtypes=frozenset({"int32", "string"}),
+        is_cheap=True,
+    )
+
+
+def _held_bytes(op: Op) -> int:
+    if runs_on_host(op) or output_on_host(op, 0, ()):
+        return 0
+    return op.outputs[0].size_bytes or 0
+
+
+def _on_card(call: Call, rules: dict[str, Callable[[Call], Plan]]) -> Plan:
+    """Return the op's plan with everything left out that lies in host memory."""
+    op = call.op
+    if runs_on_host(op):
+        return Plan(outputs=tuple(Output(Way.NONE) for _ in op.outputs))
+    rule = rules.get(op.type)
+    plan = rule(call) if rule is not None else cpu.plan(call)
+    if plan.lists is not ListUse.NO or not plan.outputs:
+        return plan
+    host = [output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
+    if not any(host):
+        return plan
+    outputs = tuple(
+        Output(Way.NONE) if is_host and output.way is not Way.ALIAS else output
+        for output, is_host in zip(plan.outputs, host, strict=True)
+    )
+    if not all(host):
+        return replace(plan, outputs=outputs)
+    return replace(
+        plan, outputs=outputs, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True
+    )
+
+
+def _plan_allocating(call: Call) -> Plan:
+    return Plan(outputs=allocate_all(call))
+
+
+def _plan_unary(call: Call) -> Plan:
+    return Plan(outputs=(forward(call, (0,)),))
+
+
+def _plan_einsum(call: Call) -> Plan:
+    """Transpose operands and result where needed, as on the CPU; the product is cuBLAS'."""
+    plan = onednn.plan_einsum(call)
+    return replace(plan, scratch_bytes=(), after_bytes=())
+
+
+def _plan_select(call: Call) -> Plan:
+    """The generated ``SelectV2`` may take over either value, broadcast or not."""
+    return Plan(outputs=(forward(call, (1, 2)),))
+
+
+def _plan_swap_in(call: Call) -> Plan:
+    return Plan(outputs=(allocate(call),))
+
+
+def _plan_swap_out(call: Call) -> Plan:
+    return Plan(outputs=tuple(Output(Way.NONE) for _ in call.op.outputs))
+
+
+def _rules(capability: Capability) -> dict[str, Callable[[Call], Plan]]:
+    def conv(rule: Callable[[Call, Capability], Plan]) -> Callable[[Call], Plan]:
+        return lambda call: rule(call, capability)
+
+    forward_rule, depthwise = (
+        conv(gpu_convolution.plan_convolution),
+        conv(gpu_convolution.plan_depthwise),
+    )
+    input_rule = conv(gpu_convolution.plan_input_gradient)
+    filter_rule = conv(gpu_convolution.plan_filter_gradient)
+    average = conv(gpu_convolution.plan_average_pool_gradient)
+    norm = conv(gpu_convolution.plan_batch_norm)
+    rules: dict[str, Callable[[Call], Plan]] = dict.fromkeys(_ALLOCATING, _plan_allocating)
+    rules |= dict.fromkeys(_SCANS, gpu_reduction.plan_scan)
+    rules |= dict.fromkeys(cpu.REDUCTIONS, gpu_reduction.plan_reduction)
+    rules |= dict.fromkeys(("Conv2D", "Conv3D", "_FusedConv2D"), forward_rule)
+    rules |= dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), input_rule)
+    rules |= dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), filter_rule)
+    rules |= dict.fromkeys(
+        (
+            "DepthwiseConv2dNative",
+            "DepthwiseConv2dNativeBackpropInput",
+            "DepthwiseConv2dNativeBackpropFilter",
+        ),
+        depthwise,
+    )
+    rules |= dict.fromkeys(("AvgPoolGrad", "AvgPool3DGrad"), average)
+    rules |= dict.fromkeys(("FusedBatchNormV3", "_FusedBatchNormEx"), norm)
+    rules |= {
+        "Softmax": gpu_reduction.plan_softmax,
+        "LogSoftmax": gpu_reduction.plan_softmax,
+        "BiasAddGrad": gpu_reduction.plan_bias_gradient,
+        "TopKV2": gpu_reduction.plan_top_k,
+        "Einsum": _plan_einsum,
+        "SelectV2": _plan_select,
+        "CudnnRNN": gpu_rnn.plan_forward,
+        "CudnnRNNV2": gpu_rnn.plan_forward,
+        "CudnnRNNV3": gpu_rnn.plan_forward,
+        "CudnnRNNBackprop": gpu_rnn.plan_backward,
+        "CudnnRNNBackpropV2": gpu_rnn.plan_backward,
+        "CudnnRNNBackpropV3": gpu_rnn.plan_backward,
+        "_CopyFromHostToGpu": _plan_swap_in,
+        "_CopyFromGpuToHost": _plan_swap_out,
+        COPY: _plan_allocating,
+    }
+    return rules

@@ -1,0 +1,171 @@
+"""Reductions, softmax, sorting on a GPU: the scratch that a kernel of many blocks needs.
+
+A reduction merges neighbouring axes that are all kept or all reduced, as on the CPU, and has a kernel
+for each pattern that is left (``reduction_gpu_kernels.cu.h`` of the 2.21 wheel, lines 640 to 1100).
+CUB's own scratch depends on the card's number of multiprocessors and is a few kilobytes;
+:data:`CUB_BYTES` stands for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from analyzer.graph.ops import ITEM_BYTES
+from analyzer.kernels import layout
+from analyzer.kernels.call import Call, allocate_all, forward
+from analyzer.kernels.plan import Plan, Way
+
+CUB_BYTES: Final = 16 << 10
+"""Scratch of ``cub::DeviceReduce`` and its kin: a partial result for each block in flight (at most a
+few for each of 56 to 160 multiprocessors) and the queue's header."""
+
+_WARP: Final = 32
+_BLOCK_THREADS: Final = 128
+_UNROLL: Final = 8
+_SCALAR_IN_ONE_BLOCK: Final = 4096
+_SCALAR_IN_TWO: Final = 1 << 18
+_ROW_IN_WARP: Final = 1024
+_FEW_COLUMNS: Final = 16
+_MANY_COLUMNS: Final = 4096
+
+
+def plan_reduction(call: Call) -> Plan:
+    """The result as a temporary, as on the CPU, then the scratch of its pattern's kernel."""
+    plan = layout.plan_reduction(call)
+    if plan.outputs[0].way is not Way.ALLOCATE:
+        return plan
+    shape, axes = call.shape(0), call.values[1] if len(call.values) > 1 else None
+    if shape is None or axes is None:
+        return plan
+    scratch = scratch_bytes(shape, axes, ITEM_BYTES.get(call.op.outputs[0].dtype, 4))
+    return Plan(outputs=plan.outputs, after_bytes=(*plan.after_bytes, *scratch))
+
+
+def scratch_bytes(
+    shape: tuple[int, ...], axes: tuple[int, ...], item_bytes: int
+) -> tuple[int, ...]:
+    """Return the scratch of a reduction beside its result, bytes.
+
+    Args:
+        shape: The input's axes.
+        axes: Those that are reduced.
+        item_bytes: Bytes of an element.
+    """
+    groups = _groups(shape, axes)
+    lengths = [length for length, _ in groups]
+    pattern = "".join("r" if reduced else "k" for _, reduced in groups)
+    if pattern == "r":
+        found = _whole(lengths[0], item_bytes)
+    elif pattern == "kr":
+        found = 0 if lengths[1] < _ROW_IN_WARP else CUB_BYTES
+    elif pattern == "rk":
+        found = _columns(lengths[0], lengths[1], item_bytes)
+    elif pattern == "krk":
+        found = _middle(lengths, item_bytes)
+    elif pattern == "rkr":
+        found = CUB_BYTES
+    else:  # transposed first, then rows are reduced
+        found = CUB_BYTES
+    return (found,) if found else ()
+
+
+def plan_softmax(call: Call) -> Plan:
+    """Two temporaries of the logits' full shape, though only a number a row is kept in them.
+
+    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``: the maxima in the logits' type and the sums in
+    float32 for float16 and bfloat16; the result takes the logits' place where that is free.
+    """
+    size = call.size()
+    halves = call.op.outputs[0].dtype in ("float16", "bfloat16")
+    temporaries = (size, 2 * size if halves else size)
+    columns = (call.out_shape() or (0,))[-1]
+    scratch = (CUB_BYTES,) if columns >= _ROW_IN_WARP else ()
+    return Plan(
+        outputs=(forward(call, (0,)),), after_bytes=(*(t for t in temporaries if t), *scratch)
+    )
+
+
+def plan_bias_gradient(call: Call) -> Plan:
+    """Columns of the gradient are summed: NHWC as a reduction over rows, NCHW by atomic additions.
+
+    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``.
+    """
+    shape = call.shape(0)
+    if shape is None or call.attr("data_format") in ("NCHW", "NCDHW"):
+        return Plan(outputs=allocate_all(call))
+    item_bytes = ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
+    found = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
+    return Plan(outputs=allocate_all(call), after_bytes=(found,) if found else ())
+
+
+def plan_top_k(call: Call) -> Plan:
+    """Sort where ``k`` is large: indices, sorted pairs, CUB's other pair; else a heap on the chip.
+
+    ``topk_op_gpu.h`` of the wheel: rows are sorted (``LaunchSortKernel``, line 443) where ``k`` is at
+    least 100 or the whole row (then straight into the outputs), or the row has at most 1000 numbers.
+    """
+    keys, out = call.shape(0), call.out_shape()
+    if keys is None or out is None or not keys or not out:
+        return Plan(outputs=allocate_all(call))
+    if out[-1] < 100 and out[-1] != keys[-1] and keys[-1] > 1000:
+        return Plan(outputs=allocate_all(call))
+    index_bytes = 4 * math.prod(keys)
+    pairs = (index_bytes, call.input_size(0))
+    whole = out[-1] == keys[-1]
+    return Plan(
+        outputs=allocate_all(call),
+        after_bytes=(index_bytes, *(() if whole else pairs), sum(pairs) + CUB_BYTES),
+    )
+
+
+def plan_scan(call: Call) -> Plan:
+    """CUB's partial results beside the output (``scan_ops_gpu.h``, ``where_op_gpu.cu.h``)."""
+    return Plan(outputs=allocate_all(call), after_bytes=(CUB_BYTES,))
+
+
+def _groups(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """Return (length, whether reduced) of the axes, neighbours of one kind merged, ones left out."""
+    reduced = {axis % max(len(shape), 1) for axis in axes}
+    groups: list[tuple[int, bool]] = []
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        if groups and groups[-1][1] == (axis in reduced):
+            groups[-1] = groups[-1][0] * length, groups[-1][1]
+        else:
+            groups.append((length, axis in reduced))
+    return groups
+
+
+def _whole(elements: int, item_bytes: int) -> int:
+    if elements <= _SCALAR_IN_ONE_BLOCK:
+        return 0
+    if elements <= _SCALAR_IN_TWO:
+        return min(_WARP, -(-elements // 256)) * item_bytes
+    return CUB_BYTES
+
+
+def _columns(rows: int, columns: int, item_bytes: int) -> int:
+    if columns > _MANY_COLUMNS or columns < 1:
+        return 0
+    if columns <= _FEW_COLUMNS:
+        rows_in_warp = _WARP // columns
+        blocks = -(-rows // (rows_in_warp * min(-(-rows // rows_in_warp), _WARP)))
+    else:
+        blocks = -(-rows // _WARP) if -(-columns // _WARP) < 16 else 1
+    blocks = min(blocks, _WARP)
+    if 2 < blocks < _WARP:
+        blocks = 1 << (blocks.bit_length() - 1)
+    return item_bytes * columns * blocks if blocks > 1 else 0
+
+
+def _middle(lengths: list[int], item_bytes: int) -> int:
+    outer, rows, columns = lengths
+    if rows // (outer * columns) < 16:
+        return 0
+    total = 0
+    while rows >= 2 and rows * columns > _BLOCK_THREADS:
+        rows = max(1, rows // (2 * _UNROLL))
+        total += rows * columns
+    return total * outer * item_bytes
