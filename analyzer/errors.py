@@ -7,6 +7,7 @@
     ├── LimitError                exit 3   a limit that the user set is exceeded
     ├── GrowthError               exit 4   grew against a baseline
     ├── StepOutOfMemory           exit 5   the traced step itself ran out of memory
+    ├── CompilerUnavailable       exit 1   XLA's compiler for a card is missing or refused: fall back
     └── AccountingError           exit 1   a total is not the sum of its parts
 
 Every message is one line that says what happened and to what; ``hint`` says what to do next.
@@ -78,6 +79,13 @@ class StepOutOfMemory(AnalyzerError):  # noqa: N818 - reads as what happened
     """The traced step itself ran out of memory."""
 
     exit_code = ExitCode.STEP_OUT_OF_MEMORY
+
+
+class CompilerUnavailable(AnalyzerError):  # noqa: N818 - reads as what happened
+    """XLA's compiler for a card is not installed, refused the module, died or took too long.
+
+    Whoever asks for a plan catches it, falls back to another plan and shows the message.
+    """
 
 
 class AccountingError(AnalyzerError):

@@ -1,0 +1,118 @@
+"""Compiled plans kept between runs, so that the same step for the same card is compiled once.
+
+The place is ``$XDG_CACHE_HOME/tf-memory-analyzer`` (else ``~/.cache/tf-memory-analyzer``): the one
+thing that is written outside of a command's output folder. ``TF_MEMORY_ANALYZER_CACHE`` names
+another folder, or is ``off``. A cache that cannot be read or written is no error: it is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from analyzer.compiler.run import Compiled, Statistics
+
+VARIABLE: Final = "TF_MEMORY_ANALYZER_CACHE"
+LIMIT_BYTES: Final = 256 * 1024**2  # some five hundred plans of the size of ResNet50's
+
+_FORMAT: Final = "1"
+_SUFFIX: Final = ".plan.gz"
+_OFF: Final = frozenset({"off", "0", "no", "none", "false"})
+
+
+class PlanCache:
+    """Plans by what they were compiled from.
+
+    Args:
+        folder: Where they lie; None for no cache at all.
+        limit_bytes: All of them together; the ones not used for longest go first.
+    """
+
+    def __init__(self, folder: Path | None, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = folder
+        self._limit_bytes = limit_bytes
+
+    def find(self, key: str) -> Compiled | None:
+        """Return the plan with this key, None where there is none that can be read."""
+        if self.folder is None:
+            return None
+        file = self.folder / f"{key}{_SUFFIX}"
+        try:
+            head, _, hlo = gzip.decompress(file.read_bytes()).partition(b"\n")
+            told = json.loads(head)
+            plan = Compiled(
+                hlo=hlo,
+                statistics=Statistics(**told["statistics"]),
+                compiler=told["compiler"],
+                is_cached=True,
+            )
+            if hashlib.sha256(hlo).hexdigest() != told["sha256"]:
+                return None
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError):
+            return None
+        with contextlib.suppress(OSError):
+            file.touch()
+        return plan
+
+    def keep(self, key: str, plan: Compiled) -> None:
+        """Write a plan, whole or not at all, and drop the oldest beyond the limit."""
+        if self.folder is None:
+            return
+        head = {
+            "compiler": plan.compiler,
+            "statistics": asdict(plan.statistics),
+            "sha256": hashlib.sha256(plan.hlo).hexdigest(),
+        }
+        content = gzip.compress(json.dumps(head).encode() + b"\n" + plan.hlo, 6, mtime=0)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, part = tempfile.mkstemp(dir=self.folder, suffix=".part")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                Path(part).replace(self.folder / f"{key}{_SUFFIX}")
+            finally:
+                Path(part).unlink(missing_ok=True)
+            self._trim()
+
+    def _trim(self) -> None:
+        assert self.folder is not None
+        plans = [(file, file.stat()) for file in self.folder.glob(f"*{_SUFFIX}")]
+        total = sum(stat.st_size for _, stat in plans)
+        for file, stat in sorted(plans, key=lambda plan: plan[1].st_mtime):
+            if total <= self._limit_bytes:
+                break
+            file.unlink(missing_ok=True)
+            total -= stat.st_size
+
+
+def default_cache() -> PlanCache:
+    """Return the user's cache, as the environment says."""
+    asked = os.environ.get(VARIABLE, "").strip()
+    if asked.lower() in _OFF:
+        return PlanCache(None)
+    if asked:
+        return PlanCache(Path(asked).expanduser())
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    except RuntimeError:  # no home folder
+        return PlanCache(None)
+    return PlanCache(root / "tf-memory-analyzer")
+
+
+def key_of(module: bytes, target: str, flags: tuple[str, ...], compiler: str) -> str:
+    """Return the key of a plan: a digest of everything that decides it."""
+    digest = hashlib.sha256()
+    for part in (_FORMAT.encode(), module, target.encode(), "\n".join(flags).encode()):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    digest.update(compiler.encode())
+    return digest.hexdigest()

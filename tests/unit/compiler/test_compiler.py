@@ -1,0 +1,85 @@
+"""The real compiler, where the extra is installed, and its interface against the header."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from analyzer.compiler import pjrt
+from analyzer.compiler.cache import PlanCache
+from analyzer.compiler.card import plan_for_card
+from analyzer.compiler.plugin import find_compiler
+from analyzer.errors import CompilerUnavailable
+from analyzer.gpus import find_gpu
+from analyzer.xla.plan import Use
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def installed() -> None:
+    try:
+        find_compiler()
+    except CompilerUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def module() -> bytes:
+    return gzip.decompress((DATA / "mlp.hlo.pb.gz").read_bytes())
+
+
+def header() -> str:
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
+        pytest.skip("no TensorFlow, no header")
+    file = Path(spec.origin).parent / "include/xla/pjrt/c/pjrt_c_api.h"
+    if not file.is_file():
+        pytest.skip("this TensorFlow ships no PJRT header")
+    return file.read_text("utf-8")
+
+
+def test_the_function_table_is_the_headers() -> None:
+    body = re.search(r"typedef struct PJRT_Api \{(.*?)\} PJRT_Api;", header(), re.S)
+    assert body is not None
+    names = re.findall(r"_PJRT_API_STRUCT_FIELD\(\s*PJRT_(\w+)\)", body.group(1))
+    assert {name: names.index(name) for name in pjrt.TABLE} == pjrt.TABLE
+
+
+def test_the_statistics_are_the_headers() -> None:
+    body = re.search(
+        r"struct PJRT_Executable_GetCompiledMemoryStats_Args \{(.*?)\};", header(), re.S
+    )
+    assert body is not None
+    fields = re.findall(r"int64_t (\w+)_size_in_bytes;", body.group(1))
+    assert tuple(name.replace("generated_", "") for name in fields[:5]) == pjrt.STATISTICS
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_step_compiles_for_cards_that_are_not_there(module: bytes, tmp_path: Path) -> None:
+    cache = PlanCache(tmp_path / "cache")
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in ("t4", "a100-80gb", "h100"):
+        found = plan_for_card(module, find_gpu(name), cache, folder=work)
+        # plan_for_card has held the sum over the buffers against the compiler's totals.
+        assert found.plan.platform == find_gpu(name).name
+        assert found.plan.temp_bytes > 0
+        assert found.plan.alias_bytes <= found.plan.argument_bytes
+        assert any(region.use is Use.TEMPORARY and region.holders for region in found.plan.regions)
+        again = plan_for_card(module, find_gpu(name), cache, folder=work)
+        assert again.compiled.is_cached
+        assert again.plan == found.plan
+    assert not list(work.iterdir())
+
+
+@pytest.mark.usefixtures("installed")
+def test_bytes_that_are_no_module_are_refused_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(CompilerUnavailable) as caught:
+        plan_for_card(b"\xff no module", find_gpu("t4"), PlanCache(None), folder=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
