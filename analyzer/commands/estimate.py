@@ -134,7 +134,8 @@ def estimate(
     if spec.kind is not TargetKind.TRACE and not quiet:
         _say_where(result)
     replayed = result.document["what_if"]
-    if replayed is not None and not replayed["fits"]:
+    fits = result.document["fits"] if replayed is None else replayed["fits"]
+    if fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from analyzer.findings.allocator import find_allocator
 from analyzer.findings.analysis import Analysis
+from analyzer.findings.fit import add_fit, card_options
 from analyzer.findings.fragmentation import Fragmentation
 from analyzer.model import Kind, Recording
 from analyzer.simulate import (
@@ -26,6 +27,7 @@ from analyzer.simulate import (
     recorded_options,
     replay,
 )
+from analyzer.simulate.options import UNLIMITED_BYTES
 from analyzer.timeline import main_rows
 
 _ROWS: Final = 40
@@ -78,7 +80,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         if match.is_exact:
             facts.update(_facts(analysis, replay(from_recording(recording), own)))
     else:
-        facts = _facts(analysis, replay(from_recording(recording), own))
+        facts = _predicted_facts(analysis, own)
     if search or what_if.is_asked:
         facts.update(_minimum(recording, options_of(recording, what_if)))
     analysis = replace(
@@ -86,12 +88,15 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         pool=facts,
         fragmentation=_with_pool(analysis.fragmentation, facts),
     )
+    analysis = add_fit(analysis)
     return _add_what_if(analysis, options_of(recording, what_if)) if what_if.is_asked else analysis
 
 
 def options_of(recording: Recording, what_if: WhatIf) -> BfcOptions:
     """Return the recording's own settings with those of ``what_if`` in their place."""
-    own = recorded_options(recording.events, allocator=recording.allocator)
+    own = card_options(recording) or recorded_options(
+        recording.events, allocator=recording.allocator
+    )
     changes: dict[str, Any] = {}
     if what_if.memory_limit_bytes is not None:
         changes["memory_limit_bytes"] = what_if.memory_limit_bytes
@@ -100,6 +105,16 @@ def options_of(recording: Recording, what_if: WhatIf) -> BfcOptions:
     if what_if.fragmentation_fraction is not None:
         changes["fragmentation_fraction"] = what_if.fragmentation_fraction
     return replace(own, **changes)
+
+
+def _predicted_facts(analysis: Analysis, own: BfcOptions) -> dict[str, Any]:
+    """Return the facts of a prediction under its own settings, without a limit where it does not fit."""
+    sequence = from_recording(analysis.recording)
+    result = replay(sequence, own)
+    fits = result.failure is None
+    if not fits:
+        result = replay(sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True))
+    return {**_facts(analysis, result), "fits_limit": fits}
 
 
 def _facts(analysis: Analysis, result: Replay) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "retained": retained_rows(analysis),
         "fragmentation": _fragmentation(analysis),
         "pool_timeline": analysis.pool.get("pool_timeline", []),
+        "fits": (analysis.pool.get("fit") or {}).get("fits"),
+        "fit": analysis.pool.get("fit"),
         "what_if": analysis.pool.get("what_if"),
         "findings": [_finding(finding) for finding in analysis.findings],
         "unmodelled": recording.extra.get("unmodelled", []),

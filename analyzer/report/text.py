@@ -54,6 +54,7 @@ def print_document(document: dict[str, Any], console: Console) -> None:
 def render(document: dict[str, Any], width: int = 100) -> RenderableType:
     """Return the report as one renderable, ``width`` columns wide."""
     parts: list[RenderableType] = [*_verdict(document, width)]
+    parts.extend(_fit(document))
     parts.extend(_warnings(document))
     parts.extend(_what_if(document))
     parts.append(_categories(document))
@@ -105,6 +106,17 @@ def _verdict(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
             f"({ever['phase']}).",
             style="yellow",
         )
+
+
+def _fit(document: dict[str, Any]) -> Iterable[RenderableType]:
+    fit = document.get("fit")
+    if not fit:
+        return
+    style = {True: "bold green", False: "bold red"}.get(fit["fits"], "bold yellow")
+    first, *rest = fit["says"]
+    yield Text(printable(first, 400), style=style)
+    for line in rest:
+        yield Text(printable(line, 400), style="dim")
 
 
 def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:

@@ -77,6 +77,10 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
     limit = document["device"].get("memory_limit_bytes")
     need = _need(document)
     outcome = _outcome(document, need, limit)
+    fit = None if document.get("error") or document.get("what_if") else document.get("fit")
+    if fit:
+        need, limit = int(fit["needed_bytes"]), int(fit["limit_bytes"])
+        outcome = {True: "fits", False: "over"}.get(fit["fits"], "tight")
     return Verdict(
         outcome=outcome,
         headline=_headline(document, outcome, need, limit),
@@ -189,6 +193,7 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     sentences = [
         f"{how} {joint} {device.get('name') or device.get('kind') or 'an unnamed device'}."
     ]
+    sentences.extend((document.get("fit") or {}).get("says", ()))
     where = []
     if peak.get("step") is not None:
         where.append(f"in step {peak['step']}")

@@ -1,0 +1,113 @@
+"""What is uncertain about a prediction for a GPU beside its schedule, in bytes and in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer.graph.ops import Op
+from analyzer.kernels.gpu_memory import COPY
+from analyzer.predict.prediction import Prediction
+from analyzer.predict.step import Draw, live_bytes
+from analyzer.units import format_bytes
+
+_ASYNCHRONOUS: Final = ("Where", "Unique", "UniqueV2", "DynamicPartition", "CudnnRNNBackpropV3")
+"""Kernels that finish later than they return, because they wait for a number from the card; what
+follows them may start later than predicted."""
+
+_OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
+
+
+def with_gpu_doubts(base: dict[str, Any], prediction: Prediction, draw: Draw) -> dict[str, Any]:
+    """Return the range with what a GPU adds to it.
+
+    Args:
+        base: The range by schedule (:func:`analyzer.predict.uncertainty.uncertainty_of`).
+        prediction: The prediction.
+        draw: The draw that is shown.
+
+    Returns:
+        ``base`` with the upper ends raised by ``workspace_bytes``, that number, and more sentences.
+    """
+    rise = workspace_rise(prediction, draw)
+    ops = prediction.prepared.wiring.ops
+    because = [*base["because"]]
+    if rise:
+        because.append(
+            f"cuDNN picks a workspace for each convolution by trying algorithms on the card; counted as "
+            f"nothing, it may raise the peak by up to {format_bytes(rise)}. One that does not fit is "
+            "done without."
+        )
+    because += _sentences(ops)
+    because.append(
+        "Nothing of this was measured on a GPU: the graph is TensorFlow's own for that card, the "
+        "kernels' memory is read from its source."
+    )
+    return {
+        **base,
+        "high_bytes": base["high_bytes"] + rise,
+        "allocated_high_bytes": base["allocated_high_bytes"] + rise,
+        "workspace_bytes": rise,
+        "because": because,
+    }
+
+
+def workspace_rise(prediction: Prediction, draw: Draw) -> int:
+    """Return by how much the largest workspace near the peak can raise it, bytes.
+
+    A kernel's workspace lives while the kernel runs, beside all that it allocated: the most bytes alive
+    at one of the kernel's own allocations, and the workspace's bound on top.
+    """
+    bounds = {
+        node: plan.workspace_bytes
+        for node, plan in enumerate(prediction.prepared.kernels.plans)
+        if plan.workspace_bytes
+    }
+    if not bounds:
+        return 0
+    buffers = draw.buffers
+    live = live_bytes(buffers, draw.instants)
+    first = draw.steps[-1][0]
+    node = np.asarray(buffers.node, dtype=np.int64)
+    born = np.asarray(buffers.born, dtype=np.int64)
+    kept = np.isin(node, list(bounds)) & (born >= first)
+    if not kept.any():
+        return 0
+    tops = live[born[kept] + 1] + np.asarray([bounds[int(n)] for n in node[kept]], dtype=np.int64)
+    return max(int(tops.max()) - draw.peak_bytes, 0)
+
+
+def _sentences(ops: Any) -> list[str]:
+    counts: Counter[str] = Counter(op.type for op in ops)
+    sentences = []
+    copies = [op for op in ops if op.type == COPY]
+    size = sum(_size(op) for op in copies)
+    if size >= 1 << 20:
+        sentences.append(
+            f"{len(copies)} tensors are taken to be copied from the host's memory to the card's: "
+            f"{format_bytes(size)} in all."
+        )
+    waiting = [kind for kind in _ASYNCHRONOUS if counts[kind]]
+    if waiting:
+        sentences.append(
+            f"{', '.join(waiting)} finish later than they return; what follows may run in another order."
+        )
+    opaque = [op for op in ops if op.type in _OPAQUE]
+    if opaque:
+        sentences.append(
+            f"{len(opaque)} nested functions are one kernel each (compiled with XLA or not inlined): "
+            "what they allocate inside is not known."
+        )
+    recurrent = sum(count for kind, count in counts.items() if kind.startswith("CudnnRNN"))
+    if recurrent:
+        sentences.append(
+            "cuDNN does not say how large a recurrent layer's reserve space is: estimated from what the "
+            "backward pass needs."
+        )
+    return sentences
+
+
+def _size(op: Op) -> int:
+    return sum(spec.size_bytes or 0 for spec in op.outputs)
