@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
 from analyzer.capture.births import Birth, noting_births
 from analyzer.capture.gpu_graph import gpu_step
@@ -19,7 +21,8 @@ from analyzer.capture.runtime import Captured, Capturing, captured, concrete_fun
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
 from analyzer.capture.variables import VariableNotes, raw_variable
-from analyzer.errors import InputError, TargetError
+from analyzer.capture.xla import compile_calls, compiled_step
+from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
 
 
@@ -27,6 +30,7 @@ def note_step(
     make: Callable[[], Program],
     report: Callable[[str, float], None],
     options: CaptureOptions,
+    dump: Path | None = None,
 ) -> Captured:
     """Make the step, trace it, and return the graph that would run.
 
@@ -37,24 +41,25 @@ def note_step(
         make: Returns the step; called a second time where it needs the variables' values.
         report: Called with the stage and the share done.
         options: How the step is made; its card is predicted for where it names one.
+        dump: Folder that XLA leaves compiled modules in, None where it leaves none.
 
     Raises:
         TargetError: the step cannot be made or traced, or runs eagerly or through XLA.
     """
     try:
-        return _note(make, report, options, hollow=True)
+        return _note(make, report, options, dump, hollow=True)
     except (TargetError, tf.errors.OpError) as error:
         if not _needs_values(error):
             raise
     keras.utils.clear_session()
-    found = _note(make, report, options, hollow=False)
+    found = _note(make, report, options, dump, hollow=False)
     found.run["notes"].append("The model's code reads its weights: they were made in full.")
     return found
 
 
 def note_live_step(make: Callable[[], Program], options: CaptureOptions) -> Captured:
     """Do the same for a step that lives in this process, with its variables as they are."""
-    return _note(make, lambda stage, share: None, options, hollow=False)
+    return _note(make, lambda stage, share: None, options, None, hollow=False)
 
 
 def _needs_values(error: BaseException | None) -> bool:
@@ -69,6 +74,7 @@ def _note(
     make: Callable[[], Program],
     report: Callable[[str, float], None],
     options: CaptureOptions,
+    dump: Path | None,
     *,
     hollow: bool,
 ) -> Captured:
@@ -89,7 +95,13 @@ def _note(
         function = concrete_function(program)
         variables.function = function
         report("optimising the graph", 0.5)
-        step = static_step(function) if gpu is None else gpu_step(function, gpu)
+        if program.config.jit:
+            step = compiled_step(function)
+        else:
+            step = static_step(function) if gpu is None else gpu_step(function, gpu)
+        report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
+        compiled, doubts = compile_calls(function, step.ops, dump)
+        program.notes.extend(doubts)
         report("reading the graph", 0.9)
         found = captured(
             Capturing(
@@ -106,6 +118,8 @@ def _note(
         births=_rows(births.rows, variables.raw),
         threads={"intra_op": _threads(), "inter_op": 1},
     )
+    found.compiled = compiled
+    found.inside = graphs.inside_ops(function, [one.function for one in compiled])
     if gpu is not None:
         found.run["device"] = {"kind": "gpu", "name": gpu.name, "id": gpu.id}
     return found
@@ -117,11 +131,6 @@ def _refuse(program: Program) -> None:
             "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
             "predict from.",
             hint="Make it a tf.function, or measure it: analyze trace.",
-        )
-    if program.config.jit:
-        raise InputError(
-            "The step is compiled with XLA, whose plan is not predicted yet.",
-            hint="Estimate it op by op with --no-jit, or measure it: analyze trace.",
         )
 
 

@@ -203,6 +203,26 @@ def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     return list(ops.values())
 
 
+def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
+    """Return the ops of functions that run as one op of the step, as they were traced.
+
+    Args:
+        function: The step's concrete function.
+        names: Names of the functions: its own, or those of functions in it.
+    """
+    known = {_text(function.name): function.graph}
+    for nested in all_graphs(function.graph):
+        for name, inner in getattr(nested, "_functions", {}).items():
+            known.setdefault(_text(name), getattr(inner, "graph", None))
+    sources = sources_of(function.graph)
+    ops: dict[str, Op] = {}
+    for name in names:
+        graph = known.get(name)
+        for op in traced_ops(graph, sources) if graph is not None else ():
+            ops.setdefault(op.name, op)
+    return list(ops.values())
+
+
 def traced_graphs(graph: Any) -> list[TracedGraph]:
     """Return the graph and its functions as they were traced, callers before the called."""
     names: dict[int, str] = {id(graph): ""}

@@ -20,6 +20,7 @@ from analyzer.capture.frames import describe_user_error, line_of_user, plain_mes
 from analyzer.capture.instrument import Notes, taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.variables import VariableNotes
+from analyzer.capture.xla import CompiledFunction
 from analyzer.errors import ExitCode, TargetError
 from analyzer.graph.ops import Op
 from analyzer.graph.phases import TracedGraph
@@ -57,11 +58,15 @@ class Captured:
         run: The note to be saved as ``run.json``.
         ops: The ops that ran, empty for an eager step.
         traced: The graph as it was traced, before TensorFlow optimised it.
+        compiled: The functions in it that XLA compiles.
+        inside: The ops of those functions, as they were traced.
     """
 
     run: dict[str, Any] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     traced: list[TracedGraph] = field(default_factory=list)
+    compiled: list[CompiledFunction] = field(default_factory=list)
+    inside: list[Op] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

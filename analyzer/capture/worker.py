@@ -9,12 +9,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from analyzer.capture.dumps import dumping_flags
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
 from analyzer.errors import AnalyzerError, ExitCode, InputError
 from analyzer.graph.ops import to_json
@@ -22,8 +24,11 @@ from analyzer.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.runtime import Captured
+    from analyzer.capture.xla import CompiledFunction
 
 GRAPH_FILE = "graph.json.gz"
+DUMP = ".xla"
+"""Folder in the run folder that XLA leaves compiled modules in while the child runs."""
 
 
 def main(request_path: str) -> int:
@@ -79,6 +84,9 @@ def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
     if options.device == "cpu" or options.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
+    folder = Path(request["folder"])
+    os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
+
     import keras
     import tensorflow as tf
 
@@ -89,13 +97,13 @@ def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     spec = TargetSpec(**{**request["target"], "kind": TargetKind(request["target"]["kind"])})
-    folder = Path(request["folder"])
     do = _note if request.get("kind") == "static" else _run
     captured = do(spec, options, folder, report)
     captured.run["target"] = {"text": spec.text, "kind": spec.kind.value, "name": spec.name}
     captured.run["from_process_start"] = True
     report("writing the graph", 0.97)
     write_run(folder, captured)
+    shutil.rmtree(folder / DUMP, ignore_errors=True)
     return {"steps": captured.run["steps_done"], "error": captured.run["error"]}
 
 
@@ -111,16 +119,19 @@ def _note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) 
     from analyzer.capture.estimate import note_step
     from analyzer.capture.resolve import resolve
 
-    return note_step(lambda: resolve(spec, options), report, options)
+    return note_step(lambda: resolve(spec, options), report, options, folder / DUMP)
 
 
 def write_run(folder: Path, captured: Any) -> None:
     """Write the note and the graph into the run folder."""
     run = {**captured.run, "graph": GRAPH_FILE if captured.ops else None}
+    if captured.compiled:
+        run["xla"] = _write_compiled(folder, captured.compiled)
     if captured.ops:
         content = {
             "schema_version": 1,
             "ops": to_json(captured.ops),
+            "inside": to_json(captured.inside),
             "traced": [
                 {
                     "function": graph.function,
@@ -129,11 +140,29 @@ def write_run(folder: Path, captured: Any) -> None:
                 for graph in captured.traced
             ],
         }
-        with (folder / GRAPH_FILE).open("wb") as file:
-            # No name and no time in it: the same graph makes the same file.
-            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-                packed.write(json.dumps(content).encode())
+        _pack(folder / GRAPH_FILE, json.dumps(content).encode())
     (folder / RUN_FILE).write_text(json.dumps(run, indent=1), encoding="utf-8")
+
+
+def _write_compiled(folder: Path, compiled: list[CompiledFunction]) -> list[dict[str, Any]]:
+    """Write each compiled function's module and plan; return what the note says of them."""
+    rows = []
+    for number, one in enumerate(compiled):
+        suffix = f"-{number}" if number else ""
+        row: dict[str, Any] = {"ops": list(one.ops), "function": one.function, "platform": "cpu"}
+        for key, content in (("module", one.module), ("plan", one.plan)):
+            row[key] = f"{key}{suffix}.hlo.pb.gz" if content else None
+            if content:
+                _pack(folder / row[key], content)
+        rows.append(row)
+    return rows
+
+
+def _pack(path: Path, content: bytes) -> None:
+    """Write a gzip file without name and time in it: the same content makes the same file."""
+    with path.open("wb") as file:
+        with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+            packed.write(content)
 
 
 if __name__ == "__main__":

@@ -143,8 +143,9 @@ def structure_of(note: RunNote | None) -> Structure | None:
     """Return the indexed graph of a note, None where it has none."""
     if note is None or not note.ops:
         return None
+    names = {op.name for op in note.ops}
     return build_structure(
-        note.ops,
+        [*note.ops, *(op for op in note.inside if op.name not in names)],
         traced=note.traced,
         gradients=note.gradients,
         nested_gradients=note.nested_gradients,

@@ -14,6 +14,7 @@ from typing import Any, Final
 from analyzer.errors import TraceError
 from analyzer.graph.ops import Op, from_json
 from analyzer.graph.phases import TracedGraph, TracedOp
+from analyzer.parse.hlo import Hlo, read_hlo
 
 _SCHEMA_VERSION: Final = 1
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -70,6 +71,25 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledNote:
+    """A function of the step that XLA compiles.
+
+    Attributes:
+        ops: Names of the ops that call it.
+        function: Its name.
+        platform: The device that ``plan`` was compiled for.
+        module: File with the module before XLA's passes (gzip, HloModuleProto); None where not kept.
+        plan: The compiled module with its buffer assignment; None where not kept.
+    """
+
+    ops: tuple[str, ...]
+    function: str
+    platform: str
+    module: Path | None
+    plan: Hlo | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunNote:
     """What the capture knew and the trace does not say.
 
@@ -85,6 +105,8 @@ class RunNote:
         ops: The graph; empty for an eager step.
         traced: The graph as it was traced, with the functions in it.
         births: How the variables came to be, in order; empty where the trace shows it.
+        inside: The ops of functions that run as one op, as they were traced; see ``compiled``.
+        compiled: The functions of the step that XLA compiles.
     """
 
     raw: Mapping[str, Any]
@@ -98,6 +120,8 @@ class RunNote:
     ops: tuple[Op, ...] = ()
     traced: tuple[TracedGraph, ...] = ()
     births: tuple[Birth, ...] = ()
+    inside: tuple[Op, ...] = ()
+    compiled: tuple[CompiledNote, ...] = ()
 
 
 def read_run(path: Path) -> RunNote:
@@ -114,7 +138,7 @@ def read_run(path: Path) -> RunNote:
             raise TraceError(
                 f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
             )
-        ops, traced = _read_graph(path, raw.get("graph"))
+        ops, inside, traced = _read_graph(path, raw.get("graph"))
         return RunNote(
             raw=raw,
             variables=tuple(
@@ -154,6 +178,8 @@ def read_run(path: Path) -> RunNote:
                 )
                 for row in raw.get("births", ())
             ),
+            inside=inside,
+            compiled=tuple(_compiled(path.parent, row) for row in raw.get("xla", ())),
         )
     except (
         OSError,
@@ -187,12 +213,29 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _read_graph(path: Path, name: Any) -> tuple[tuple[Op, ...], tuple[TracedGraph, ...]]:
+def _compiled(folder: Path, row: Mapping[str, Any]) -> CompiledNote:
+    plan, module = row.get("plan"), row.get("module")
+    return CompiledNote(
+        ops=tuple(str(name) for name in row["ops"]),
+        function=str(row["function"]),
+        platform=str(row["platform"]),
+        module=_inside(folder, module) if module else None,
+        plan=read_hlo(gzip.decompress(_inside(folder, plan).read_bytes())) if plan else None,
+    )
+
+
+def _inside(folder: Path, name: Any) -> Path:
+    if Path(str(name)).name != str(name):
+        raise ValueError(f"{name} lies outside the folder")
+    return folder / str(name)
+
+
+def _read_graph(
+    path: Path, name: Any
+) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[TracedGraph, ...]]:
     if not name:
-        return (), ()
-    if Path(str(name)).name != name:
-        raise ValueError("the graph lies outside the folder")
-    content = (path.parent / name).read_bytes()
+        return (), (), ()
+    content = _inside(path.parent, name).read_bytes()
     if name.endswith(".gz"):
         content = gzip.decompress(content)
     graph = _load(content)
@@ -203,4 +246,4 @@ def _read_graph(path: Path, name: Any) -> tuple[tuple[Op, ...], tuple[TracedGrap
         )
         for nested in graph.get("traced", ())
     )
-    return tuple(from_json(graph["ops"])), traced
+    return tuple(from_json(graph["ops"])), tuple(from_json(graph.get("inside", []))), traced

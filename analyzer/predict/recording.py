@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -38,6 +38,8 @@ from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import LARGE_OPS, Draw, Owner
 from analyzer.predict.target import Target, target_of
 from analyzer.predict.uncertainty import uncertainty_of
+from analyzer.xla.plan import Plan as XlaPlan
+from analyzer.xla.plan import plan_of
 
 CANDIDATES: Final = 15
 """Draws about the middle whose chunks are worked out too."""
@@ -45,15 +47,24 @@ CANDIDATES: Final = 15
 CANDIDATES_OF_LARGE: Final = 5
 """The same for a graph of at least :data:`analyzer.predict.step.LARGE_OPS` ops."""
 
+_FRAME: Final = frozenset({"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp"})
+"""Types of the ops around a step that is one compiled function."""
+
 
 def predict_note(
-    note: RunNote, *, threads: int | None = None, progress: Callable[[float], None] | None = None
+    note: RunNote,
+    *,
+    threads: int | None = None,
+    plans: Mapping[str, XlaPlan] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Predict the allocations of a noted step, from the build-up to the end of the last step.
 
     Args:
         note: What the capture noted; nothing of it ran.
         threads: Threads that a kernel may use; None for those of the machine that took the note.
+        plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
+            for those in the note.
         progress: Called with the share done, 0 to 1.
 
     Raises:
@@ -65,11 +76,14 @@ def predict_note(
     target = target_of(note)
     owners = _owners(note, target.device)
     intra_op = int(note.raw.get("threads", {}).get("intra_op", 1))
+    compiled = plans_of(note) if plans is None else plans
     prediction = predict(
         note.ops,
         list(owners.values()),
         threads=threads or intra_op,
         device=target.device,
+        compiled=compiled,
+        draws=1 if _is_whole(note, compiled) else None,
         progress=progress,
     )
     seed, allocated = _central(note, prediction, owners, target)
@@ -104,6 +118,25 @@ def predict_note(
         },
     )
     return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
+
+
+def plans_of(note: RunNote) -> dict[str, XlaPlan]:
+    """Return the memory plans that a note holds, by the name of the op that calls the function.
+
+    Raises:
+        AccountingError: a plan does not add up.
+    """
+    plans = {}
+    for one in note.compiled:
+        if one.plan is not None:
+            plans.update(dict.fromkeys(one.ops, plan_of(one.plan, platform=one.platform)))
+    return plans
+
+
+def _is_whole(note: RunNote, compiled: Mapping[str, XlaPlan]) -> bool:
+    """Say whether the step is one compiled function, so that no order of ops is left open."""
+    work = [op.name for op in note.ops if op.type not in _FRAME]
+    return len(work) == 1 and work[0] in compiled
 
 
 def _central(

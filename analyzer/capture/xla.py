@@ -1,0 +1,313 @@
+"""Functions that XLA compiles: their modules and their memory plans, with nothing of them run.
+
+TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when it is asked
+for its *compiler IR*. It needs the shapes of the arguments and variables that are there: variables get
+a stand-in whose value is a stretch of one buffer that is never written to, so that no page of it is
+ever backed by memory.
+
+The compiled module with its buffer assignment is what XLA dumps where ``XLA_FLAGS`` named a folder
+before the process compiled anything (:mod:`analyzer.capture.dumps`); where that is not so, it is put
+together from two of TensorFlow's stages, at the cost of a second compilation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from analyzer.capture.dumps import dumped_plan, packed
+from analyzer.capture.frames import plain_message
+from analyzer.capture.graphs import spec_of
+from analyzer.capture.static import StaticStep, handle_type, static_step, used_variables
+from analyzer.errors import TargetError
+from analyzer.graph.ops import Op, TensorSpec, split_tensor
+from analyzer.parse.hloproto import Hlo
+
+_CPU: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+_FUNCTION: Final = "__inference_"
+_PAGE_BYTES: Final = 1 << 20
+"""Values below this get a buffer of their own; larger ones share the one that is never touched."""
+_ROW_BYTES: Final = 64  # every element type divides it, and a slice at 0 needs no copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledFunction:
+    """One function that XLA compiles, for the shapes that one or more ops call it with.
+
+    Attributes:
+        ops: Names of the ops that call it.
+        function: Its name.
+        module: The module before XLA's passes (HloModuleProto), for another device's compiler.
+        plan: The compiled module and its buffer assignment (HloProto) without literals; empty where
+            it was not asked for.
+    """
+
+    ops: tuple[str, ...]
+    function: str
+    module: bytes
+    plan: bytes
+
+
+@dataclass(eq=False)
+class StandIns:
+    """Handles of variables that have a shape and a value without memory."""
+
+    _handles: list[Any] = field(default_factory=list)
+    _flat: Any = None
+
+    def tensor(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor of this shape whose bytes are never written."""
+        size_bytes = math.prod(shape) * dtype.size
+        if size_bytes < _PAGE_BYTES or dtype == tf.bool:
+            return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=False)
+        if self._flat is None or int(self._flat.shape[0]) < size_bytes:
+            rows = -(-size_bytes // _ROW_BYTES)
+            self._flat = tf.raw_ops.Empty(shape=[rows * _ROW_BYTES], dtype=tf.uint8, init=False)
+        flat = self._flat[:size_bytes]
+        if dtype.size > 1:
+            flat = tf.reshape(flat, [-1, dtype.size])
+        return tf.reshape(tf.bitcast(flat, dtype), list(shape))
+
+    def variable(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Return the handle of a variable with such a value."""
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=dtype,
+            shape=list(shape),
+            shared_name=f"analyzer_xla_{id(self)}_{len(self._handles)}",
+        )
+        tf.raw_ops.AssignVariableOp(resource=handle, value=self.tensor(dtype, shape))
+        self._handles.append(handle)
+        return handle
+
+    def close(self) -> None:
+        """Let go of them all."""
+        for handle in self._handles:
+            tf.raw_ops.DestroyResourceOp(resource=handle)
+        self._handles.clear()
+        self._flat = None
+
+
+def is_compiled_call(op: Op) -> bool:
+    """Say whether an op calls a function that XLA compiles."""
+    return bool(op.attrs.get("_XlaMustCompile")) and isinstance(op.attrs.get("f"), dict)
+
+
+def is_compiled(function: Any) -> bool:
+    """Say whether XLA compiles a concrete function as a whole."""
+    return bool(function.function_def.attr["_XlaMustCompile"].b)
+
+
+def compiled_step(function: Any) -> StaticStep:
+    """Return the graph around the function that XLA compiles: its arguments, the call, the results.
+
+    Args:
+        function: The step's concrete function, itself compiled or with calls of compiled functions.
+    """
+    if not is_compiled(function):
+        return static_step(function)
+    ops = [
+        Op(
+            name=tensor.op.name,
+            type="_Arg",
+            outputs=(_spec(tensor),),
+            attrs={"index": index},
+        )
+        for index, tensor in enumerate(function.inputs)
+    ]
+    taken = {op.name for op in ops}
+    name = str(function.name.decode() if isinstance(function.name, bytes) else function.name)
+    call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
+    while call in taken:
+        call += "_"
+    ops.append(
+        Op(
+            name=call,
+            type="StatefulPartitionedCall",
+            inputs=tuple(f"{op.name}:0" for op in ops),
+            outputs=tuple(_spec(tensor) for tensor in function.outputs),
+            attrs={"f": {"function": name}, "_XlaMustCompile": True},
+        )
+    )
+    ops += [
+        Op(name=f"{call}_RetVal_{index}", type="_Retval", inputs=(f"{call}:{index}",))
+        for index in range(len(function.outputs))
+    ]
+    captures = list(function.captured_inputs)
+    return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
+
+
+def compile_calls(
+    function: Any,
+    ops: Sequence[Op],
+    dump: Path | None,
+    *,
+    plans: bool = True,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[list[CompiledFunction], list[str]]:
+    """Lower and compile every function of a step that XLA compiles.
+
+    Args:
+        function: The step's concrete function.
+        ops: The graph that its executor runs.
+        dump: The folder that :mod:`analyzer.capture.dumps` named, None where XLA dumps nothing.
+        plans: Compile for this machine's CPU too; False only lowers.
+        progress: Called with the share done, 0 to 1.
+
+    Returns:
+        The functions, and a sentence for each that could not be compiled.
+
+    Raises:
+        TargetError: the step itself cannot be compiled.
+    """
+    calls: dict[tuple[Any, ...], list[Op]] = {}
+    by_name = {op.name: op for op in ops}
+    arguments = _arguments(function)
+    for op in ops:
+        if is_compiled_call(op):
+            inputs = tuple(_described(tensor, by_name, arguments) for tensor in op.inputs)
+            calls.setdefault((op.attrs["f"]["function"], inputs), []).append(op)
+    found: list[CompiledFunction] = []
+    doubts: list[str] = []
+    for number, ((name, inputs), callers) in enumerate(calls.items()):
+        with _stand_ins() as stand_ins:
+            try:
+                module, plan = _compile(name, inputs, stand_ins, dump, plans=plans)
+            except (ValueError, tf.errors.OpError) as error:
+                reason = _reason(error)
+                if len(calls) == 1 and len(callers) == 1 and _is_whole(ops):
+                    raise TargetError(
+                        f"The step cannot be compiled with XLA: {reason}",
+                        hint="Estimate it op by op with --no-jit.",
+                    ) from error
+                doubts.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
+                continue
+        found.append(
+            CompiledFunction(
+                ops=tuple(op.name for op in callers), function=name, module=module, plan=plan
+            )
+        )
+        if progress is not None:
+            progress((number + 1) / len(calls))
+    return found, doubts
+
+
+def _is_whole(ops: Sequence[Op]) -> bool:
+    """Say whether the graph is little more than one call."""
+    plain = ("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp")
+    return sum(op.type not in plain for op in ops) <= 1
+
+
+def _arguments(function: Any) -> dict[int, tuple[Any, Any]]:
+    """Return dtype and shape of the variable behind each argument that is a handle."""
+    captures = list(function.captured_inputs)
+    first = len(function.inputs) - len(captures)
+    return {
+        first + position: handle_type(capture)
+        for position, capture in enumerate(captures)
+        if capture.dtype == tf.resource
+    }
+
+
+def _described(
+    tensor: str, by_name: dict[str, Op], arguments: dict[int, tuple[Any, Any]]
+) -> tuple[Any, ...]:
+    """Return what one input of a call is: its kind, dtype and shape, or its value."""
+    name, index = split_tensor(tensor)
+    op = by_name[name]
+    spec = op.outputs[index] if index < len(op.outputs) else TensorSpec("", None)
+    if spec.dtype != "resource":
+        value = op.attrs.get("value")
+        if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
+            return "value", spec.dtype, spec.shape, tuple(value["values"])
+        return "tensor", spec.dtype, spec.shape
+    while op.type not in ("_Arg", "_DeviceArg") and op.inputs:
+        op = by_name[split_tensor(op.inputs[0])[0]]
+    dtype, shape = arguments.get(int(op.attrs.get("index", -1)), (None, None))
+    return "variable", None if dtype is None else dtype.name, shape
+
+
+def _compile(
+    name: str,
+    inputs: Sequence[tuple[Any, ...]],
+    stand_ins: StandIns,
+    dump: Path | None,
+    *,
+    plans: bool,
+) -> tuple[bytes, bytes]:
+    for kind, dtype, shape, *_ in inputs:
+        if dtype is None or shape is None or any(axis < 0 for axis in shape):
+            raise ValueError(f"a {kind} of unknown shape goes in")
+    # Specs come first and things after them, as TensorFlow tells arguments from captures.
+    leading = 0
+    while leading < len(inputs) and inputs[leading][0] == "tensor":
+        leading += 1
+    specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
+    held = [_thing(described, stand_ins) for described in inputs[leading:]]
+
+    def stage(which: str) -> bytes:
+        return bytes(
+            context.context().get_compiler_ir(
+                device_name=_CPU,
+                platform_name=None,
+                function_name=name,
+                flat_args=specs,
+                captured_inputs=held,
+                stage=which,
+            )
+        )
+
+    module = stage("hlo_serialized")
+    if not plans:
+        return module, b""
+    compiled = stage("optimized_hlo_proto_serialized")
+    plan = dumped_plan(dump, name) if dump is not None else b""
+    if not plan:
+        plan = _put_together(compiled, stage("optimized_hlo_serialized"))
+    return module, plan
+
+
+def _thing(described: tuple[Any, ...], stand_ins: StandIns) -> Any:
+    kind, dtype, shape, *values = described
+    if kind == "variable":
+        return stand_ins.variable(tf.as_dtype(dtype), shape)
+    if kind == "value":
+        return tf.constant(values[0], dtype, shape)
+    return stand_ins.tensor(tf.as_dtype(dtype), shape)
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[StandIns]:
+    found = StandIns()
+    try:
+        with tf.init_scope(), tf.device(_CPU):
+            yield found
+    finally:
+        found.close()
+
+
+def _put_together(compiled: bytes, module: bytes) -> bytes:
+    """Return the buffer assignment of one stage with the module of the other.
+
+    The first holds a module from before the last passes beside it.
+    """
+    proto = Hlo()
+    proto.ParseFromString(compiled)
+    proto.hlo_module.Clear()
+    proto.hlo_module.ParseFromString(module)
+    return packed(proto)
+
+
+def _reason(error: Exception) -> str:
+    text = plain_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    return TensorSpec("resource", ()) if tensor.dtype == tf.resource else spec_of(tensor)
