@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import tensorflow as tf
@@ -23,7 +23,7 @@ from tensorflow.python.eager import cancellation, context
 from analyzer.capture import graphs
 from analyzer.capture.shapes import Shape, infer_outputs
 from analyzer.errors import TargetError
-from analyzer.graph.ops import ITEM_BYTES, Op
+from analyzer.graph.ops import ITEM_BYTES, PLACE, Op
 
 _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
@@ -86,7 +86,7 @@ def static_step(function: Any) -> StaticStep:
     """
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
-    partitions = _instantiate(function, inputs[: len(inputs) - len(captures)], captures)
+    partitions, places = _instantiate(function, inputs[: len(inputs) - len(captures)], captures)
     shapes = {
         index: None
         if tensor.shape.rank is None
@@ -97,12 +97,20 @@ def static_step(function: Any) -> StaticStep:
     outputs: dict[str, Any] = {}
     for graph_def in partitions:
         outputs |= infer_outputs(graph_def, shapes)
-    ops = graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))
+    ops = [
+        replace(op, attrs={**op.attrs, PLACE: places[op.name]}) if op.name in places else op
+        for op in graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))
+    ]
     return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
 
 
-def _instantiate(function: Any, arguments: list[Any], captures: list[Any]) -> list[Any]:
-    """Build the function's executor and return its graphs, one a device."""
+def _instantiate(
+    function: Any, arguments: list[Any], captures: list[Any]
+) -> tuple[list[Any], dict[str, int]]:
+    """Build the function's executor; return its graphs, one a device, and the places of their nodes.
+
+    A place is that in the graph before oneDNN's pass, which moves the nodes it rewrites to the end.
+    """
     manager = cancellation.CancellationManager()
     manager.start_cancel()
     # Made before the collecting starts: they are ops too, run by small functions of their own.
@@ -117,15 +125,21 @@ def _instantiate(function: Any, arguments: list[Any], captures: list[Any]) -> li
         except tf.errors.OpError as error:
             raise TargetError(f"The step's graph cannot be built: {error.message}") from None
         metadata = _collect()
-    found = [
-        graph_def
-        for collected in metadata.function_graphs
-        for graph_def in collected.partition_graphs
-        if not any(node.name in _FOREIGN for node in graph_def.node)
-    ]
+    found: list[Any] = []
+    places: dict[str, int] = {}
+    for collected in metadata.function_graphs:
+        own = [
+            graph_def
+            for graph_def in collected.partition_graphs
+            if not any(node.name in _FOREIGN for node in graph_def.node)
+        ]
+        found += own
+        if own:
+            for node in collected.post_optimization_graph.node:
+                places.setdefault(node.name, len(places))
     if not found:
         raise TargetError("TensorFlow returned no graph for the step.")
-    return found
+    return found, places
 
 
 def _collect() -> Any:

@@ -35,6 +35,9 @@ ITEM_BYTES: Final[dict[str, int]] = {
 """Bytes of one element (``tensorflow/core/framework/types.proto``); resources, variants and strings
 have no size that shows in a tensor's buffer."""
 
+PLACE: Final = "analyzer_place"
+"""Attribute of an op: its place in the graph before oneDNN's pass moved the nodes that it rewrote."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

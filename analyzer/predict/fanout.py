@@ -1,100 +1,25 @@
 """In which order a node's successors are looked at: the one freedom the executor has.
 
 TensorFlow keeps up to eight out-edges of a node in the order they were made, and more than eight in a
-hash set of pointers (``EdgeSet``, ``FlatSet``), whose order follows from the addresses that the
-graph's arena happened to get. Addresses differ from process to process and stay for all steps of one,
+hash set of pointers, whose order follows from the addresses that the graph's arena happened to get
+(:mod:`analyzer.predict.arena`). Addresses differ from process to process and stay for all steps of one,
 which is why five runs of one step may peak differently and the steps of one run do not. The most
-important such set is the graph's source, which starts every root.
+important such set is the graph's source, which starts every root. A *draw* of the schedule is
+therefore a draw of addresses.
 
-A *draw* of the schedule is therefore a draw of addresses. :class:`Arena` replays the hash set with
-addresses taken from a seeded generator: for even seeds edges lie in the order of their making in
-blocks of 8 KiB, as in a fresh process; for odd seeds they lie anywhere, as where edges that a rewrite
-removed were used again.
+The executor's graph is a copy of the function's (``Graph::Copy``): all nodes first, then all edges by
+number; an op's set is made large enough at once, the source's grows.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from typing import Final
 
+from analyzer.predict.arena import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
 from analyzer.predict.wiring import Wiring
 
-INLINE_EDGES: Final = 8
-_EDGE_BYTES: Final = 32
-_BLOCK_BYTES: Final = 8192
-_SLOTS_PER_BUCKET: Final = 8
-_FULL_RATIO: Final = 0.8
-
-
-class Arena:
-    """Addresses of a graph's edges: blocks of 8 KiB, each somewhere on the heap.
-
-    Args:
-        seed: Which addresses; the same seed gives the same schedule.
-    """
-
-    def __init__(self, seed: int) -> None:
-        generator = random.Random(seed)
-        self._base = generator.getrandbits(31) & ~15
-        self._generator = generator
-        self._scattered = bool(seed % 2)
-        self._blocks: list[int] = []
-
-    def address(self, edge: int) -> int:
-        """Return the address of edge number ``edge``, bytes."""
-        block, offset = divmod(edge * _EDGE_BYTES, _BLOCK_BYTES)
-        while len(self._blocks) <= block:
-            self._blocks.append(self._base)
-            self._base += _BLOCK_BYTES + 16
-        return self._blocks[block] + offset
-
-    def order(self, edges: Sequence[int]) -> list[int]:
-        """Return positions in ``edges`` in the order in which the edge set yields them."""
-        if len(edges) <= INLINE_EDGES:
-            return list(range(len(edges)))
-        if self._scattered:
-            return self._generator.sample(range(len(edges)), len(edges))
-        table = _PointerSet()
-        for position, edge in enumerate(edges):
-            table.insert(self.address(edge), position)
-        return table.items()
-
-
-class _PointerSet:
-    """``FlatSet<const Edge*>``: open addressing, quadratic probes, four fifths full at most."""
-
-    def __init__(self) -> None:
-        self._slots: list[tuple[int, int] | None] = [None] * _SLOTS_PER_BUCKET
-        self._count = 0
-
-    def insert(self, address: int, item: int) -> None:
-        if self._count >= int(len(self._slots) * _FULL_RATIO):
-            self._resize(self._count + 1)
-        self._place(address, item)
-
-    def items(self) -> list[int]:
-        return [slot[1] for slot in self._slots if slot is not None]
-
-    def _resize(self, count: int) -> None:
-        old = self._slots
-        size = _SLOTS_PER_BUCKET
-        while count >= _FULL_RATIO * size:
-            size *= 2
-        self._slots, self._count = [None] * size, 0
-        for slot in old:
-            if slot is not None:
-                self._place(*slot)
-
-    def _place(self, address: int, item: int) -> None:
-        mask = len(self._slots) - 1
-        index = ((address + (address >> 6)) >> 8) & mask
-        probes = 1
-        while self._slots[index] is not None:
-            index = (index + probes) & mask
-            probes += 1
-        self._slots[index] = (address, item)
-        self._count += 1
+_TO_SINK: Final = 2
+"""Edges from source to sink that come before all others: one more with each copy of the graph."""
 
 
 class FanOut:
@@ -109,6 +34,8 @@ class FanOut:
     def __init__(self, wiring: Wiring, arena: Arena) -> None:
         self.data = list(wiring.data_out)
         self.control = list(wiring.control_out)
+        own = 2 * NODE_BYTES
+        first = own + EDGE_BYTES + NODE_BYTES * len(wiring.ops)
         for node, (data_ids, control_ids) in enumerate(wiring.edge_ids):
             if len(data_ids) + len(control_ids) <= INLINE_EDGES:
                 continue
@@ -116,12 +43,19 @@ class FanOut:
                 [(edge, False, k) for k, edge in enumerate(data_ids)]
                 + [(edge, True, k) for k, edge in enumerate(control_ids)]
             )
-            order = [edges[position] for position in arena.order([edge for edge, _, _ in edges])]
+            offsets = [first + EDGE_BYTES * (_TO_SINK + edge) for edge, _, _ in edges]
+            order = [edges[position] for position in arena.order(offsets, grows=False)]
             self.data[node] = [
                 wiring.data_out[node][k] for _, is_control, k in order if not is_control
             ]
             self.control[node] = [
                 wiring.control_out[node][k] for _, is_control, k in order if is_control
             ]
-        numbers = [wiring.edge_count + position for position in range(len(wiring.roots))]
-        self.roots = [wiring.roots[position] for position in arena.order(numbers)]
+        to_sink = [own, *(first + EDGE_BYTES * number for number in range(_TO_SINK))]
+        to_roots = [first + EDGE_BYTES * (_TO_SINK + edge) for edge in wiring.root_edges]
+        skipped = len(to_sink)
+        self.roots = [
+            wiring.roots[position - skipped]
+            for position in arena.order([*to_sink, *to_roots])
+            if position >= skipped
+        ]

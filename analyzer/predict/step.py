@@ -11,10 +11,11 @@ import numpy as np
 from analyzer.graph.ops import Op
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Category
+from analyzer.predict.arena import Arena
 from analyzer.predict.calls import Kernels, plan_kernels
 from analyzer.predict.control import ControlExecutor
 from analyzer.predict.executor import Executor
-from analyzer.predict.fanout import Arena, FanOut
+from analyzer.predict.fanout import FanOut
 from analyzer.predict.folding import fold
 from analyzer.predict.ledger import Buffers, Ledger
 from analyzer.predict.values import Value
@@ -134,7 +135,7 @@ def prepare(
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
     """
     ops = fold(ops)
-    wiring = wire(ops, is_cheap=device.is_cheap)
+    wiring = wire(ops, None if device.is_cheap else 0, is_cheap=device.is_cheap)
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     known = [owner for owner in owners if owner.op in number]
@@ -177,7 +178,7 @@ def play(
         steps: Steps to run; None runs a graph without branches once, since each step is the same.
         shares: Variable -> an earlier variable whose buffer it has before the first step.
     """
-    wiring = prepared.wirings[(seed // 2) % len(prepared.wirings)]
+    wiring = prepared.wirings[seed % len(prepared.wirings)]
     kernels = prepared.kernels
     sizes = [owner.size_bytes for owner in prepared.owners]
     ledger = Ledger(

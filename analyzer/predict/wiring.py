@@ -8,8 +8,6 @@ arguments, body, results) whose inputs exist, and each node adds its incoming ed
 
 from __future__ import annotations
 
-import heapq
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +15,7 @@ from typing import Final
 from analyzer.errors import InputError
 from analyzer.graph.ops import Op, split_tensor
 from analyzer.kernels.plan import op_types
+from analyzer.predict.rewriting import creation_order, rewritten_places
 
 INEXPENSIVE: Final = op_types(
     """
@@ -44,7 +43,8 @@ class Wiring:
         control_out: For each node, the nodes that wait for it, in order of creation.
         edge_ids: For each node, the numbers of its data edges and of its control edges.
         roots: Nodes without inputs, in order of creation.
-        edge_count: Number of edges.
+        root_edges: Numbers of the source's edges to the roots; they are made last, in turn with
+            those to the sink (``FixupSourceAndSinkEdges``).
         expensive: Whether each node is dispatched rather than run at once.
         has_control_flow: Whether there are branches or loops.
         has_branches: Whether a branch is taken or not by something else than a loop's condition.
@@ -57,21 +57,19 @@ class Wiring:
     control_out: list[list[int]]
     edge_ids: list[tuple[list[int], list[int]]]
     roots: list[int]
-    edge_count: int
+    root_edges: list[int]
     expensive: list[bool]
     has_control_flow: bool
     has_branches: bool
 
 
-def wire(ops: Sequence[Op], rewrite: int = 0, *, is_cheap: bool = False) -> Wiring:
+def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = False) -> Wiring:
     """Number the nodes and rebuild their edges.
 
     Args:
         ops: The graph that the executor runs.
-        rewrite: Which of the orders in which the oneDNN pass may have rewritten its nodes; 0 is the
-            order of ``ops``. The pass walks the graph depth first from the source, whose edges lie
-            in a hash set, and adds each rewritten node at the end: two gradients of one product
-            change places from process to process.
+        rewrite: Which of the orders in which the oneDNN pass may have rewritten its nodes
+            (:mod:`analyzer.predict.rewriting`); None for the order of ``ops``.
         is_cheap: Whether every kernel counts as cheap, as on a GPU.
 
     Raises:
@@ -97,6 +95,15 @@ def wire(ops: Sequence[Op], rewrite: int = 0, *, is_cheap: bool = False) -> Wiri
             control_out[source].append(node)
             edge_ids[source][1].append(edges)
             edges += 1
+    roots: list[int] = []
+    root_edges: list[int] = []
+    for node in built:
+        if not inputs[node] and not control[node]:
+            roots.append(node)
+            root_edges.append(edges)
+            edges += 1
+        if not data_out[node] and not control_out[node]:
+            edges += 1  # to the graph's sink
     return Wiring(
         ops=ops,
         inputs=inputs,
@@ -104,8 +111,8 @@ def wire(ops: Sequence[Op], rewrite: int = 0, *, is_cheap: bool = False) -> Wiri
         data_out=data_out,
         control_out=control_out,
         edge_ids=edge_ids,
-        roots=[node for node in built if not inputs[node] and not control[node]],
-        edge_count=edges,
+        roots=roots,
+        root_edges=root_edges,
         expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
         has_control_flow=any(op.type in ("Switch", "Merge", "Enter", "Exit") for op in ops),
         has_branches=any(
@@ -124,67 +131,22 @@ def _creation_order(
     ops: Sequence[Op],
     inputs: list[list[tuple[int, int]]],
     control: list[list[int]],
-    rewrite: int,
+    rewrite: int | None,
 ) -> list[int]:
     places = list(range(len(ops)))
-    for moved, new_place in _rewritten(ops, inputs, control, rewrite).items():
-        places[moved] = new_place
-    rank = sorted(range(len(ops)), key=lambda node: _position(ops[node], places[node]))
-    place = {node: position for position, node in enumerate(rank)}
-    pending = [0] * len(ops)
-    consumers: list[list[int]] = [[] for _ in ops]
-    for node in range(len(ops)):
-        for source in [*(source for source, _ in inputs[node]), *control[node]]:
-            if ops[source].type in ("NextIteration", "RefNextIteration"):
-                continue  # the one edge that closes a loop; added when the loop is complete
-            pending[node] += 1
-            consumers[source].append(node)
-    ready = [place[node] for node in range(len(ops)) if not pending[node]]
-    heapq.heapify(ready)
-    built: list[int] = []
-    while ready:
-        node = rank[heapq.heappop(ready)]
-        built.append(node)
-        for consumer in consumers[node]:
-            pending[consumer] -= 1
-            if not pending[consumer]:
-                heapq.heappush(ready, place[consumer])
+    if rewrite is not None:
+        for moved, new_place in rewritten_places(ops, inputs, control, rewrite).items():
+            places[moved] = new_place
+    sources = [
+        [*(source for source, _ in data), *waits]
+        for data, waits in zip(inputs, control, strict=True)
+    ]
+    built = creation_order(
+        ops, sources, [_position(op, place) for op, place in zip(ops, places, strict=True)]
+    )
     if len(built) != len(ops):
         raise InputError("The graph has a cycle outside of its loops.")
     return built
-
-
-def _rewritten(
-    ops: Sequence[Op],
-    inputs: list[list[tuple[int, int]]],
-    control: list[list[int]],
-    rewrite: int,
-) -> dict[int, int]:
-    """Return new places for the nodes that oneDNN's pass made, in the order of a walk."""
-    made = [node for node, op in enumerate(ops) if op.type.startswith("_Mkl")]
-    if not rewrite or not made:
-        return {}
-    consumers: list[list[int]] = [[] for _ in ops]
-    for node in range(len(ops)):
-        for source in [*(source for source, _ in inputs[node]), *control[node]]:
-            consumers[source].append(node)
-    roots = [node for node in range(len(ops)) if not inputs[node] and not control[node]]
-    random.Random(rewrite).shuffle(roots)
-    seen = [False] * len(ops)
-    left: list[int] = []
-    for root in roots:
-        stack = [(root, False)]
-        while stack:
-            node, is_done = stack.pop()
-            if is_done:
-                left.append(node)
-            elif not seen[node]:
-                seen[node] = True
-                stack.append((node, True))
-                stack.extend((consumer, False) for consumer in consumers[node])
-    walk = {node: place for place, node in enumerate(reversed(left))}
-    ordered = sorted(made, key=lambda node: walk.get(node, node))
-    return dict(zip(ordered, made, strict=True))
 
 
 def _position(op: Op, node: int) -> tuple[int, int]:

@@ -3,9 +3,9 @@
 import pytest
 
 from analyzer.errors import InputError
-from analyzer.graph.ops import Op, TensorSpec
+from analyzer.graph.ops import PLACE, Op, TensorSpec
 from analyzer.predict import Owner, predict
-from analyzer.predict.fanout import Arena
+from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
 from analyzer.predict.step import play, prepare
 from analyzer.predict.wiring import wire
@@ -190,9 +190,32 @@ def test_a_graph_that_names_what_it_does_not_hold_is_refused():
         wire([op("a", "Exp", "x")])
 
 
-def test_the_order_of_many_edges_is_a_permutation_that_the_seed_decides():
+@pytest.mark.parametrize("grows", [True, False])
+def test_the_order_of_many_edges_is_a_permutation_that_the_seed_decides(grows):
+    offsets = [400 + EDGE_BYTES * number for number in range(300)]
+    orders = set()
     for seed in range(8):
-        order = Arena(seed).order(list(range(100)))
-        assert sorted(order) == list(range(100))
-        assert order == Arena(seed).order(list(range(100)))
-    assert Arena(0).order([5, 6, 7]) == [0, 1, 2]
+        order = Arena(seed).order(offsets, grows=grows)
+        assert sorted(order) == list(range(300))
+        assert order == Arena(seed).order(offsets, grows=grows)
+        orders.add(tuple(order))
+    assert len(orders) > 1
+    assert Arena(0).order([500, 600, 700]) == [0, 1, 2]
+
+
+def two_gradients(places):
+    """A product whose two gradients oneDNN's pass rewrote, in the order of its walk."""
+    kinds = {"a": "_MklMatMul", "b": "_MklMatMul"}
+    ops = [arg("x", 0), op("up", "Exp", "x"), op("a", kinds["a"], "up"), op("b", kinds["b"], "up")]
+    return [
+        Op(o.name, o.type, o.inputs, outputs=o.outputs, attrs={**o.attrs, PLACE: place})
+        for o, place in zip(ops, places, strict=True)
+    ]
+
+
+def test_rewritten_nodes_follow_the_walk_of_the_graph_before_the_rewriting():
+    """The walk takes the last consumer first; reverse postorder puts it last again."""
+    for places, first in (((0, 1, 2, 3), "a"), ((0, 1, 3, 2), "b")):
+        wiring = wire(two_gradients(places), 0)
+        consumers = [wiring.ops[node].name for node, _, _ in wiring.data_out[1]]
+        assert consumers[0] == first

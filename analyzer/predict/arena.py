@@ -1,0 +1,103 @@
+"""Addresses of a graph's edges, and the hash set whose order follows from them.
+
+TensorFlow keeps up to eight edges of a node in the order they were made, and more than eight in a hash
+set of pointers (``EdgeSet``, ``FlatSet``). The edges lie in the graph's arena: blocks of 8 KiB, 32 bytes
+an edge and 200 bytes a node (``graph.h``, ``arena.cc``), each block wherever the heap has room. The
+first block's place is as random as the heap's, and the next one most often follows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+INLINE_EDGES: Final = 8
+"""Edges that a node keeps in order (``EdgeSet::kInline``)."""
+
+EDGE_BYTES: Final = 32
+"""``sizeof(Edge)``: two pointers and three numbers."""
+
+NODE_BYTES: Final = 200
+"""``sizeof(Node)`` in TensorFlow 2.21."""
+
+_BLOCK_BYTES: Final = 8192
+_HEADER_BYTES: Final = 16
+_ADDRESS_BITS: Final = 31
+_SLOTS_PER_BUCKET: Final = 8
+_FULL_RATIO: Final = 0.8
+
+
+class Arena:
+    """Where the things of a graph lie that are allocated one after another.
+
+    Args:
+        seed: Which addresses; the same seed gives the same ones.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = random.Random(seed)
+        self._blocks: list[int] = []
+
+    def address(self, offset: int) -> int:
+        """Return the address of what lies ``offset`` bytes from the arena's start."""
+        block, rest = divmod(offset, _BLOCK_BYTES)
+        while len(self._blocks) <= block:
+            self._blocks.append(self._next_block())
+        return self._blocks[block] + rest
+
+    def order(self, offsets: Sequence[int], *, grows: bool = True) -> list[int]:
+        """Return positions in ``offsets`` in the order in which a set of such edges yields them.
+
+        Args:
+            offsets: Where the edges lie in the arena, bytes, in the order of their making.
+            grows: Whether the set begins small; otherwise it has room for all.
+        """
+        if len(offsets) <= INLINE_EDGES:
+            return list(range(len(offsets)))
+        table = _PointerSet(1 if grows else len(offsets))
+        for position, offset in enumerate(offsets):
+            table.insert(self.address(offset), position)
+        return table.items()
+
+    def _next_block(self) -> int:
+        if not self._blocks:
+            return self._generator.getrandbits(_ADDRESS_BITS) & ~15
+        return self._blocks[-1] + _BLOCK_BYTES + _HEADER_BYTES
+
+
+class _PointerSet:
+    """``FlatSet<const Edge*>``: open addressing, quadratic probes, four fifths full at most."""
+
+    def __init__(self, count: int) -> None:
+        self._slots: list[tuple[int, int] | None] = []
+        self._count = 0
+        self._resize(count)
+
+    def insert(self, address: int, item: int) -> None:
+        if self._count >= int(len(self._slots) * _FULL_RATIO):
+            self._resize(self._count + 1)
+        self._place(address, item)
+        self._count += 1
+
+    def items(self) -> list[int]:
+        return [slot[1] for slot in self._slots if slot is not None]
+
+    def _resize(self, count: int) -> None:
+        old = self._slots
+        size = _SLOTS_PER_BUCKET
+        while count >= _FULL_RATIO * size:
+            size *= 2
+        self._slots = [None] * size
+        for slot in old:
+            if slot is not None:
+                self._place(*slot)
+
+    def _place(self, address: int, item: int) -> None:
+        mask = len(self._slots) - 1
+        index = ((address + (address >> 6)) >> 8) & mask
+        probes = 1
+        while self._slots[index] is not None:
+            index = (index + probes) & mask
+            probes += 1
+        self._slots[index] = (address, item)
