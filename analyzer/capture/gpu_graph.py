@@ -30,6 +30,10 @@ from analyzer.kernels.gpu_memory import add_copies
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
+_STAND_IN: Final = "_ParallelConcatStart"
+"""Stands for an argument while the graph is optimised: an op without inputs that states its shape and
+cannot be folded. (TensorFlow's way from Python to the optimiser drops the shape of an ``_Arg``.)"""
+
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
 """CUDA 12.5 and cuDNN 9.3, what TensorFlow 2.21's GPU wheels are built with; the optimiser asks for
@@ -46,26 +50,14 @@ def gpu_step(function: Any, gpu: Gpu) -> StaticStep:
     Raises:
         TargetError: TensorFlow cannot optimise the function's graph.
     """
-    captures = list(function.captured_inputs)
-    inputs = list(function.inputs)
-    given = len(inputs) - len(captures)
-    handles = {
-        tensor.op.name: handle_type(capture)
-        for tensor, capture in zip(inputs[given:], captures, strict=True)
-        if capture.dtype == tf.resource
-    }
+    captures, inputs = list(function.captured_inputs), list(function.inputs)
     try:
-        optimised = _optimised(function, handles, gpu)
+        graph_def = _optimised(_as_body(function), gpu)
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
-    graph_def = _as_executed(optimised, inputs, list(function.outputs))
     shapes: dict[int, Shape] = {
-        index: None
-        if tensor.shape.rank is None
-        else tuple(-1 if axis is None else axis for axis in tensor.shape)
-        for index, tensor in enumerate(inputs)
-        if tensor.dtype != tf.resource
+        index: _axes(tensor) for index, tensor in enumerate(inputs) if tensor.dtype != tf.resource
     }
     outputs = infer_outputs(graph_def, shapes)
     sources = graphs.sources_of(function.graph)
@@ -73,44 +65,96 @@ def gpu_step(function: Any, gpu: Gpu) -> StaticStep:
     return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
 
 
-def _optimised(function: Any, handles: dict[str, tuple[Any, Shape]], gpu: Gpu) -> Any:
-    """Return the function's graph as grappler leaves it for the card."""
-    graph_def = function.graph.as_graph_def()
+def _as_body(function: Any) -> Any:
+    """Return the function's graph as the runtime instantiates it: arguments, body, results.
+
+    An argument says what it is, as the runtime has it say: the shape of a tensor, and of a handle what
+    variable is behind it. Without that the optimiser does far less.
+    """
+    signature = function.function_def.signature
+    body = function.graph.as_graph_def()
+    names = {
+        tensor.op.name: argument.name
+        for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
+    }
+    given = len(function.inputs) - len(function.captured_inputs)
+    graph_def = graph_pb2.GraphDef()
+    graph_def.versions.CopyFrom(body.versions)
+    graph_def.library.CopyFrom(body.library)
+    for index, tensor in enumerate(function.inputs):
+        captured = function.captured_inputs[index - given] if index >= given else tensor
+        _add_argument(graph_def, names[tensor.op.name], index, tensor, captured)
+    for node in body.node:
+        if node.name in names:
+            continue
+        copy = graph_def.node.add()
+        copy.CopyFrom(node)
+        for position, name in enumerate(copy.input):
+            source, mark, rest = name.removeprefix("^").partition(":")
+            if source in names:
+                start = "^" if name.startswith("^") else ""
+                copy.input[position] = f"{start}{names[source]}{mark}{rest}"
+    for index, (tensor, result) in enumerate(
+        zip(function.graph.outputs, signature.output_arg, strict=True)
+    ):
+        node = graph_def.node.add()
+        node.name, node.op = f"{result.name}_RetVal", "_Retval"
+        source = names.get(tensor.op.name, tensor.op.name)
+        node.input.append(f"{source}:{tensor.value_index}")
+        node.attr["T"].type = tensor.dtype.as_datatype_enum
+        node.attr["index"].i = index
     for node in graph_def.node:
-        if node.name in handles:
-            _as_handle(node, *handles[node.name])
         _place(node)
     for called in graph_def.library.function:
         for node in called.node_def:
             _place(node)
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.import_graph_def(graph_def, name="")
-    meta = meta_graph_pb2.MetaGraphDef()
-    meta.graph_def.CopyFrom(graph.as_graph_def(add_shapes=True))
-    wanted = meta.collection_def["train_op"].node_list.value
-    wanted.extend(tensor.name for tensor in function.graph.outputs)
-    wanted.extend(op.name for op in function.graph.control_outputs)
+    wanted = [node.name for node in graph_def.node if node.op == "_Retval"]
+    wanted += [op.name for op in function.graph.control_outputs]
     if not wanted:
         raise ValueError("it returns nothing and changes nothing")
+    meta = meta_graph_pb2.MetaGraphDef()
+    meta.graph_def.CopyFrom(graph_def)
+    meta.collection_def["train_op"].node_list.value.extend(wanted)
+    return meta
+
+
+def _add_argument(graph_def: Any, name: str, index: int, tensor: Any, captured: Any) -> None:
+    node = graph_def.node.add()
+    node.name = name
+    node.attr["index"].i = index
+    if tensor.dtype == tf.resource:
+        node.op = "_Arg"
+        node.attr["T"].type = tensor.dtype.as_datatype_enum
+        dtype, shape = handle_type(captured)
+        if dtype is not None:
+            node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
+            node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
+        return
+    node.op = _STAND_IN
+    node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+
+
+def _optimised(meta: Any, gpu: Gpu) -> Any:
+    """Return a graph as grappler leaves it for the card."""
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     cluster = grappler_cluster.Cluster(devices=_devices(gpu))
-    return tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
+    graph_def = graph_pb2.GraphDef()
+    graph_def.CopyFrom(tf_optimizer.OptimizeGraph(config, meta, cluster=cluster))
+    for node in graph_def.node:
+        if node.op == _STAND_IN and "index" in node.attr:
+            dtype, index = node.attr["dtype"].type, node.attr["index"].i
+            node.op = "_Arg"
+            node.attr.clear()
+            node.attr["T"].type, node.attr["index"].i = dtype, index
+    return graph_def
 
 
-def _as_handle(node: Any, dtype: Any, shape: Shape) -> None:
-    """Turn the placeholder of a variable's handle into one that says what the variable is.
-
-    Without it the shape of what is read is not known, and the optimiser does far less.
-    """
-    if dtype is None:
-        return
-    node.op = "VarHandleOp"
-    node.attr.clear()
-    node.attr["dtype"].type = dtype.as_datatype_enum
-    node.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
-    node.attr["shared_name"].s = node.name.encode()
+def _axes(tensor: Any) -> Shape:
+    if tensor.shape.rank is None:
+        return None
+    return tuple(-1 if axis is None else axis for axis in tensor.shape)
 
 
 def _place(node: Any) -> None:
@@ -134,35 +178,3 @@ def _devices(gpu: Gpu) -> list[Any]:
     host.properties.num_cores = 1
     host.properties.frequency = 1000
     return [card, host]
-
-
-def _as_executed(optimised: Any, inputs: list[Any], outputs: list[Any]) -> Any:
-    """Return the graph with arguments and results as the executor has them."""
-    graph_def = graph_pb2.GraphDef()
-    graph_def.CopyFrom(optimised)
-    index_of = {tensor.op.name: index for index, tensor in enumerate(inputs)}
-    for node in graph_def.node:
-        if node.name not in index_of or node.op not in ("Placeholder", "VarHandleOp"):
-            continue
-        is_handle, old = node.op == "VarHandleOp", graph_pb2.GraphDef().node.add()
-        old.CopyFrom(node)
-        node.op = "_Arg"
-        node.attr.clear()
-        node.attr["index"].i = index_of[node.name]
-        if is_handle:
-            node.attr["T"].type = tf.resource.as_datatype_enum
-            node.attr["_handle_dtypes"].list.type.append(old.attr["dtype"].type)
-            node.attr["_handle_shapes"].list.shape.append(old.attr["shape"].shape)
-        else:
-            node.attr["T"].type = old.attr["dtype"].type
-    names = {node.name for node in graph_def.node}
-    for index, tensor in enumerate(outputs):
-        if tensor.op.name not in names:
-            continue
-        node = graph_def.node.add()
-        node.name, node.op = f"analyzer_result_{index}", "_Retval"
-        node.input.append(tensor.name)
-        node.attr["T"].type = tensor.dtype.as_datatype_enum
-        node.attr["index"].i = index
-        node.device = _CARD
-    return graph_def
