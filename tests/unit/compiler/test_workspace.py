@@ -1,0 +1,112 @@
+"""The convolutions' workspaces: what they add is worked out from who is alive where."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from analyzer.compiler.workspace import XLA_LIMIT_BYTES, workspaces
+from analyzer.parse.hlo import Hlo, Instruction
+from analyzer.xla.plan import Holder, Plan, Region, Use
+
+
+def made(kind: type, **known: Any) -> Any:
+    """Make a record whose other fields are empty."""
+    empty = {"str": "", "int": 0, "bool": False}
+    values = {
+        field.name: known.get(field.name, empty.get(str(field.type), ())) for field in fields(kind)
+    }
+    return kind(**values)
+
+
+def instruction(number: int, name: str, **known: Any) -> Instruction:
+    found: Instruction = made(Instruction, id=number, name=name, **{"parameter": None, **known})
+    return found
+
+
+def holder(name: str, offset: int, size: int, first: int, last: int) -> Holder:
+    found: Holder = made(
+        Holder, instruction=name, offset_bytes=offset, size_bytes=size, first=first, last=last
+    )
+    return found
+
+
+def step(holders: list[Holder], size: int, moments: int) -> tuple[Hlo, Plan]:
+    """Return a module of one convolution, ``conv``, of 10 + 20 bytes into 30."""
+    image = instruction(1, "image", shapes={(): ("int8", (10,))})
+    kernel = instruction(2, "kernel", shapes={(): ("int8", (20,))})
+    conv = instruction(
+        3,
+        "conv",
+        opcode="custom-call",
+        target="__cudnn$convForward",
+        shapes={(): ("tuple", ()), (0,): ("int8", (30,)), (1,): ("uint8", (0,))},
+        operands=(1, 2),
+    )
+    other = instruction(4, "other", opcode="custom-call", target="__cublas$gemm")
+    hlo = made(
+        Hlo,
+        instructions={i.id: i for i in (image, kernel, conv, other)},
+        schedule={0: (1, 2, 3, 4)},
+        buffers={},
+        roots={},
+    )
+    region = made(
+        Region, size_bytes=size, use=Use.TEMPORARY, holders=tuple(holders), moments=moments
+    )
+    return hlo, made(Plan, regions=(region,), aliases={})
+
+
+@pytest.mark.parametrize(
+    ("size", "rise", "least"),
+    [
+        (20, 0, 0),  # fits between the operands and the result
+        (21, 11, 0),  # fits only if the result moves
+        (40, 30, 10),  # more than all 30 free bytes
+    ],
+)
+def test_a_workspace_goes_where_there_is_room(size: int, rise: int, least: int) -> None:
+    hlo, plan = step(
+        [
+            holder("image", 0, 10, 0, 4),
+            holder("kernel", 10, 20, 1, 4),
+            holder("conv", 50, 30, 2, 6),
+            holder("later", 80, 10, 5, 6),
+            holder("table", 90, 16, 0, 7),  # alive throughout: moves out of the way
+        ],
+        106,
+        7,
+    )
+    found = workspaces(hlo, plan, size_bytes=size)
+    assert (found.rise_bytes, found.least_rise_bytes, found.count) == (rise, least, 1)
+    assert found.largest is not None
+    assert found.largest.instruction == "conv"
+    assert (found.largest.free_bytes, found.largest.stretch_bytes) == (30, 20)
+
+
+def test_the_bound_is_operands_and_result() -> None:
+    hlo, plan = step([holder("conv", 0, 30, 0, 2), holder("late", 0, 40, 2, 3)], 40, 3)
+    found = workspaces(hlo, plan)
+    assert found.largest is not None
+    assert found.largest.bound_bytes == 10 + 20 + 30
+    assert found.rise_bytes == 60 - 10
+
+
+def test_a_result_that_lies_elsewhere_has_its_place_in_the_schedule() -> None:
+    hlo, plan = step([holder("kernel", 0, 100, 3, 5), holder("late", 0, 20, 6, 8)], 100, 9)
+    found = workspaces(hlo, plan, size_bytes=5)
+    assert found.rise_bytes == 5  # it runs after ``kernel``, while all bytes are taken
+
+
+def test_no_algorithm_gets_more_than_xla_lets_it() -> None:
+    hlo, plan = step([holder("conv", 0, 30, 0, 2)], 30, 3)
+    assert workspaces(hlo, plan, size_bytes=1 << 40).rise_bytes == XLA_LIMIT_BYTES
+
+
+def test_a_module_without_convolutions_has_none() -> None:
+    hlo, plan = step([], 0, 1)
+    bare = made(Hlo, instructions={4: hlo.instructions[4]}, schedule={}, buffers={}, roots={})
+    found = workspaces(bare, plan)
+    assert (found.rise_bytes, found.largest, found.count) == (0, None, 0)
