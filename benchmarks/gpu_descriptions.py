@@ -40,7 +40,7 @@ FIELDS = (
     "feature_extension",
 )
 
-_ACCELERATED = "XLA's text leaves it out; on a card XLA sets it from compute capability 9 on (cuda_executor.cc)"
+_ACCELERATED = "XLA's text leaves it out; on a card XLA sets it from 9.0 on (cuda_executor.cc)"
 
 KNOWN = {
     ("NVIDIA RTX PRO 6000 Blackwell", "feature_extension"): _ACCELERATED,
