@@ -6,6 +6,9 @@ makes one from the real devices' properties). Here the same optimiser gets a clu
 card: layouts become NCHW or NHWC as the card's architecture asks, convolutions are fused as for cuDNN,
 nested functions are inlined and branches and loops lowered. Nothing runs.
 
+With a cluster of this machine's CPU alone the same way gives the graph that the runtime makes here, node
+for node and in the same order; with loops the same ops, numbered otherwise.
+
 What differs from a real run: ops without a GPU kernel are told by a list of our own
 (:mod:`analyzer.kernels.gpu_memory`), because the CPU's build of TensorFlow does not register GPU
 kernels; and the copies between host and card are put in by us.
@@ -52,7 +55,7 @@ def gpu_step(function: Any, gpu: Gpu) -> StaticStep:
     """
     captures, inputs = list(function.captured_inputs), list(function.inputs)
     try:
-        graph_def = _optimised(_as_body(function), gpu)
+        graph_def = _optimised(_as_item(_instantiated(function), function), gpu)
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
@@ -65,25 +68,21 @@ def gpu_step(function: Any, gpu: Gpu) -> StaticStep:
     return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
 
 
-def _as_body(function: Any) -> Any:
-    """Return the function's graph as the runtime instantiates it: arguments, body, results.
-
-    An argument says what it is, as the runtime has it say: the shape of a tensor, and of a handle what
-    variable is behind it. Without that the optimiser does far less.
-    """
+def _instantiated(function: Any) -> Any:
+    """Return the traced graph with what the runtime puts round it when it instantiates a function."""
     signature = function.function_def.signature
     body = function.graph.as_graph_def()
     names = {
         tensor.op.name: argument.name
         for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
     }
-    given = len(function.inputs) - len(function.captured_inputs)
     graph_def = graph_pb2.GraphDef()
     graph_def.versions.CopyFrom(body.versions)
     graph_def.library.CopyFrom(body.library)
     for index, tensor in enumerate(function.inputs):
-        captured = function.captured_inputs[index - given] if index >= given else tensor
-        _add_argument(graph_def, names[tensor.op.name], index, tensor, captured)
+        node = graph_def.node.add()
+        node.name = names[tensor.op.name]
+        _as_argument(node, function, index)
     for node in body.node:
         if node.name in names:
             continue
@@ -103,13 +102,18 @@ def _as_body(function: Any) -> Any:
         node.input.append(f"{source}:{tensor.value_index}")
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
+    return graph_def
+
+
+def _as_item(graph_def: Any, function: Any) -> Any:
+    """Return a graph with what the optimiser has to keep: its results and what has an effect."""
     for node in graph_def.node:
         _place(node)
     for called in graph_def.library.function:
         for node in called.node_def:
             _place(node)
-    wanted = [node.name for node in graph_def.node if node.op == "_Retval"]
-    wanted += [op.name for op in function.graph.control_outputs]
+    kept = {op.name for op in function.graph.control_outputs}
+    wanted = [node.name for node in graph_def.node if node.op == "_Retval" or node.name in kept]
     if not wanted:
         raise ValueError("it returns nothing and changes nothing")
     meta = meta_graph_pb2.MetaGraphDef()
@@ -118,11 +122,16 @@ def _as_body(function: Any) -> Any:
     return meta
 
 
-def _add_argument(graph_def: Any, name: str, index: int, tensor: Any, captured: Any) -> None:
-    node = graph_def.node.add()
-    node.name = name
+def _as_argument(node: Any, function: Any, index: int) -> None:
+    """Let a node stand for an argument and say what that is.
+
+    A tensor's shape, the variable behind a handle: without it the optimiser does far less.
+    """
+    tensor = function.inputs[index]
+    first = len(function.inputs) - len(function.captured_inputs)
     node.attr["index"].i = index
     if tensor.dtype == tf.resource:
+        captured = function.captured_inputs[index - first] if index >= first else tensor
         node.op = "_Arg"
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         dtype, shape = handle_type(captured)
