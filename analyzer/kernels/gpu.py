@@ -28,6 +28,8 @@ from analyzer.kernels.plan import ListUse, Output, Plan, Way, op_types
 ALLOCATOR: Final = "GPU_0_bfc"
 """TensorFlow's name of the first card's allocator."""
 
+_ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
+
 _ALLOCATING: Final = op_types(
     """
     _Recv _HostRecv MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 MaxPoolGrad MaxPoolGradV2
@@ -77,7 +79,7 @@ def _on_card(call: Call, rules: dict[str, Callable[[Call], Plan]]) -> Plan:
     """Return the op's plan with everything left out that lies in host memory."""
     op = call.op
     if runs_on_host(op):
-        return Plan(outputs=tuple(Output(Way.NONE) for _ in op.outputs))
+        return Plan(outputs=tuple(_ELSEWHERE for _ in op.outputs))
     rule = rules.get(op.type)
     plan = rule(call) if rule is not None else cpu.plan(call)
     if plan.lists is not ListUse.NO or not plan.outputs:
@@ -86,7 +88,7 @@ def _on_card(call: Call, rules: dict[str, Callable[[Call], Plan]]) -> Plan:
     if not any(host):
         return plan
     outputs = tuple(
-        Output(Way.NONE) if is_host and output.way is not Way.ALIAS else output
+        _ELSEWHERE if is_host and output.way is not Way.ALIAS else output
         for output, is_host in zip(plan.outputs, host, strict=True)
     )
     if not all(host):
@@ -120,7 +122,7 @@ def _plan_swap_in(call: Call) -> Plan:
 
 
 def _plan_swap_out(call: Call) -> Plan:
-    return Plan(outputs=tuple(Output(Way.NONE) for _ in call.op.outputs))
+    return Plan(outputs=tuple(_ELSEWHERE for _ in call.op.outputs))
 
 
 def _rules(capability: Capability) -> dict[str, Callable[[Call], Plan]]:

@@ -32,7 +32,7 @@ def plan_forward(call: Call) -> Plan:
     if mode != "lstm" and len(outputs) > 2:
         outputs[2] = Output(Way.NONE)
     if len(outputs) > 4:
-        outputs[4] = Output(Way.NONE)  # host_reserved
+        outputs[4] = Output(Way.NONE, elsewhere=True)  # host_reserved
     workspace = _GATES.get(mode, 4) * units
     return Plan(
         outputs=tuple(outputs),

@@ -58,12 +58,19 @@ class Output:
         inputs: Inputs whose buffer may be taken over, in the order in which they are tried, or the
             one input whose buffer is shared.
         region: ``output``, or ``temp`` where the kernel allocates its result as a temporary.
+        elsewhere: It lies in another memory than the device's, and has no bytes there.
     """
 
     way: Way
     size_bytes: int = 0
     inputs: tuple[int, ...] = ()
     region: str = "output"
+    elsewhere: bool = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its bytes are known although the graph does not tell its shape."""
+        return self.elsewhere or self.size_bytes > 0
 
 
 @dataclass(frozen=True, slots=True)

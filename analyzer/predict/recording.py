@@ -33,6 +33,7 @@ from analyzer.measure.variables import size_of
 from analyzer.model import Category, Device, Kind, Recording
 from analyzer.parse.run import RunNote
 from analyzer.predict.events import allocated_peak, place
+from analyzer.predict.gpu_doubts import with_gpu_doubts
 from analyzer.predict.joining import ARGUMENTS, History, play_from_start
 from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import LARGE_OPS, Draw, Owner
@@ -89,6 +90,9 @@ def predict_note(
     seed, allocated = _central(note, prediction, owners, target)
     history, draw = play_from_start(note, prediction, owners, seed)
     table, sharing = _attribute(note, structure, history)
+    doubts = uncertainty_of(prediction, allocated)
+    if target.gpu is not None and not _is_whole(note, compiled):
+        doubts = with_gpu_doubts(doubts, prediction, draw)
     table, events, options = place(table, history.instants, target.options)
     recording = Recording(
         kind=Kind.ESTIMATE,
@@ -114,7 +118,7 @@ def predict_note(
             "graph_kind": str(note.raw.get("graph_kind", "")),
             "devices": [],
             "unmodelled": prediction.unmodelled.to_dict("records"),
-            "uncertainty": uncertainty_of(prediction, allocated),
+            "uncertainty": doubts,
         },
     )
     return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
@@ -239,10 +243,13 @@ def _doubts(prediction: Prediction) -> tuple[str, ...]:
 
 
 def _unsized(prediction: Prediction) -> list[str]:
-    """Return the tensors whose bytes the graph does not tell."""
+    """Return the tensors whose bytes neither the graph nor the kernel's rule tells."""
+    plans = prediction.prepared.kernels.plans
     return [
         f"{op.name}:{index}"
-        for op in prediction.prepared.wiring.ops
+        for node, op in enumerate(prediction.prepared.wiring.ops)
         for index, spec in enumerate(op.outputs)
-        if spec.size_bytes is None and spec.dtype not in ("resource", "variant", "string", "")
+        if spec.size_bytes is None
+        and spec.dtype not in ("resource", "variant", "string", "")
+        and not (index < len(plans[node].outputs) and plans[node].outputs[index].is_told)
     ]
