@@ -46,17 +46,8 @@ class PlanCache:
             return None
         file = self.folder / f"{key}{_SUFFIX}"
         try:
-            head, _, hlo = gzip.decompress(file.read_bytes()).partition(b"\n")
-            told = json.loads(head)
-            plan = Compiled(
-                hlo=hlo,
-                statistics=Statistics(**told["statistics"]),
-                compiler=told["compiler"],
-                is_cached=True,
-            )
-            if hashlib.sha256(hlo).hexdigest() != told["sha256"]:
-                return None
-        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError):
+            plan = unpacked(file.read_bytes())
+        except (OSError, ValueError):
             return None
         with contextlib.suppress(OSError):
             file.touch()
@@ -66,12 +57,7 @@ class PlanCache:
         """Write a plan, whole or not at all, and drop the oldest beyond the limit."""
         if self.folder is None:
             return
-        head = {
-            "compiler": plan.compiler,
-            "statistics": asdict(plan.statistics),
-            "sha256": hashlib.sha256(plan.hlo).hexdigest(),
-        }
-        content = gzip.compress(json.dumps(head).encode() + b"\n" + plan.hlo, 6, mtime=0)
+        content = packed(plan)
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, part = tempfile.mkstemp(dir=self.folder, suffix=".part")
@@ -92,6 +78,37 @@ class PlanCache:
                 break
             file.unlink(missing_ok=True)
             total -= stat.st_size
+
+
+def packed(plan: Compiled) -> bytes:
+    """Return a plan as a file's content: a line of JSON and the HloProto, in gzip."""
+    head = {
+        "compiler": plan.compiler,
+        "statistics": asdict(plan.statistics),
+        "sha256": hashlib.sha256(plan.hlo).hexdigest(),
+    }
+    return gzip.compress(json.dumps(head).encode() + b"\n" + plan.hlo, 6, mtime=0)
+
+
+def unpacked(content: bytes) -> Compiled:
+    """Return the plan in a file's content.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        head, _, hlo = gzip.decompress(content).partition(b"\n")
+        told = json.loads(head)
+        if hashlib.sha256(hlo).hexdigest() != told["sha256"]:
+            raise ValueError("another digest")
+        return Compiled(
+            hlo=hlo,
+            statistics=Statistics(**told["statistics"]),
+            compiler=str(told["compiler"]),
+            is_cached=True,
+        )
+    except (OSError, EOFError, zlib.error, KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def default_cache() -> PlanCache:

@@ -1,0 +1,169 @@
+"""How far a step's peak may lie from what its functions' plans give, in bytes and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from analyzer.compiler.card import CardPlan
+from analyzer.compiler.workspace import workspaces
+from analyzer.errors import CompilerUnavailable
+from analyzer.gpus.catalogue import Gpu
+from analyzer.parse.hlo import read_hlo
+from analyzer.units import format_bytes
+from analyzer.xla.plan import Plan
+
+TRITON_FROM: Final = (8, 0)
+"""Compute capability from which XLA writes matrix products with Triton at all."""
+
+_PRODUCTS_SEEN: Final = 0.03
+"""Share of the temporaries by which the two products' plans differed for larger steps (LSTM, decoder,
+ResNet50, MobileNetV2 on A100 and H100)."""
+
+_CPU_LOW, _CPU_HIGH = 0.45, 1.05
+"""The card's temporaries over the CPU's, the least and the most that was seen: 0.49 for ResNet50 in
+half precision, 1.03 for MobileNetV2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDoubts:
+    """How far the step's peak may lie from what the plans give.
+
+    Attributes:
+        low_bytes: How much less it may be.
+        high_bytes: How much more.
+        workspace_bytes: The part of ``high_bytes`` that convolutions' workspaces are.
+        because: Why, a sentence each.
+    """
+
+    low_bytes: int = 0
+    high_bytes: int = 0
+    workspace_bytes: int = 0
+    because: tuple[str, ...] = ()
+
+
+def cpu_doubts(plans: Iterable[Plan], gpu: Gpu, why: CompilerUnavailable) -> PlanDoubts:
+    """Return how far the CPU's plans are off where they stand in for a card's.
+
+    Args:
+        plans: The CPU's plans.
+        gpu: The card that was asked for.
+        why: What became of the card's own compiler.
+    """
+    temp = max((plan.temp_bytes for plan in plans), default=0)
+    said = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
+    return PlanDoubts(
+        low_bytes=round(temp * (1 - _CPU_LOW)),
+        high_bytes=round(temp * (_CPU_HIGH - 1)),
+        because=(
+            f"The plan is the CPU's, not {gpu.name}'s, and may be up to twice too high: {said}",
+        ),
+    )
+
+
+def with_plan_doubts(base: Mapping[str, Any], doubts: PlanDoubts) -> dict[str, Any]:
+    """Return a document's ``uncertainty`` with the plans' doubts in it.
+
+    Args:
+        base: Bytes by ``low_bytes``, ``high_bytes`` and the same of ``allocated_``; ``because``.
+        doubts: What the plans add; the workspaces lie inside the one large buffer, so that they count
+            wherever the buffer does.
+    """
+    return {
+        **base,
+        **{
+            f"{kind}low_bytes": max(int(base[f"{kind}low_bytes"]) - doubts.low_bytes, 0)
+            for kind in ("", "allocated_")
+            if f"{kind}low_bytes" in base
+        },
+        **{
+            f"{kind}high_bytes": int(base[f"{kind}high_bytes"]) + doubts.high_bytes
+            for kind in ("", "allocated_")
+            if f"{kind}high_bytes" in base
+        },
+        "xla_workspace_bytes": doubts.workspace_bytes,
+        "because": [*base["because"], *doubts.because],
+    }
+
+
+def card_doubts(found: Sequence[Mapping[str, CardPlan]], gpu: Gpu) -> PlanDoubts:
+    """Return how far a card's plans may be off.
+
+    Args:
+        found: For each function, its plans by who multiplies matrices: ``triton``, perhaps ``cublas``.
+        gpu: The card.
+    """
+    if not found:
+        return PlanDoubts()
+    low, high, products = _product_range(found, gpu)
+    rise, workspace = _workspace(found)
+    compiler = found[0]["triton"].compiled.compiler
+    return PlanDoubts(
+        low_bytes=low,
+        high_bytes=high + rise,
+        workspace_bytes=rise,
+        because=(
+            f"The plan is that of XLA's own compiler for {gpu.name} ({compiler}), made without the "
+            "card; it was not compared with a run on one.",
+            *products,
+            *workspace,
+            "The module is lowered for XLA's CPU device: a few ops (batch norm, softmax) may take "
+            "another form on a GPU.",
+            "First-call autotuning, the module's constants, CUDA's context and library handles lie "
+            "outside of it.",
+        ),
+    )
+
+
+def _product_range(
+    found: Sequence[Mapping[str, CardPlan]], gpu: Gpu
+) -> tuple[int, int, tuple[str, ...]]:
+    """Return how much less and more the other matrix products' plan takes, and a sentence."""
+    if gpu.compute_capability < TRITON_FROM:
+        return 0, 0, ()
+    pairs = [
+        (one["triton"].plan.temp_bytes, one["cublas"].plan.temp_bytes)
+        for one in found
+        if "cublas" in one
+    ]
+    if len(pairs) == len(found):
+        low = max(max(triton - cublas, 0) for triton, cublas in pairs)
+        high = max(max(cublas - triton, 0) for triton, cublas in pairs)
+        both = " and ".join(
+            f"{format_bytes(max(column))} with {who}"
+            for who, column in zip(("Triton", "cuBLAS"), zip(*pairs, strict=True), strict=True)
+        )
+        return (
+            low,
+            high,
+            (
+                "XLA's autotuner picks Triton or cuBLAS for each matrix product on the card; the "
+                f"temporaries are {both}.",
+            ),
+        )
+    temp = max(one["triton"].plan.temp_bytes for one in found)
+    part = round(_PRODUCTS_SEEN * temp)
+    return (
+        part,
+        part,
+        (
+            "XLA's autotuner picks Triton or cuBLAS for each matrix product on the card; the plan is "
+            f"with Triton, and cuBLAS differed by up to {_PRODUCTS_SEEN:.0%} in steps of this size.",
+        ),
+    )
+
+
+def _workspace(found: Sequence[Mapping[str, CardPlan]]) -> tuple[int, tuple[str, ...]]:
+    """Return what the convolutions' workspaces may add, and a sentence."""
+    most = [workspaces(read_hlo(one["triton"].compiled.hlo), one["triton"].plan) for one in found]
+    largest = max(most, key=lambda one: one.rise_bytes)
+    if not largest.count:
+        return 0, ()
+    where = largest.largest
+    assert where is not None
+    return largest.rise_bytes, (
+        f"cuDNN's workspaces count as nothing; one the size of a convolution's own tensors would add up "
+        f"to {format_bytes(largest.rise_bytes)} (at least {format_bytes(largest.least_rise_bytes)}"
+        + (f"), most at {where.op_name}." if where.op_name else ")."),
+    )

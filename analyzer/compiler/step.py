@@ -1,0 +1,202 @@
+"""The memory plans of a noted step's compiled functions on a card, and how sure they are.
+
+Plans are kept in the run folder beside the note (``card.json`` and a file for each), so that an
+estimate opened again needs no compiler.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.compiler.cache import PlanCache, packed, unpacked
+from analyzer.compiler.card import CardPlan, checked_plan, plan_for_card
+from analyzer.compiler.doubts import TRITON_FROM, PlanDoubts, card_doubts, cpu_doubts
+from analyzer.compiler.run import TIME_OUT_S, Progress
+from analyzer.errors import CompilerUnavailable, TraceError
+from analyzer.gpus.catalogue import Gpu
+from analyzer.parse.run import CompiledNote, RunNote
+from analyzer.xla.plan import Plan, plan_of
+
+CARD_FILE: Final = "card.json"
+
+BOTH_UP_TO_BYTES: Final = 1_000_000
+"""Modules together up to this size are compiled a second time, with cuBLAS' products: seconds. Larger
+ones (ResNet50: 3.5 MB, 10 s) only where it is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardStep:
+    """What a step's compiled functions take on a card.
+
+    Attributes:
+        plans: By the name of the op that calls the function.
+        doubts: How sure they are.
+        compiler: The compiler with its version; empty where the plans are the CPU's.
+    """
+
+    plans: Mapping[str, Plan]
+    doubts: PlanDoubts
+    compiler: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """The plans of one function, by who multiplies matrices."""
+
+    ops: tuple[str, ...]
+    plans: dict[str, CardPlan] = field(default_factory=dict)
+
+
+def card_step(
+    note: RunNote,
+    folder: Path,
+    gpu: Gpu,
+    cache: PlanCache,
+    *,
+    both: bool | None = None,
+    keep: bool = False,
+    time_out_s: float = TIME_OUT_S,
+    progress: Progress | None = None,
+) -> CardStep:
+    """Return the plans of a note's compiled functions on a card.
+
+    Args:
+        note: The note; a function without its module has no plan.
+        folder: The run folder; plans that lie there are taken as they are.
+        gpu: The card.
+        cache: Where plans are kept between runs.
+        both: Compile with cuBLAS' products too; None for small modules only.
+        keep: Leave the plans in the run folder.
+        time_out_s: For each compilation.
+        progress: Called with the stage and the share done.
+
+    Raises:
+        CompilerUnavailable: the compiler is missing, refused, died or took too long.
+        TraceError: a module or a plan in the folder is damaged.
+    """
+    functions = [one for one in note.compiled if one.module is not None]
+    found = _kept(folder, gpu, functions)
+    if found is None:
+        modules = [_module(one) for one in functions]
+        if both is None:
+            both = sum(map(len, modules)) <= BOTH_UP_TO_BYTES
+        both = both and gpu.compute_capability >= TRITON_FROM
+        found = []
+        tasks = list(_tasks(functions, modules, both=both))
+        total = sum(len(module) for _, module, _ in tasks) or 1
+        done = 0
+        for one, module, cublas in tasks:
+            plan = plan_for_card(
+                module,
+                gpu,
+                cache,
+                cublas=cublas,
+                time_out_s=time_out_s,
+                folder=folder,
+                progress=_part(progress, done / total, len(module) / total),
+            )
+            if not cublas:
+                found.append(_Found(one.ops))
+            found[-1].plans[plan.products] = plan
+            done += len(module)
+        if keep:
+            _keep(folder, gpu, found)
+    return CardStep(
+        plans={name: one.plans["triton"].plan for one in found for name in one.ops},
+        doubts=card_doubts([one.plans for one in found], gpu),
+        compiler=next((one.plans["triton"].compiled.compiler for one in found), ""),
+    )
+
+
+def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
+    """Return the CPU's plans in the place of a card's; None where the note holds none.
+
+    Args:
+        note: The note.
+        gpu: The card that was asked for.
+        why: What became of the card's own compiler.
+    """
+    if any(one.plan is None for one in note.compiled):
+        return None
+    plans = {
+        name: plan_of(one.plan, platform=one.platform)
+        for one in note.compiled
+        if one.plan is not None
+        for name in one.ops
+    }
+    return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
+
+
+def _tasks(
+    functions: list[CompiledNote], modules: list[bytes], *, both: bool
+) -> Iterator[tuple[CompiledNote, bytes, bool]]:
+    for one, module in zip(functions, modules, strict=True):
+        yield one, module, False
+        if both:
+            yield one, module, True
+
+
+def _module(one: CompiledNote) -> bytes:
+    assert one.module is not None
+    try:
+        return gzip.decompress(one.module.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(
+            f"{one.module} cannot be read ({type(error).__name__}: {error}).",
+            hint="Estimate again.",
+        ) from None
+
+
+def _part(progress: Progress | None, start: float, share: float) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda stage, done: progress(stage, start + share * done)
+
+
+def _keep(folder: Path, gpu: Gpu, found: list[_Found]) -> None:
+    rows = []
+    for number, one in enumerate(found):
+        files = {}
+        for products, plan in one.plans.items():
+            files[products] = f"card-{number}-{products}.plan.gz"
+            (folder / files[products]).write_bytes(packed(plan.compiled))
+        rows.append({"ops": list(one.ops), "plans": files})
+    content: dict[str, Any] = {"schema_version": 1, "card": gpu.id, "functions": rows}
+    (folder / CARD_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[_Found] | None:
+    """Return the plans that lie in the folder, None where there are none of this card and step."""
+    file = folder / CARD_FILE
+    if not file.is_file():
+        return None
+    try:
+        told = json.loads(file.read_text("utf-8"))
+        if told["card"] != gpu.id or len(told["functions"]) != len(functions):
+            return None
+        found = []
+        for row, one in zip(told["functions"], functions, strict=True):
+            if tuple(row["ops"]) != one.ops:
+                return None
+            kept = _Found(one.ops)
+            for products, name in row["plans"].items():
+                if Path(name).name != name:
+                    raise ValueError(f"{name} lies outside the folder")
+                compiled = unpacked((folder / name).read_bytes())
+                kept.plans[products] = CardPlan(
+                    plan=checked_plan(compiled, gpu), compiled=compiled, products=products
+                )
+            if "triton" not in kept.plans:
+                return None
+            found.append(kept)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TraceError(
+            f"{file} is damaged ({type(error).__name__}: {error}).", hint="Estimate again."
+        ) from None
+    return found
