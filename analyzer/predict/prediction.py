@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,15 +12,21 @@ import pandas as pd
 from analyzer.graph.ops import Op
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Step
-from analyzer.predict.step import LARGE_OPS, Draw, Owner, Prepared, play, prepare
+from analyzer.predict.step import Draw, Owner, Prepared, play, prepare
 from analyzer.predict.table import allocations_of, unmodelled_of
 from analyzer.xla.plan import Plan as XlaPlan
 
 DRAWS: Final = 41
 """Schedules drawn: an odd number, so that the median is one of them."""
 
-DRAWS_OF_LARGE: Final = 15
-"""The same for a graph of at least :data:`analyzer.predict.step.LARGE_OPS` ops."""
+FEWEST_DRAWS: Final = 15
+"""The same where each draw is much work."""
+
+RUNS: Final = 120_000
+"""Runs of ops that all draws together may take, between the fewest draws and all."""
+
+HELD_SHARE: Final = 0.95
+"""Share of the draws that the stated range holds: a rarer order widens the range for everyone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +40,15 @@ class Prediction:
         resident_bytes: Requested bytes alive before the last step.
         peak_bytes: Highest requested bytes of the last step, what is resident included.
         peak_instant: Where.
-        low_bytes, high_bytes: Lowest and highest peak of all draws.
+        low_bytes, high_bytes: Ends of the narrowest range that holds :data:`HELD_SHARE` of the draws.
+        low, high: The draws at these ends, as positions in ``seeds``.
         draws_bytes: Peak of each draw, requested bytes, sorted.
         unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
         undecided: Ops that decide a branch or a loop and whose value could not be followed.
         prepared: The graph and its kernels.
         seeds: The draws, from the lowest peak to the highest.
         seed: The middle draw.
+        runs: How often an op runs in a step: more often than there are ops where there are loops.
     """
 
     allocations: pd.DataFrame
@@ -50,12 +59,15 @@ class Prediction:
     peak_instant: int
     low_bytes: int
     high_bytes: int
+    low: int
+    high: int
     draws_bytes: tuple[int, ...]
     unmodelled: pd.DataFrame
     undecided: tuple[str, ...]
     prepared: Prepared
     seeds: tuple[int, ...]
     seed: int
+    runs: int
 
 
 def predict(
@@ -80,14 +92,15 @@ def predict(
         progress: Called with the share done, 0 to 1.
     """
     prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled)
-    played: list[Draw] = []
-    count = draws or (DRAWS if len(ops) < LARGE_OPS else DRAWS_OF_LARGE)
-    for seed in range(count):
+    played: list[Draw] = [play(prepared, 0)]
+    count = draws or draws_within(RUNS, len(played[0].order), FEWEST_DRAWS, DRAWS)
+    for seed in range(1, count):
         played.append(play(prepared, seed))
         if progress is not None:
             progress((seed + 1) / count)
     played.sort(key=lambda draw: draw.peak_bytes)
     middle = played[(len(played) - 1) // 2]
+    low, high = narrowest([draw.peak_bytes for draw in played], HELD_SHARE)
     return Prediction(
         allocations=allocations_of(prepared, middle),
         instants=middle.instants,
@@ -98,12 +111,33 @@ def predict(
         resident_bytes=middle.resident_bytes,
         peak_bytes=middle.peak_bytes,
         peak_instant=middle.peak_instant,
-        low_bytes=played[0].peak_bytes,
-        high_bytes=played[-1].peak_bytes,
+        low_bytes=played[low].peak_bytes,
+        high_bytes=played[high].peak_bytes,
+        low=low,
+        high=high,
         draws_bytes=tuple(draw.peak_bytes for draw in played),
         unmodelled=unmodelled_of(prepared),
         undecided=tuple(prepared.wiring.ops[node].name for node in middle.undecided),
         prepared=prepared,
         seeds=tuple(draw.seed for draw in played),
         seed=middle.seed,
+        runs=len(middle.order),
     )
+
+
+def narrowest(ordered: Sequence[int], share: float) -> tuple[int, int]:
+    """Return the positions of the ends of the narrowest range that holds a share of the values.
+
+    Args:
+        ordered: Values, ascending.
+        share: How many of them the range must hold, 0 to 1.
+    """
+    held = max(math.ceil(share * len(ordered)), 1)
+    starts = range(len(ordered) - held + 1)
+    low = min(starts, key=lambda start: ordered[start + held - 1] - ordered[start])
+    return low, low + held - 1
+
+
+def draws_within(runs: int, each: int, fewest: int, most: int) -> int:
+    """Return an odd number of draws of ``each`` runs of ops that stays near ``runs`` in all."""
+    return min(max(runs // max(each, 1), fewest), most) // 2 * 2 + 1

@@ -35,18 +35,24 @@ from analyzer.parse.run import RunNote
 from analyzer.predict.events import allocated_peak, place
 from analyzer.predict.gpu_doubts import with_gpu_doubts
 from analyzer.predict.joining import ARGUMENTS, History, play_from_start
-from analyzer.predict.prediction import Prediction, predict
-from analyzer.predict.step import LARGE_OPS, Draw, Owner
+from analyzer.predict.prediction import Prediction, draws_within, predict
+from analyzer.predict.step import STEPS, Draw, Owner
 from analyzer.predict.target import Target, target_of
 from analyzer.predict.uncertainty import uncertainty_of
 from analyzer.xla.plan import Plan as XlaPlan
 from analyzer.xla.plan import plan_of
 
 CANDIDATES: Final = 15
-"""Draws about the middle whose chunks are worked out too."""
+"""Draws whose chunks are worked out too."""
 
-CANDIDATES_OF_LARGE: Final = 5
-"""The same for a graph of at least :data:`analyzer.predict.step.LARGE_OPS` ops."""
+FEWEST_CANDIDATES: Final = 5
+"""The same where each draw is much work."""
+
+CANDIDATE_RUNS: Final = 120_000
+"""Runs of ops that these draws together may take, between the fewest and all."""
+
+NEAR: Final = 0.002
+"""Share of the peak by which draws may differ from the middle one to count as like it."""
 
 _FRAME: Final = frozenset({"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp"})
 """Types of the ops around a step that is one compiled function."""
@@ -87,7 +93,7 @@ def predict_note(
         draws=1 if _is_whole(note, compiled) else None,
         progress=progress,
     )
-    seed, allocated = _central(note, prediction, owners, target)
+    seed, allocated = _central(note, prediction, owners, target, prediction.runs)
     history, draw = play_from_start(note, prediction, owners, seed)
     table, sharing = _attribute(note, structure, history)
     doubts = uncertainty_of(prediction, allocated)
@@ -144,26 +150,30 @@ def _is_whole(note: RunNote, compiled: Mapping[str, XlaPlan]) -> bool:
 
 
 def _central(
-    note: RunNote, prediction: Prediction, owners: dict[int, Owner], target: Target
+    note: RunNote, prediction: Prediction, owners: dict[int, Owner], target: Target, runs: int
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the draw to show, and the allocated peaks of all draws that were looked at, sorted.
+    """Return the draw to show, and the allocated peaks of the draws that were looked at, sorted.
 
-    Of the draws about the middle by requested bytes, the middle by allocated bytes: which chunks are
-    handed out whole is a matter of chance, and one draw's luck should not be the figure. The lowest
-    and the highest draw are looked at for the range.
+    Looked at are draws spread evenly over the stated range. Of those about the middle by requested
+    bytes, the middle by allocated bytes is shown: which chunks are handed out whole is a matter of
+    chance, and one draw's luck should not be the figure.
     """
-    middle = len(prediction.seeds) // 2
-    is_large = len(note.ops) >= LARGE_OPS
-    reach = (CANDIDATES_OF_LARGE if is_large else CANDIDATES) // 2
-    seeds = prediction.seeds[max(middle - reach, 0) : middle + reach + 1]
+    count = draws_within(CANDIDATE_RUNS, STEPS * runs, FEWEST_CANDIDATES, CANDIDATES)
+    chosen = np.linspace(prediction.low, prediction.high, count).round().astype(int)
+    middle = (len(prediction.seeds) - 1) // 2
+    looked_at = sorted({*chosen.tolist(), middle})
     peaks = {}
-    for seed in {*seeds, prediction.seeds[0], prediction.seeds[-1]}:
-        history, _ = play_from_start(note, prediction, owners, seed)
-        peaks[seed] = allocated_peak(
+    for at in looked_at:
+        history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
+        peaks[at] = allocated_peak(
             history.table, history.instants, history.steps[-1], target.options
         )
-    by_peak = sorted(seeds, key=lambda seed: (peaks[seed], seed))
-    return by_peak[(len(by_peak) - 1) // 2], tuple(sorted(peaks.values()))
+    near = int(NEAR * prediction.peak_bytes)
+    about = [
+        at for at in looked_at if abs(prediction.draws_bytes[at] - prediction.peak_bytes) <= near
+    ]
+    by_peak = sorted(about, key=lambda at: (peaks[at], at))
+    return prediction.seeds[by_peak[(len(by_peak) - 1) // 2]], tuple(sorted(peaks.values()))
 
 
 def _owners(note: RunNote, device: KernelDevice) -> dict[int, Owner]:

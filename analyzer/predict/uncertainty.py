@@ -39,8 +39,8 @@ def uncertainty_of(prediction: Prediction, allocated: Sequence[int]) -> dict[str
     deciding = deciding_ops(prediction) if spread else []
     if spread:
         because.append(
-            f"The executor may start ops in several orders: {len(prediction.draws_bytes)} of them "
-            f"peak between {format_bytes(prediction.low_bytes)} and "
+            f"The executor may start ops in several orders: {prediction.high - prediction.low + 1} "
+            f"of {len(prediction.draws_bytes)} peak between {format_bytes(prediction.low_bytes)} and "
             f"{format_bytes(prediction.high_bytes)}."
         )
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
@@ -63,7 +63,7 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
     other way round (then ``bytes`` is negative).
     """
     prepared = prediction.prepared
-    low, high = (play(prepared, prediction.seeds[at]) for at in (0, -1))
+    low, high = (play(prepared, prediction.seeds[at]) for at in (prediction.low, prediction.high))
     difference = _alive_at_peak(high)
     difference.subtract(_alive_at_peak(low))
     ops = prepared.wiring.ops
