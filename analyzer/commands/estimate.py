@@ -130,6 +130,8 @@ def estimate(
                 what_if=what_if,
                 progress=progress,
             )
+    if not card and spec.kind is not TargetKind.TRACE and not quiet:
+        print("Predicting for this machine's CPU; --gpu NAME predicts for a card.", file=sys.stderr)
     deliver(result, outputs)
     if spec.kind is not TargetKind.TRACE and not quiet:
         _say_where(result)

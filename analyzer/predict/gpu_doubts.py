@@ -17,6 +17,17 @@ _ASYNCHRONOUS: Final = ("Where", "Unique", "UniqueV2", "DynamicPartition", "Cudn
 """Kernels that finish later than they return, because they wait for a number from the card; what
 follows them may start later than predicted."""
 
+_TUNED: Final = (
+    "Conv2D",
+    "Conv3D",
+    "_FusedConv2D",
+    "Conv2DBackpropInput",
+    "Conv2DBackpropFilter",
+    "Conv3DBackpropInputV2",
+    "Conv3DBackpropFilterV2",
+)
+"""Kernels that measure cuDNN's algorithms at their first call of a shape (``TF_CUDNN_USE_AUTOTUNE``)."""
+
 _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
 
 
@@ -39,6 +50,12 @@ def with_gpu_doubts(base: dict[str, Any], prediction: Prediction, draw: Draw) ->
             f"cuDNN picks a workspace for each convolution by trying algorithms on the card; counted as "
             f"nothing, it may raise the peak by up to {format_bytes(rise)}. One that does not fit is "
             "done without."
+        )
+    if any(op.type in _TUNED for op in ops):
+        because.append(
+            "The first step tries cuDNN's algorithms for each convolution, with workspaces of up to "
+            "4 GiB where that much is free and 16 MiB of guards around a copy of the result: it may "
+            "peak higher than the steps after it. What does not fit there is skipped."
         )
     because += _sentences(ops)
     because.append(

@@ -55,6 +55,7 @@ def render(document: dict[str, Any], width: int = 100) -> RenderableType:
     """Return the report as one renderable, ``width`` columns wide."""
     parts: list[RenderableType] = [*_verdict(document, width)]
     parts.extend(_fit(document))
+    parts.extend(_uncertainty(document))
     parts.extend(_warnings(document))
     parts.extend(_what_if(document))
     parts.append(_categories(document))
@@ -117,6 +118,24 @@ def _fit(document: dict[str, Any]) -> Iterable[RenderableType]:
     yield Text(printable(first, 400), style=style)
     for line in rest:
         yield Text(printable(line, 400), style="dim")
+
+
+def _uncertainty(document: dict[str, Any]) -> Iterable[RenderableType]:
+    stated = document.get("uncertainty")
+    if not stated or stated.get("low_bytes") is None:
+        return
+    allocated = ""
+    if stated.get("allocated_low_bytes") is not None:
+        allocated = (
+            f"; allocated {format_bytes(stated['allocated_low_bytes'])} to "
+            f"{format_bytes(stated['allocated_high_bytes'])}"
+        )
+    yield Text(
+        f"Likely range: requested {format_bytes(stated['low_bytes'])} to "
+        f"{format_bytes(stated['high_bytes'])}{allocated}, because"
+    )
+    for reason in stated.get("because", ()):
+        yield Padding(Text(f"- {printable(reason, 400)}", style="dim"), (0, 0, 0, 2))
 
 
 def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
