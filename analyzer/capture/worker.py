@@ -132,6 +132,7 @@ def write_run(folder: Path, captured: Any) -> None:
             "schema_version": 1,
             "ops": to_json(captured.ops),
             "inside": to_json(captured.inside),
+            "compiling": [list(one.requests) for one in captured.compiled],
             "traced": [
                 {
                     "function": graph.function,

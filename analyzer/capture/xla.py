@@ -25,6 +25,7 @@ from tensorflow.python.eager import context
 from analyzer.capture.dumps import dumped_plan, packed
 from analyzer.capture.frames import plain_message
 from analyzer.capture.graphs import spec_of
+from analyzer.capture.requests import Requests, lasting, noting_requests
 from analyzer.capture.static import StaticStep, handle_type, static_step, used_variables
 from analyzer.errors import TargetError
 from analyzer.graph.ops import Op, TensorSpec, split_tensor
@@ -47,12 +48,15 @@ class CompiledFunction:
         module: The module before XLA's passes (HloModuleProto), for another device's compiler.
         plan: The compiled module and its buffer assignment (HloProto) without literals; empty where
             it was not asked for.
+        requests: What lowering it asks the CPU's allocator for, as
+            :class:`analyzer.capture.requests.Requests` lists it: constants are folded.
     """
 
     ops: tuple[str, ...]
     function: str
     module: bytes
     plan: bytes
+    requests: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -178,7 +182,7 @@ def compile_calls(
     for number, ((name, inputs), callers) in enumerate(calls.items()):
         with _stand_ins() as stand_ins:
             try:
-                module, plan = _compile(name, inputs, stand_ins, dump, plans=plans)
+                module, plan, requests = _compile(name, inputs, stand_ins, dump, plans=plans)
             except (ValueError, tf.errors.OpError) as error:
                 reason = _reason(error)
                 if len(calls) == 1 and len(callers) == 1 and _is_whole(ops):
@@ -190,7 +194,11 @@ def compile_calls(
                 continue
         found.append(
             CompiledFunction(
-                ops=tuple(op.name for op in callers), function=name, module=module, plan=plan
+                ops=tuple(op.name for op in callers),
+                function=name,
+                module=module,
+                plan=plan,
+                requests=tuple(requests),
             )
         )
         if progress is not None:
@@ -240,7 +248,7 @@ def _compile(
     dump: Path | None,
     *,
     plans: bool,
-) -> tuple[bytes, bytes]:
+) -> tuple[bytes, bytes, list[tuple[int, int]]]:
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape goes in")
@@ -263,14 +271,16 @@ def _compile(
             )
         )
 
-    module = stage("hlo_serialized")
+    with noting_requests() if dump is not None else contextlib.nullcontext(Requests()) as noted:
+        module = stage("hlo_serialized")
+    requests = lasting(noted.events)
     if not plans:
-        return module, b""
+        return module, b"", requests
     compiled = stage("optimized_hlo_proto_serialized")
     plan = dumped_plan(dump, name) if dump is not None else b""
     if not plan:
         plan = _put_together(compiled, stage("optimized_hlo_serialized"))
-    return module, plan
+    return module, plan, requests
 
 
 def _thing(described: tuple[Any, ...], stand_ins: StandIns) -> Any:

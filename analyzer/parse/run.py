@@ -107,6 +107,8 @@ class RunNote:
         births: How the variables came to be, in order; empty where the trace shows it.
         inside: The ops of functions that run as one op, as they were traced; see ``compiled``.
         compiled: The functions of the step that XLA compiles.
+        compiling: For each of them, what lowering it asks for: (number of a buffer, its bytes) where
+            it is born, (number, 0) where it dies.
     """
 
     raw: Mapping[str, Any]
@@ -122,6 +124,7 @@ class RunNote:
     births: tuple[Birth, ...] = ()
     inside: tuple[Op, ...] = ()
     compiled: tuple[CompiledNote, ...] = ()
+    compiling: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 def read_run(path: Path) -> RunNote:
@@ -138,7 +141,7 @@ def read_run(path: Path) -> RunNote:
             raise TraceError(
                 f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
             )
-        ops, inside, traced = _read_graph(path, raw.get("graph"))
+        graph = _read_graph(path, raw.get("graph"))
         return RunNote(
             raw=raw,
             variables=tuple(
@@ -167,8 +170,8 @@ def read_run(path: Path) -> RunNote:
             eager_gradients={
                 int(mark): tuple(found) for mark, found in raw.get("eager_gradients", {}).items()
             },
-            ops=ops,
-            traced=traced,
+            ops=tuple(from_json(graph.get("ops", []))),
+            traced=tuple(_traced(row) for row in graph.get("traced", ())),
             births=tuple(
                 Birth(
                     variable=row["variable"],
@@ -178,8 +181,12 @@ def read_run(path: Path) -> RunNote:
                 )
                 for row in raw.get("births", ())
             ),
-            inside=inside,
+            inside=tuple(from_json(graph.get("inside", []))),
             compiled=tuple(_compiled(path.parent, row) for row in raw.get("xla", ())),
+            compiling=tuple(
+                tuple((int(number), int(size)) for number, size in one)
+                for one in graph.get("compiling", ())
+            ),
         )
     except (
         OSError,
@@ -230,20 +237,18 @@ def _inside(folder: Path, name: Any) -> Path:
     return folder / str(name)
 
 
-def _read_graph(
-    path: Path, name: Any
-) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[TracedGraph, ...]]:
+def _read_graph(path: Path, name: Any) -> Mapping[str, Any]:
     if not name:
-        return (), (), ()
+        return {}
     content = _inside(path.parent, name).read_bytes()
     if name.endswith(".gz"):
         content = gzip.decompress(content)
     graph = _load(content)
-    traced = tuple(
-        TracedGraph(
-            str(nested["function"]),
-            tuple(TracedOp(op, tuple(inputs), tuple(calls)) for op, inputs, calls in nested["ops"]),
-        )
-        for nested in graph.get("traced", ())
-    )
-    return tuple(from_json(graph["ops"])), tuple(from_json(graph.get("inside", []))), traced
+    if "ops" not in graph:
+        raise KeyError("ops")
+    return dict(graph)
+
+
+def _traced(row: Mapping[str, Any]) -> TracedGraph:
+    ops = tuple(TracedOp(op, tuple(inputs), tuple(calls)) for op, inputs, calls in row["ops"])
+    return TracedGraph(str(row["function"]), ops)

@@ -119,6 +119,8 @@ def build_up(
     _slots(history, note, [birth for birth in note.births if birth.traced])
     for node, size_bytes in constants.items():
         history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
+    for events in note.compiling:
+        _compile(history, events)
     return history
 
 
@@ -133,6 +135,16 @@ def shared_slots(births: Iterable[Birth]) -> dict[int, int]:
         if owner != birth.variable:
             shared[birth.variable] = owner
     return shared
+
+
+def _compile(history: BuildUp, events: Sequence[tuple[int, int]]) -> None:
+    """Play what lowering one function for XLA asks for: its constants are folded, and freed."""
+    numbers: dict[int, int] = {}
+    for number, size_bytes in events:
+        if size_bytes:
+            numbers[number] = history.birth(size_bytes, role="compiling with XLA")
+        else:
+            history.death(numbers.pop(number))
 
 
 def _variable(history: BuildUp, note: RunNote, birth: Birth) -> None:
