@@ -10,15 +10,19 @@ from typing import Any
 
 from analyzer.capture.launch import Progress, capture, default_out
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
-from analyzer.errors import TraceError
+from analyzer.compiler.cache import default_cache
+from analyzer.compiler.doubts import with_plan_doubts
+from analyzer.compiler.step import CardStep, card_step, cpu_step, keep_failure
+from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.analysis import Analysis, analyse
 from analyzer.findings.collect import collect
 from analyzer.findings.pool import WhatIf, add_pool
 from analyzer.measure.build import Measured, open_measured
 from analyzer.measure.uses import uses_of
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import read_run
+from analyzer.parse.run import RunNote, read_run
 from analyzer.predict.recording import predict_note
+from analyzer.predict.target import target_of
 from analyzer.report.diff import Diff, build_diff
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
@@ -91,6 +95,7 @@ def open_estimate(
     threads: int | None = None,
     what_if: WhatIf | None = None,
     search: bool = True,
+    keep: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
     """Predict anew from the folder of an estimate; TensorFlow is not needed.
@@ -100,10 +105,12 @@ def open_estimate(
         threads: Threads that one op may use; None for those of the machine that made it.
         what_if: Settings of the allocator to replay under.
         search: Search the minimum limit too.
+        keep: Leave what a card's compiler says in the folder.
         progress: Called with the stage and the share done, 0 to 1.
 
     Raises:
         TraceError: it is no folder of an estimate.
+        CompilerUnavailable: a card's compiler gave no plan, and the folder holds none of the CPU's.
     """
     report = progress or (lambda stage, share: None)
     file = path / RUN_FILE
@@ -112,12 +119,54 @@ def open_estimate(
         raise TraceError(
             f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
         )
-    predicted = predict_note(
-        note, threads=threads, progress=lambda share: report("predicting", 0.8 * share)
+    card = _card_step(
+        note, path, keep=keep, progress=lambda stage, share: report(stage, 0.7 * share)
     )
+    start = 0.7 if card else 0.0
+    predicted = predict_note(
+        note,
+        threads=threads,
+        plans=card.plans if card else None,
+        progress=lambda share: report("predicting", start + (0.8 - start) * share),
+    )
+    if card is not None:
+        predicted = _with_card(predicted, card)
     report("explaining", 0.9)
     analysis = explain(predicted, what_if or WhatIf(), search=search)
     return Result(analysis, build_document(analysis), path)
+
+
+def _card_step(
+    note: RunNote, folder: Path, *, keep: bool, progress: Progress | None
+) -> CardStep | None:
+    """Return the plans of the step's compiled functions on its card; None where there are none.
+
+    Raises:
+        CompilerUnavailable: there is no plan of the card's, and none of the CPU's.
+    """
+    gpu = target_of(note).gpu
+    if gpu is None or not note.compiled:
+        return None
+    try:
+        return card_step(note, folder, gpu, default_cache(), keep=keep, progress=progress)
+    except CompilerUnavailable as why:
+        stand_in = cpu_step(note, gpu, why)
+        if stand_in is None:
+            raise
+        if keep:
+            keep_failure(folder, gpu, why)
+        return stand_in
+
+
+def _with_card(predicted: Measured, card: CardStep) -> Measured:
+    """Return a prediction with what is uncertain about its card's plans."""
+    recording = predicted.recording
+    extra = {
+        **recording.extra,
+        "uncertainty": with_plan_doubts(recording.extra["uncertainty"], card.doubts),
+    }
+    versions = {**recording.versions, "xla_compiler": card.compiler or "TensorFlow's, for the CPU"}
+    return replace(predicted, recording=replace(recording, extra=extra, versions=versions))
 
 
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
@@ -172,24 +221,53 @@ def estimate_target(
         InputError: the target or ``out`` cannot be used.
     """
     report = progress or (lambda stage, share: None)
-    folder = capture(
-        spec,
-        options,
-        out,
-        force=force,
-        progress=lambda stage, share: report(stage, 0.8 * share),
-        kind="static",
-    )
+    noted = 0.5 if options.gpu else 0.8
+
+    def note(options: CaptureOptions, *, force: bool) -> Path:
+        return capture(
+            spec,
+            options,
+            out,
+            force=force,
+            progress=lambda stage, share: report(stage, noted * share),
+            kind="static",
+        )
+
+    folder = note(options, force=force)
     return _leave(
-        open_estimate(
+        _predict(
             folder,
+            lambda: note(replace(options, cpu_plan=True), force=True),
             threads=threads,
             what_if=what_if,
-            progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
+            progress=lambda stage, share: report(stage, noted + (0.9 - noted) * share),
         ),
         folder,
         report,
     )
+
+
+def _predict(
+    folder: Path,
+    note_again: Callable[[], Path],
+    *,
+    threads: int | None,
+    what_if: WhatIf | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Predict from a fresh note; note it again with the CPU's plan where the card's cannot be had."""
+
+    def opened() -> Result:
+        return open_estimate(folder, threads=threads, what_if=what_if, keep=True, progress=progress)
+
+    try:
+        return opened()
+    except CompilerUnavailable as why:
+        gpu = target_of(read_run(folder / RUN_FILE)).gpu
+        assert gpu is not None
+        note_again()
+        keep_failure(folder, gpu, why)
+        return opened()
 
 
 def _leave(result: Result, folder: Path, report: Progress) -> Result:
@@ -209,7 +287,7 @@ def estimate(
     threads: int | None = None,
     **options: Any,
 ) -> Result:
-    """Predict the memory of a step on the CPU; nothing of it runs.
+    """Predict the memory of a step on the CPU, or on the card that ``gpu`` names; nothing of it runs.
 
     Args:
         target: As for :func:`trace`, or the folder of an earlier estimate.
@@ -221,7 +299,7 @@ def estimate(
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    chosen = CaptureOptions(**{"device": "cpu", **options})
+    chosen = CaptureOptions(**{"device": "gpu" if options.get("gpu") else "cpu", **options})
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
@@ -231,7 +309,12 @@ def estimate(
     from analyzer.capture.live import note_live
 
     folder = note_live(target, chosen, None if out is None else Path(out), force=force)
-    return _leave(open_estimate(folder, threads=threads), folder, lambda stage, share: None)
+    result = _predict(
+        folder,
+        lambda: note_live(target, replace(chosen, cpu_plan=True), folder, force=True),
+        threads=threads,
+    )
+    return _leave(result, folder, lambda stage, share: None)
 
 
 def trace(

@@ -22,6 +22,7 @@ from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
 from analyzer.capture.variables import VariableNotes, raw_variable
 from analyzer.capture.xla import compile_calls, compiled_step
+from analyzer.compiler.plugin import has_compiler
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
 
@@ -100,7 +101,9 @@ def _note(
         else:
             step = static_step(function) if gpu is None else gpu_step(function, gpu)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
-        compiled, doubts = compile_calls(function, step.ops, dump)
+        # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
+        is_for_card = gpu is not None and not options.cpu_plan and has_compiler()
+        compiled, doubts = compile_calls(function, step.ops, dump, plans=not is_for_card)
         program.notes.extend(doubts)
         report("reading the graph", 0.9)
         found = captured(

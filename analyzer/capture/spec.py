@@ -77,6 +77,8 @@ class CaptureOptions:
         inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
         device: ``cpu``, ``gpu`` or empty for a GPU where there is one.
         gpu: For an estimate: the catalogue's name of the card to predict for; empty for the CPU.
+        cpu_plan: For an estimate with XLA for a card: compile for the CPU too, even where the card's
+            own compiler is installed.
     """
 
     steps: int = 3
@@ -90,6 +92,7 @@ class CaptureOptions:
     inter_op_threads: int | None = None
     device: str = ""
     gpu: str = ""
+    cpu_plan: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that :meth:`from_json` takes back."""

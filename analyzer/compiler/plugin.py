@@ -42,6 +42,15 @@ def find_compiler() -> Compiler:
     return Compiler(library, cuda, f"{_PLUGIN[0]} {version}")
 
 
+def has_compiler() -> bool:
+    """Say whether the compiler is installed."""
+    try:
+        find_compiler()
+    except CompilerUnavailable:
+        return False
+    return True
+
+
 def _installed(package: str, path: str) -> tuple[Path, str]:
     try:
         found = distribution(package)

@@ -101,7 +101,7 @@ def compile_in_child(
     with tempfile.TemporaryDirectory(
         prefix=".xla-", dir=folder, ignore_cleanup_errors=True
     ) as made:
-        place = Path(made)
+        place = Path(made).resolve()  # the child works there
         (place / MODULE).write_bytes(module)
         request = {"library": str(compiler.library), "target": target}
         (place / REQUEST).write_text(json.dumps(request), encoding="utf-8")

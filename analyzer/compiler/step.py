@@ -77,7 +77,8 @@ def card_step(
         progress: Called with the stage and the share done.
 
     Raises:
-        CompilerUnavailable: the compiler is missing, refused, died or took too long.
+        CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the
+            folder was made (:func:`keep_failure`).
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
@@ -133,6 +134,16 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
     return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
 
 
+def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
+    """Leave word in the run folder that a card's compiler gave no plan: it is not asked again."""
+    content = {
+        "schema_version": 1,
+        "card": gpu.id,
+        "failed": {"message": why.message, "hint": why.hint},
+    }
+    (folder / CARD_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
 def _tasks(
     functions: list[CompiledNote], modules: list[bytes], *, both: bool
 ) -> Iterator[tuple[CompiledNote, bytes, bool]]:
@@ -178,6 +189,9 @@ def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[_Found]
         return None
     try:
         told = json.loads(file.read_text("utf-8"))
+        if told["card"] == gpu.id and "failed" in told:
+            failed = told["failed"]
+            raise CompilerUnavailable(str(failed["message"]), hint=str(failed["hint"]))
         if told["card"] != gpu.id or len(told["functions"]) != len(functions):
             return None
         found = []

@@ -114,6 +114,16 @@ def test_the_child_sees_our_flags_and_our_temporary_folder(
     assert not Path(seen.split()[-1]).exists()
 
 
+def test_a_relative_folder_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_child(
+        monkeypatch,
+        "import sys; from pathlib import Path; (Path(sys.argv[1]) / 'request.json').read_text()",
+    )
+    with pytest.raises(CompilerUnavailable, match="status 0"):
+        compile_in_child(b"m", "t", a_compiler(tmp_path), folder=Path())
+
+
 def test_progress_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_child(monkeypatch, "import time; time.sleep(0.5)")
     shares: list[float] = []
