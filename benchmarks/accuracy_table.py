@@ -50,8 +50,9 @@ def compare(
         if others:
             row[f"real_{kind}_default_bytes"] = others
             row[f"{kind}_default_error"] = outside(told[kind], others)
-        resident = statistics.median(run[f"resident_{kind}"] for run in one)
-        row[f"resident_{kind}_error"] = told[f"resident_{kind}"] / resident - 1
+        row[f"resident_{kind}_error"] = outside(
+            told[f"resident_{kind}"], sorted(run[f"resident_{kind}"] for run in one)
+        )
         prefix = "" if kind == "requested" else "allocated_"
         low, high = (told["range"][f"{prefix}{end}_bytes"] for end in ("low", "high"))
         middle = statistics.median(peaks)

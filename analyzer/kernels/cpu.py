@@ -106,14 +106,22 @@ _IN_PLACE: Final = op_types(
     """
     AssignAddVariableOp AssignSubVariableOp ResourceApplyAdam ResourceApplyAdagradV2
     ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum
-    ResourceApplyRMSProp ResourceApplyFtrlV2 ResourceScatterAdd ResourceScatterSub
-    ResourceScatterUpdate ResourceScatterMul ResourceScatterDiv ResourceScatterMax
-    ResourceScatterMin ResourceScatterNdAdd ResourceScatterNdUpdate ResourceStridedSliceAssign
-    ResourceSparseApplyAdagradV2 ResourceApplyAdaMax
+    ResourceApplyRMSProp ResourceApplyFtrlV2 ResourceApplyAdaMax
     """
 )
 """Kernels that write into the variable's buffer, after copying it where a read of it is still held
 (``PrepareToUpdateVariable``, ``training_op_helpers.h`` 233 to 262)."""
+
+_SCATTERS: Final = op_types(
+    """
+    ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceScatterMul
+    ResourceScatterDiv ResourceScatterMax ResourceScatterMin ResourceScatterNdAdd
+    ResourceScatterNdUpdate ResourceStridedSliceAssign ResourceSparseApplyAdagradV2
+    """
+)
+"""Kernels that write parts of a variable. The first one puts the variable into *copy-on-read mode* for
+good: each read of it is a copy, and so is each value assigned (``EnsureSparseVariableAccess``, the same
+header, 44 to 103; ``ReadVariableOp``, ``AssignVariableOp``)."""
 
 _NOTHING: Final = op_types(
     """
@@ -203,6 +211,10 @@ def _plan_update(call: Call) -> Plan:
     return Plan(variable=Variable.UPDATE)
 
 
+def _plan_scatter(call: Call) -> Plan:
+    return Plan(variable=Variable.SCATTER)
+
+
 def _list_rule(use: ListUse, value: int | None = None) -> Rule:
     def rule(call: Call) -> Plan:
         return Plan(outputs=allocate_all(call), lists=use, value=value)
@@ -217,6 +229,7 @@ def _rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(ALLOCATING | ONEDNN_ALLOCATING, _plan_allocating)
     rules |= dict.fromkeys(REDUCTIONS, layout.plan_reduction)
     rules |= dict.fromkeys(_IN_PLACE, _plan_update)
+    rules |= dict.fromkeys(_SCATTERS, _plan_scatter)
     rules |= dict.fromkeys(_NOTHING | _CONSTANT, _plan_nothing)
     rules |= {
         "AddN": _plan_add_n,

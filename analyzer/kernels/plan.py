@@ -32,6 +32,7 @@ class Variable(str, Enum):
     READ = "read"
     ASSIGN = "assign"
     UPDATE = "update"
+    SCATTER = "scatter"
 
 
 class ListUse(str, Enum):

@@ -55,6 +55,8 @@ class Ledger:
         results: Nodes that hand a tensor to the caller, who holds it until the step is over.
         shares: Variable -> an earlier variable whose buffer it has until one of them is written.
         arguments: For each call of a compiled function, the variable behind each input; -1 for none.
+        ran_before: Whether the step has run before: variables that it writes in part are then in
+            copy-on-read mode already.
 
     Attributes:
         buffers: What lived.
@@ -73,6 +75,8 @@ class Ledger:
         results: frozenset[int],
         shares: Mapping[int, int] | None = None,
         arguments: Mapping[int, Sequence[int]] | None = None,
+        *,
+        ran_before: bool = False,
     ) -> None:
         self._plans = plans
         self._variables = variables
@@ -85,6 +89,13 @@ class Ledger:
         self._sizes_bytes = list(sizes_bytes)
         self._elements: dict[int, list[int]] = {}
         self._sharers: dict[int, list[int]] = {}
+        self._copied_on_read: set[int] = set()
+        if ran_before:
+            self._copied_on_read = {
+                variables[node]
+                for node, plan in enumerate(plans)
+                if plan.variable is Variable.SCATTER and variables[node] >= 0
+            }
         self.values: list[int] = []
         for number, size in enumerate(sizes_bytes):
             self.values.append(self._first_value(number, size, shares or {}))
@@ -151,6 +162,8 @@ class Ledger:
             self._copy_on_write(node)
         elif plan.variable is Variable.ASSIGN:
             self._assign(node, buffers[plan.value or 0])
+        elif plan.variable is Variable.SCATTER:
+            self._begin_copying_on_read(node)
         for buffer in temporaries:
             self.release(buffer)
         for buffer in buffers:
@@ -229,14 +242,28 @@ class Ledger:
         variable = self._variables[node]
         if variable < 0:
             return NO_BUFFER
+        if variable in self._copied_on_read:
+            return self._allocate(node, self._sizes_bytes[variable], 0, "output")
         buffer = self.values[variable]
         self.references[buffer] += 1
         return buffer
 
     def _copy_on_write(self, node: int) -> None:
         variable = self._variables[node]
-        if variable < 0 or self.references[self.values[variable]] == 1:
+        is_free = variable < 0 or self.references[self.values[variable]] == 1
+        if is_free and variable not in self._copied_on_read:
             return
+        self._copy(node, variable)
+
+    def _begin_copying_on_read(self, node: int) -> None:
+        variable = self._variables[node]
+        if variable < 0 or variable in self._copied_on_read:
+            return
+        self._copied_on_read.add(variable)
+        if self.references[self.values[variable]] != 1:
+            self._copy(node, variable)
+
+    def _copy(self, node: int, variable: int) -> None:
         old = self.values[variable]
         fresh = self._allocate(node, self._sizes_bytes[variable], NO_NODE, "temp")
         self._become(variable, fresh)
@@ -245,6 +272,9 @@ class Ledger:
     def _assign(self, node: int, value: int) -> None:
         variable = self._variables[node]
         if variable < 0:
+            return
+        if variable in self._copied_on_read:
+            self._copy(node, variable)
             return
         old = self.values[variable]
         if value < 0:

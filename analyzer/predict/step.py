@@ -189,6 +189,7 @@ def play(
         prepared.results,
         shares,
         prepared.arguments,
+        ran_before=steps is None,
     )
     values, held = tuple(ledger.values), dict(ledger.held)
     fan_out = FanOut(wiring, Arena(seed))

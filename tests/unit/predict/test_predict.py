@@ -8,6 +8,7 @@ from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
 from analyzer.predict.step import play, prepare
+from analyzer.predict.table import allocations_of
 from analyzer.predict.wiring import wire
 from analyzer.schema import ALLOCATIONS
 
@@ -73,6 +74,23 @@ def test_a_variable_adopts_the_value_it_is_assigned():
     assert rows.variable.tolist() == ["w"]
     assert rows.dies.tolist() == [found.instants]
     assert rows.turns_at.notna().all()
+
+
+def test_reading_a_variable_that_is_written_in_part_copies_it():
+    """Once it was scattered to; the first read of the first step is not yet a copy."""
+    ops = [
+        arg("v", 0, HANDLE),
+        arg("x", 1),
+        op("read", "ReadVariableOp", "v"),
+        op("use", "BiasAddGrad", "read"),
+        Op("scatter", "ResourceScatterAdd", ("v:0", "x:0", "use:0")),
+    ]
+    owner = [Owner(op="v", path="w", size_bytes=KIB)]
+    copies = predict(ops, owner).allocations
+    assert (copies.op == "read").sum() == 1
+    prepared = prepare(ops, owner, threads=1)
+    table = allocations_of(prepared, play(prepared, steps=3))
+    assert (table.op == "read").sum() == 2
 
 
 def cond_graph():
