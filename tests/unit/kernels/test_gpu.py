@@ -1,0 +1,205 @@
+"""What one run of a GPU kernel does to the card's memory, by the rules of TensorFlow's source."""
+
+import pytest
+
+from analyzer.graph.ops import Op, TensorSpec
+from analyzer.kernels import gpu_convolution, gpu_reduction
+from analyzer.kernels.call import Call
+from analyzer.kernels.gpu import gpu_device
+from analyzer.kernels.plan import Variable, Way
+
+T4, A100 = (7, 5), (8, 0)
+
+
+def call(kind, inputs, outputs, *, values=None, dtype="float32", out_dtype=None, **attrs):
+    op = Op(
+        "op",
+        kind,
+        outputs=tuple(TensorSpec(out_dtype or dtype, shape) for shape in outputs),
+        attrs=attrs,
+    )
+    specs = tuple(x if isinstance(x, TensorSpec) else TensorSpec(dtype, x) for x in inputs)
+    return Call(op, specs, tuple(values or [None] * len(specs)), 1)
+
+
+def plan(*arguments, capability=T4, **options):
+    return gpu_device(capability).plan(call(*arguments, **options))
+
+
+def size(*shape, item_bytes=4):
+    total = item_bytes
+    for axis in shape:
+        total *= axis
+    return total
+
+
+CONV = {"strides": [1, 1, 1, 1], "dilations": [1, 1, 1, 1], "padding": "SAME"}
+NCHW = {**CONV, "data_format": "NCHW"}
+NHWC = {**CONV, "data_format": "NHWC"}
+FILTER = size(3, 3, 16, 32)
+
+
+def test_a_convolution_copies_its_filter_into_cudnns_order():
+    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 28)], **NCHW)
+    assert found.outputs[0].size_bytes == size(8, 32, 28, 28)
+    assert found.after_bytes == (FILTER,)
+    assert found.modelled
+
+
+def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
+    shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
+    image, result = size(8, 28, 28, 16), size(8, 28, 28, 32)
+    assert plan("Conv2D", *shapes, **NHWC).after_bytes == (image, FILTER, result)
+    # Tensor cores take float32 (as TF32) in NHWC from Ampere on, float16 from Volta on.
+    assert plan("Conv2D", *shapes, capability=A100, **NHWC).after_bytes == (FILTER,)
+    half = plan("Conv2D", *shapes, dtype="float16", **NHWC)
+    assert half.after_bytes == (FILTER // 2,)
+
+
+def test_an_image_of_one_channel_is_not_copied_only_reshaped():
+    found = plan("Conv2D", [(8, 28, 28, 1), (3, 3, 1, 32)], [(8, 28, 28, 32)], **NHWC)
+    assert found.after_bytes == (size(3, 3, 1, 32), size(8, 28, 28, 32))
+
+
+@pytest.mark.parametrize(
+    ("window", "padding", "out"), [((1, 1), "SAME", (28, 28)), ((28, 28), "VALID", (1, 1))]
+)
+def test_a_convolution_that_is_a_product_needs_no_copies(window, padding, out):
+    attrs = {**NHWC, "padding": padding}
+    shapes = [(8, 28, 28, 16), (*window, 16, 32)], [(8, *out, 32)]
+    found = plan("Conv2D", *shapes, **attrs)
+    assert found.after_bytes == ()
+    assert found.workspace_bytes == 0
+
+
+def test_uneven_padding_copies_the_image():
+    strides = {**NCHW, "strides": [1, 1, 2, 2]}
+    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 14, 14)], **strides)
+    assert found.after_bytes == (size(8, 16, 29, 29), FILTER)
+    explicit = {**NCHW, "padding": "EXPLICIT", "explicit_paddings": [0, 0, 0, 0, 1, 1, 1, 2]}
+    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 29)], **explicit)
+    assert found.after_bytes == (size(8, 16, 28, 29), FILTER)
+
+
+def test_the_inputs_gradient_is_made_beside_the_output():
+    shapes = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
+    found = plan("Conv2DBackpropInput", *shapes, **NCHW)
+    assert found.outputs[0].size_bytes == size(8, 16, 28, 28)
+    assert found.after_bytes == (FILTER, size(8, 16, 28, 28))
+
+
+def test_the_filters_gradient_is_made_in_cudnns_order():
+    shapes = [(8, 16, 28, 28), (4,), (8, 32, 28, 28)], [(3, 3, 16, 32)]
+    found = plan("Conv2DBackpropFilter", *shapes, **NCHW)
+    assert found.after_bytes == (FILTER,)
+    last = [(8, 28, 28, 16), (4,), (8, 28, 28, 32)], [(3, 3, 16, 32)]
+    found = plan("Conv2DBackpropFilter", *last, **NHWC)
+    assert found.after_bytes == (FILTER, size(8, 28, 28, 32), size(8, 28, 28, 16))
+
+
+def test_a_workspace_is_bounded_by_what_transforms_the_tensors_and_by_the_limit():
+    found = plan("Conv2D", [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 28)], **NCHW)
+    image, result = size(8, 16, 28, 28), size(8, 32, 28, 28)
+    assert image + result + FILTER < found.workspace_bytes < 3 * (image + result + 2 * FILTER)
+    assert gpu_convolution.workspace_bound(1 << 40, 1 << 40, 0) == 4 << 30
+
+
+def test_an_average_pools_gradient_asks_for_the_pooled_tensors_in_nchw():
+    shapes = [(4,), (8, 16, 14, 14)], [(8, 16, 28, 28)]
+    found = plan("AvgPoolGrad", *shapes, data_format="NCHW")
+    assert found.after_bytes == (size(8, 16, 28, 28), size(8, 16, 14, 14))
+    found = plan("AvgPoolGrad", [(4,), (8, 14, 14, 16)], [(8, 28, 28, 16)], data_format="NHWC")
+    assert found.after_bytes == ()
+
+
+def test_softmax_holds_two_tensors_of_the_logits_shape():
+    found = plan("Softmax", [(8, 4, 64, 64)], [(8, 4, 64, 64)])
+    assert found.outputs[0].way is Way.FORWARD
+    assert found.after_bytes == (size(8, 4, 64, 64),) * 2
+    half = plan("Softmax", [(8, 64)], [(8, 64)], dtype="float16")
+    assert half.after_bytes == (1024, 2048)  # the sums are float32
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "scratch"),
+    [
+        ((4096,), (0,), ()),  # one block
+        ((1 << 16,), (0,), (32 * 4,)),  # 32 blocks, a number each
+        ((1 << 20,), (0,), (gpu_reduction.CUB_BYTES,)),
+        ((64, 512), (1,), ()),  # a warp a row
+        ((64, 1024), (1,), (gpu_reduction.CUB_BYTES,)),
+        ((8192, 64), (0,), (4 * 64 * 32,)),  # columns: 32 blocks of partial sums
+        ((8192, 8), (0,), (4 * 8 * 32,)),  # 4 rows a warp, 32 warps a block, at most 32 blocks
+        ((8192, 8192), (0,), ()),
+        ((4, 8, 64), (1,), ()),
+        ((2, 4096, 16), (1,), ((256 + 16 + 1) * 16 * 2 * 4,)),
+        ((8, 16, 32), (0, 2), (gpu_reduction.CUB_BYTES,)),
+    ],
+)
+def test_the_scratch_of_a_reduction_follows_its_pattern(shape, axes, scratch):
+    assert gpu_reduction.scratch_bytes(shape, axes, 4) == scratch
+
+
+def test_a_reduction_over_alternating_axes_copies_its_input_first():
+    found = plan("Sum", [(4, 8, 4, 8), (2,)], [(8, 8)], values=[None, (0, 2)])
+    assert size(4, 8, 4, 8) in found.after_bytes
+    assert found.outputs[0].region == "temp"
+
+
+def test_sorting_needs_indices_and_cubs_second_pair():
+    top = plan("TopKV2", [(8, 500), ()], [(8, 5), (8, 5)])
+    pairs = 2 * size(8, 500)
+    assert top.after_bytes[:3] == (size(8, 500),) * 3
+    assert top.after_bytes[3] >= pairs
+    assert plan("TopKV2", [(8, 5000), ()], [(8, 5), (8, 5)]).after_bytes == ()
+
+
+def test_a_product_takes_nothing_from_the_pool_beside_its_output():
+    found = plan("MatMul", [(64, 32), (32, 16)], [(64, 16)], dtype="float16")
+    assert found.outputs[0].size_bytes == 64 * 16 * 2
+    assert (found.before_bytes, found.after_bytes) == ((), ())
+
+
+def test_element_wise_kernels_take_over_an_input_as_on_the_cpu():
+    assert plan("Mul", [(4, 8), (4, 8)], [(4, 8)]).outputs[0].inputs == (0, 1)
+    assert plan("Relu", [(4, 8)], [(4, 8)]).outputs[0].way is Way.FORWARD
+    assert plan("Reshape", [(4, 8), (1,)], [(32,)]).outputs[0].way is Way.ALIAS
+    assert plan("AssignAddVariableOp", [(), (4,)], []).variable is Variable.UPDATE
+
+
+def test_cudnns_recurrent_layer_keeps_the_gates_of_every_step():
+    units = size(20, 8, 32)
+    states = [(20, 8, 32), (1, 8, 32), (1, 8, 32)]
+    inputs = [(20, 8, 16), (1, 8, 32), (1, 8, 32), (9000,), (8,)]
+    op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode="lstm", is_training=True)
+    found = gpu_device(T4).plan(op)
+    assert found.outputs[3].size_bytes == 6 * units
+    assert found.outputs[4].way is Way.NONE
+    assert found.after_bytes == (4 * units,)
+    op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode="gru", is_training=False)
+    assert gpu_device(T4).plan(op).outputs[3].size_bytes == 0
+
+
+def test_an_unknown_kernel_allocates_and_says_so():
+    found = plan("SomethingNew", [(4,)], [(4,), (8,)])
+    assert [output.size_bytes for output in found.outputs] == [16, 32]
+    assert not found.modelled
+
+
+def test_whole_numbers_and_what_runs_on_the_host_take_nothing():
+    assert plan("Range", [(), (), ()], [(64,)], dtype="int32").outputs[0].way is Way.NONE
+    assert plan("Shape", [(4, 8)], [(2,)], out_dtype="int64").outputs[0].way is Way.NONE
+    assert plan("PyFunc", [(4,)], [(400,)]).outputs[0].way is Way.NONE
+    assert plan("ArgMax", [(8, 10), ()], [(8,)], out_dtype="int64").outputs[0].size_bytes == 64
+    types = {"SrcT": "float32", "DstT": "int32"}
+    cast = plan("Cast", [(8, 10)], [(8, 10)], out_dtype="int32", **types)
+    assert cast.outputs[0].size_bytes == 320
+
+
+def test_constants_and_handles_on_the_host_are_not_held_on_the_card():
+    device = gpu_device(T4)
+    assert device.held_bytes(Op("c", "Const", outputs=(TensorSpec("float32", (8,)),))) == 32
+    assert device.held_bytes(Op("c", "Const", outputs=(TensorSpec("int32", (8,)),))) == 0
+    assert device.held_bytes(Op("v", "_Arg", outputs=(TensorSpec("resource", ()),))) == 0
+    assert device.handle_bytes == 0
+    assert device.is_cheap

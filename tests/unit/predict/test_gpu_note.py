@@ -1,0 +1,169 @@
+"""A step noted for a T4 (``notes/gpu``): books, totals, does it fit. No GPU was asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import analyze
+
+from analyzer.findings.fit import MAY_NOT
+from analyzer.findings.pool import WhatIf
+from analyzer.gpus import find_gpu, memory_limit, process_overhead
+from analyzer.kernels.gpu import gpu_device
+from analyzer.parse.run import read_run
+from analyzer.predict.gpu_doubts import workspace_rise
+from analyzer.predict.prediction import predict
+from analyzer.predict.recording import predict_note
+from analyzer.predict.step import live_bytes
+from analyzer.report.document import build_document
+from analyzer.session import explain
+
+NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
+
+
+def document_of(note, **what_if):
+    return build_document(explain(predict_note(note), WhatIf(**what_if), search=True))
+
+
+@pytest.fixture(scope="module")
+def note():
+    return read_run(NOTE)
+
+
+@pytest.fixture(scope="module")
+def document(note):
+    return document_of(note)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("run.json", "graph.json.gz"):
+        shutil.copy(NOTE.parent / name, tmp_path)
+    return tmp_path
+
+
+def test_the_books_balance(document, note):
+    peak, categories = document["peak"], document["categories_at_peak"]
+    assert sum(categories.values()) == peak["requested_bytes"] <= peak["allocated_bytes"]
+    sizes = {"parameter": 0, "optimizer_state": 0}
+    for row in note.variables:
+        size = 4
+        for axis in row.shape:
+            size *= axis
+        if row.dtype == "int64":
+            size *= 2
+        sizes[row.category] = sizes.get(row.category, 0) + size
+    assert categories["parameter"] == sizes["parameter"]
+    assert categories["optimizer_state"] == sizes["optimizer_state"]
+    inputs = 16 * 64 * 64 * 3 * 4  # the labels are int32 and stay on the host
+    assert categories["input"] == inputs
+    resident = document["resident"]["requested_bytes"]
+    expected = sizes["parameter"] + sizes["optimizer_state"] + inputs + categories["constant"]
+    assert resident == pytest.approx(expected, abs=200)  # metrics and counters
+    assert document["unmodelled"] == []
+
+
+def test_the_device_is_the_card_with_its_limit(document):
+    card = find_gpu("t4")
+    limit = memory_limit(card).bytes
+    assert document["device"] == {
+        "kind": "gpu", "name": card.name, "memory_limit_bytes": limit,
+    }  # fmt: skip
+    assert document["allocator"] == "GPU_0_bfc"
+    # TensorFlow takes the whole limit at once; what is outside the pool is told apart.
+    assert document["peak"]["pool_bytes"] == limit
+    assert document["peak"]["process_bytes"] == limit + process_overhead(card).bytes
+    assert document["peak"]["process_bytes"] < card.memory_bytes
+
+
+def test_it_fits_and_says_by_how_much(document):
+    fit = document["fit"]
+    assert document["fits"] is True
+    assert fit["margin_bytes"] == fit["limit_bytes"] - fit["needed_bytes"] > 0
+    assert fit["needed_low_bytes"] <= fit["needed_bytes"] <= fit["needed_high_bytes"]
+    assert fit["needed_bytes"] >= document["peak"]["allocated_bytes"]
+    assert document["peak"]["allocated_bytes"] <= fit["growth_pool_bytes"] <= fit["limit_bytes"]
+    assert fit["outside_pool"]["low_bytes"] < fit["outside_pool"]["high_bytes"]
+    assert any("Outside the pool" in line and "not measured" in line for line in fit["says"])
+
+
+def test_what_is_uncertain_is_said_and_one_sided(document):
+    stated = document["uncertainty"]
+    peak = document["peak"]["requested_bytes"]
+    assert stated["low_bytes"] <= peak <= stated["high_bytes"]
+    assert 0 < stated["workspace_bytes"] <= stated["high_bytes"] - peak
+    words = " ".join(stated["because"])
+    assert "cuDNN" in words
+    assert "measured on a GPU" in words
+
+
+def test_a_workspace_raises_the_peak_only_where_there_is_no_room(note):
+    prediction = predict(note.ops, [], device=gpu_device((7, 5)), draws=1)
+    from analyzer.predict.step import play
+
+    draw = play(prediction.prepared, prediction.seed)
+    rise = workspace_rise(prediction, draw)
+    largest = max(plan.workspace_bytes for plan in prediction.prepared.kernels.plans)
+    assert 0 <= rise <= largest
+    assert int(live_bytes(draw.buffers, draw.instants).max()) == draw.peak_bytes
+
+
+def shrunk(folder, card, **sizes):
+    """Return the note with another card, and with tensors made larger where asked."""
+    raw = json.loads((folder / "run.json").read_text())
+    raw["device"] = {"kind": "gpu", "name": find_gpu(card).name, "id": find_gpu(card).id}
+    (folder / "run.json").write_text(json.dumps(raw))
+    return read_run(folder / "run.json")
+
+
+def test_another_card_has_another_limit(folder, document):
+    other = document_of(shrunk(folder, "h100"))
+    assert other["fit"]["limit_bytes"] > document["fit"]["limit_bytes"]
+    assert other["peak"]["process_bytes"] > document["peak"]["process_bytes"]
+    # The graph was optimised for a T4; the kernels of an H100 need no more.
+    assert other["peak"]["requested_bytes"] <= document["peak"]["requested_bytes"]
+
+
+def test_a_limit_that_is_too_small_ends_with_3(folder):
+    assert analyze("estimate", folder, "--quiet").code == 0
+    done = analyze("estimate", folder, "--limit", "30MiB")
+    assert done.code == 3
+    assert "does not fit" in done.out
+
+
+def test_growth_takes_less_than_the_whole_limit(folder):
+    done = analyze("estimate", folder, "--growth", "--json", "-")
+    replayed = json.loads(done.out)["what_if"]
+    assert replayed["fits"]
+    assert replayed["peak_pool_bytes"] < memory_limit(find_gpu("t4")).bytes / 10
+
+
+@pytest.mark.parametrize(
+    ("needed", "fits"), [(1 << 30, True), (14 << 30, MAY_NOT), (15 << 30, False)]
+)
+def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
+    """The T4's limit is 13.1 to 13.8 GiB."""
+    from analyzer.findings import fit
+
+    monkeypatch.setattr(fit, "_range", lambda *_: (needed - (1 << 29), needed))
+    assert document_of(note)["fits"] == fits
+
+
+def test_a_card_that_is_not_known_is_refused(tmp_path):
+    done = analyze("estimate", "keras:VGG16", "--gpu", "z9000", "--out", tmp_path / "out")
+    assert done.code == 2
+    assert "z9000" in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [("--device", "cpu", "--gpu", "t4"), ("--device", "gpu"), ("--device", "tpu")]
+)
+def test_options_that_contradict_are_refused(tmp_path, options):
+    done = analyze("estimate", "keras:VGG16", *options, "--out", tmp_path / "out")
+    assert done.code == 2
+    assert done.err.count("\n") == 1
