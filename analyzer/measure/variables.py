@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,8 @@ import pandas as pd
 from analyzer.graph.ops import ITEM_BYTES, split_tensor
 from analyzer.graph.structure import Structure
 from analyzer.parse.run import RunNote, Variable
+
+_ADDS_IN_PLACE: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,57 @@ def find_holdings(
             if row is not None and row not in found:
                 found[row] = len(moments), Holding(row, number, moved)
     holdings = [holding for _, holding in found.values()]
+    holdings += _copies(allocations, note, structure, holdings)
     return sorted(holdings, key=lambda holding: (holding.variable, int(born[holding.row])))
+
+
+def _copies(
+    allocations: pd.DataFrame,
+    note: RunNote,
+    structure: Structure | None,
+    known: Sequence[Holding],
+) -> list[Holding]:
+    """Return the copies on write that no snapshot saw, because the variable moved on in the step.
+
+    An op that adds to a variable in place asks for no scratch of the variable's size but its copy
+    (``PrepareToUpdateVariable``): the variable's new value, once the old one is gone.
+    """
+    if structure is None:
+        return []
+    seen = {holding.row for holding in known}
+    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    ops = allocations["op"].astype(object).to_numpy()
+    sizes = allocations["requested_bytes"].to_numpy()
+    copies = np.flatnonzero((allocations["region"] == "temp").to_numpy())
+    by_op: dict[str, list[int]] = {}
+    for row in copies.tolist():
+        if row not in seen:
+            by_op.setdefault(ops[row], []).append(row)
+    holders: dict[int, list[int]] = {}
+    for holding in known:
+        holders.setdefault(holding.variable, []).append(holding.row)
+    handles = _handles(structure)
+    found = []
+    for number, variable in enumerate(note.variables):
+        size_bytes = size_of(variable)
+        handle = handles.get(variable.argument, "")
+        for user in structure.consumers.get(f"{handle}:0", ()):
+            if structure.ops[user].type not in _ADDS_IN_PLACE:
+                continue
+            for row in by_op.get(user, ()):
+                if sizes[row] != size_bytes:
+                    continue
+                before = [other for other in holders.get(number, ()) if born[other] < born[row]]
+                old = max(before, key=lambda other: int(born[other]), default=None)
+                moved = old is not None and dies[old] > born[row]
+                found.append(Holding(row, number, int(dies[old]) if moved else None))
+                holders.setdefault(number, []).append(row)
+    return found
+
+
+def _handles(structure: Structure) -> dict[object, str]:
+    """Return the ops that bring the arguments in, by index."""
+    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
 
 
 def _writers(note: RunNote, structure: Structure | None) -> Mapping[int, frozenset[str]]:
@@ -125,9 +178,7 @@ def _writers(note: RunNote, structure: Structure | None) -> Mapping[int, frozens
     """
     if structure is None:
         return {}
-    by_argument = {
-        op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
-    }
+    by_argument = _handles(structure)
     writers = {}
     for number, variable in enumerate(note.variables):
         name = by_argument.get(variable.argument)
