@@ -30,7 +30,11 @@ class Column:
 
 EVENTS: Final[dict[str, Column]] = {
     "time_ps": Column("int64", "picoseconds since the trace's first moment"),
-    "kind": Column("int8", "+1 an allocation, -1 a free"),
+    "kind": Column(
+        "int8",
+        "+1 an allocation, -1 a free, 0 a moment inside a compiled step, at which the allocator does "
+        "nothing; its time is interpolated and all else is that of the event before it",
+    ),
     "allocator": Column("category", "TensorFlow's name of the allocator"),
     "address": Column("int64", "address of the chunk"),
     "requested_bytes": Column("int64", "bytes the tensor asked for"),
@@ -76,7 +80,21 @@ ALLOCATIONS: Final[dict[str, Column]] = {
         "instant from which `category` holds, where the buffer was a temporary before it (a new "
         "value that becomes a variable's); missing where it holds from birth",
     ),
+    "part_of": Column(
+        "Int64",
+        "row of the allocation that it lies in, where it is a value inside a compiled step's one "
+        "buffer, or what of that buffer holds no value; missing for an allocation itself",
+    ),
+    "instruction": Column(
+        "category", "HLO instruction that makes it; empty outside compiled steps"
+    ),
 }
+
+OPTIONAL: Final = frozenset({"part_of", "instruction"})
+"""Columns that a table may lack: nothing in it is a part of anything."""
+
+IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
+"""Role of the rows that stand for the bytes of a compiled step's buffer that hold no value."""
 
 
 def empty(columns: dict[str, Column]) -> pd.DataFrame:
@@ -87,9 +105,18 @@ def empty(columns: dict[str, Column]) -> pd.DataFrame:
 def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     """Return ``table`` with exactly these columns, in this order and of these dtypes.
 
+    Columns of :data:`OPTIONAL` that it lacks are empty.
+
     Raises:
         AccountingError: a column is missing.
     """
+    absent = {
+        name: "" if columns[name].dtype == "category" else pd.NA
+        for name in OPTIONAL
+        if name in columns and name not in table
+    }
+    if absent:
+        table = table.assign(**absent)
     missing = [name for name in columns if name not in table]
     if missing:
         raise AccountingError(f"the table lacks the columns {', '.join(missing)}")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model import Category, Recording
+from analyzer.schema import IDLE_ROLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,12 @@ class Timeline:
     Attributes:
         requested: Bytes that the live tensors asked for.
         allocated: Bytes of the chunks that hold them.
+        idle: Requested bytes inside compiled steps' buffers that hold no value.
     """
 
     requested: np.ndarray
     allocated: np.ndarray
+    idle: np.ndarray
 
     def at(self, instant: int) -> tuple[int, int]:
         """Return requested and allocated bytes at ``instant``."""
@@ -58,9 +61,16 @@ def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
     """Return the timeline of ``allocations`` (one allocator's rows) over ``events`` instants."""
     born = allocations["born"].to_numpy()
     dies = allocations["dies"].to_numpy()
+    idle = allocations[allocations["role"] == IDLE_ROLE]
     return Timeline(
         running_sum(born, dies, allocations["requested_bytes"].to_numpy(), events),
         running_sum(born, dies, allocations["allocated_bytes"].to_numpy(), events),
+        running_sum(
+            idle["born"].to_numpy(),
+            idle["dies"].to_numpy(),
+            idle["requested_bytes"].to_numpy(),
+            events,
+        ),
     )
 
 
@@ -69,15 +79,23 @@ def peak_between(line: Timeline, first: int, last: int) -> Peak:
 
     The two peaks may fall on different instants. Among equal requested peaks the one with the
     most allocated bytes is taken, then the first; for allocated peaks the first, as TensorFlow's
-    own statistics do.
+    own statistics do. Inside a compiled step, where one buffer holds all the while, the instant is
+    the one at which the most of it holds values.
     """
     requested = line.requested[first + 1 : last + 2]
     allocated = line.allocated[first + 1 : last + 2]
     top = int(requested.max())
-    candidates = np.flatnonzero(requested == top)
-    at_requested = int(candidates[np.argmax(allocated[candidates])])
-    at_allocated = int(np.argmax(allocated))
+    idle = line.idle[first + 1 : last + 2]
+    at_requested = _pick(np.flatnonzero(requested == top), -allocated, idle)
+    at_allocated = _pick(np.flatnonzero(allocated == allocated.max()), idle)
     return Peak(top, first + at_requested, int(allocated[at_allocated]), first + at_allocated)
+
+
+def _pick(candidates: np.ndarray, *keys: np.ndarray) -> int:
+    """Return the first candidate with the least of the first key, then of the next."""
+    for key in keys:
+        candidates = candidates[key[candidates] == key[candidates].min()]
+    return int(candidates[0])
 
 
 def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
@@ -98,6 +116,15 @@ def by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dict[st
 
 
 def main_rows(recording: Recording) -> pd.DataFrame:
-    """Return the allocations of the allocator that the recording is about."""
+    """Return what lived in the allocator that the recording is about.
+
+    Where the values inside of a compiled step's buffer are known, they stand in the buffer's place.
+    """
     table = recording.allocations
-    return table[table["allocator"] == recording.allocator]
+    return whole_rows(table[table["allocator"] == recording.allocator])
+
+
+def whole_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ``table`` without the rows that other rows are parts of."""
+    divided = table["part_of"].dropna().unique()
+    return table[~table.index.isin(divided)] if len(divided) else table

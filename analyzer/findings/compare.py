@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model import Category, Recording
+from analyzer.timeline import main_rows
 from analyzer.units import format_bytes
 
 TIMELINE_COLUMNS: Final = 800
@@ -93,12 +94,9 @@ def compare(
 
 
 def _alive_at_peak(document: Mapping[str, Any], recording: Recording) -> pd.DataFrame:
-    table = recording.allocations
+    table = main_rows(recording)
     instant = document["peak"]["instant"]
-    of_allocator = table["allocator"] == recording.allocator
-    alive: pd.DataFrame = table[
-        of_allocator & (table["born"] <= instant) & (table["dies"] > instant)
-    ]
+    alive: pd.DataFrame = table[(table["born"] <= instant) & (table["dies"] > instant)]
     return alive.assign(made=_made(alive))
 
 
@@ -276,7 +274,7 @@ def _timeline(recording: Recording) -> dict[str, list[Any]]:
 
     At most :data:`TIMELINE_COLUMNS` points, each a real instant; the peak is always one of them.
     """
-    table = recording.allocations[recording.allocations["allocator"] == recording.allocator]
+    table = main_rows(recording)
     requested, allocated = (_running(table, f"{name}_bytes") for name in ("requested", "allocated"))
     steps = [step for step in recording.steps if step.last >= step.first]
     first, last = (steps[-1].first, steps[-1].last) if steps else (0, len(requested) - 2)

@@ -27,6 +27,7 @@ def describe_buffer(row: Mapping[str, Any]) -> dict[str, Any]:
         "source": str(row["source"]),
         "category": str(row["category"]),
         "role": str(row["role"]),
+        "instruction": str(row["instruction"]),
         "dtype": str(row["dtype"]),
         "shape": str(row["shape"]),
         "requested_bytes": int(row["requested_bytes"]),

@@ -36,6 +36,7 @@ from analyzer.parse.logdir import find_run_file, find_traces
 from analyzer.parse.run import RunNote, read_run
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span, read_trace
 from analyzer.units import GRANULE_BYTES, format_bytes
+from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 
 _HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "gpu_host_bfc")
 _PHASES: Final = {"backward": 1, "update": 2}
@@ -111,15 +112,20 @@ def measure(
     structure = structure_of(note)
     table, sharing = _attribute(table, raw, note, structure, steps)
     main = _choose_allocator(events, table, allocator)
+    plans = plans_of(note) if note is not None else {}
+    infer = note is not None and note.raw.get("step", {}).get("mode") == "infer"
+    shown = show_inside(table, events, steps, plans, structure, allocator=main, infer=infer)
+    if plans and structure is not None:
+        sharing = Sharing(structure, tensors_in_steps(shown.allocations))
     recording = Recording(
         kind=Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=step_config_of(note),
-        events=events,
-        allocations=table,
+        events=shown.events,
+        allocations=shown.allocations,
         allocator=main,
-        steps=steps,
+        steps=shown.steps,
         make_graph=partial(build_graph, structure) if structure is not None else None,
         warnings=(
             *warnings,

@@ -187,5 +187,6 @@ def _extra_rows(made: Sequence[Made], total: int, allocator: str) -> pd.DataFram
             "step": pd.NA,
             "run_id": 0,
             "turns_at": pd.NA,
+            "part_of": pd.NA,
         }
     )

@@ -39,8 +39,8 @@ from analyzer.predict.prediction import Prediction, draws_within, predict
 from analyzer.predict.step import STEPS, Draw, Owner
 from analyzer.predict.target import Target, target_of
 from analyzer.predict.uncertainty import uncertainty_of
+from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.plan import Plan as XlaPlan
-from analyzer.xla.plan import plan_of
 
 CANDIDATES: Final = 15
 """Draws whose chunks are worked out too."""
@@ -100,6 +100,17 @@ def predict_note(
     if target.gpu is not None and not _is_whole(note, compiled):
         doubts = with_gpu_doubts(doubts, prediction, draw)
     table, events, options = place(table, history.instants, target.options)
+    shown = show_inside(
+        table,
+        events,
+        history.steps,
+        compiled,
+        structure,
+        allocator=prediction.prepared.device.allocator,
+        infer=note.raw.get("step", {}).get("mode") == "infer",
+    )
+    if compiled:
+        sharing = Sharing(structure, tensors_in_steps(shown.allocations))
     recording = Recording(
         kind=Kind.ESTIMATE,
         target=dict(note.raw.get("target", {})),
@@ -111,10 +122,10 @@ def predict_note(
             else options.memory_limit_bytes,
         ),
         step_config=step_config_of(note),
-        events=events,
-        allocations=table,
+        events=shown.events,
+        allocations=shown.allocations,
         allocator=prediction.prepared.device.allocator,
-        steps=history.steps,
+        steps=shown.steps,
         make_graph=partial(build_graph, structure),
         warnings=_doubts(prediction),
         versions=dict(note.raw.get("versions", {})),
@@ -128,19 +139,6 @@ def predict_note(
         },
     )
     return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
-
-
-def plans_of(note: RunNote) -> dict[str, XlaPlan]:
-    """Return the memory plans that a note holds, by the name of the op that calls the function.
-
-    Raises:
-        AccountingError: a plan does not add up.
-    """
-    plans = {}
-    for one in note.compiled:
-        if one.plan is not None:
-            plans.update(dict.fromkeys(one.ops, plan_of(one.plan, platform=one.platform)))
-    return plans
 
 
 def _is_whole(note: RunNote, compiled: Mapping[str, XlaPlan]) -> bool:

@@ -18,6 +18,7 @@ import pandas as pd
 from analyzer.errors import InputError
 from analyzer.model import Category, Kind, Recording
 from analyzer.report.page.verdict import CATEGORY_LABELS, verdict
+from analyzer.timeline import main_rows
 from analyzer.units import format_bytes
 
 SLICES: Final = 2_000
@@ -34,7 +35,7 @@ def chrome_trace(recording: Recording) -> str:
     as slices in as few rows as hold them without overlap. Time is in microseconds; a prediction has
     no time, so one instant is shown as one microsecond.
     """
-    table = recording.allocations[recording.allocations["allocator"] == recording.allocator]
+    table = main_rows(recording)
     times_us = _times_us(recording, table)
     events: list[dict[str, Any]] = [
         {

@@ -139,6 +139,8 @@ def from_allocations(
         TraceError: nothing to replay, or a size or instant that cannot be.
     """
     rows = rows_of(allocations, allocator, "allocations")
+    # What lies inside of an allocation was not asked of the allocator.
+    rows = rows[~_is_part(allocations)[rows]]
     requested = integers(allocations, "requested_bytes")[rows]
     born, dies = integers(allocations, "born")[rows], integers(allocations, "dies")[rows]
     refuse_sizes(requested, rows, "row")
@@ -224,6 +226,12 @@ def integers(table: pd.DataFrame, name: str) -> Table:
         at = int(np.flatnonzero(wrong)[0])
         raise TraceError(f"row {at}: {name} is {numbers[at]}, which is no whole number.")
     return np.asarray(column, np.int64)
+
+
+def _is_part(table: pd.DataFrame) -> Mask:
+    if "part_of" not in table:
+        return np.zeros(len(table), bool)
+    return np.asarray(table["part_of"].notna(), bool)
 
 
 def _addresses(table: pd.DataFrame) -> Table:

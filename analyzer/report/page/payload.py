@@ -17,6 +17,7 @@ import pandas as pd
 from analyzer.model import Category, Kind, Recording
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.neighbours import Neighbours, neighbours
+from analyzer.timeline import main_rows
 
 MAX_BUFFERS: Final = 200_000
 """Buffers listed one by one; above it the smallest by bytes x lifetime are kept only as sums."""
@@ -42,8 +43,7 @@ def payload(
 ) -> tuple[dict[str, Any], Columns]:
     """Return the header and the columns that :func:`analyzer.report.page.columns.pack` takes."""
     strings = StringTable()
-    of_allocator = recording.allocations["allocator"] == recording.allocator
-    table = recording.allocations[of_allocator].sort_values("born", kind="stable")
+    table = main_rows(recording).sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
     if recording.events.empty and len(table):
         # A prediction without events: the last change is the last instant.
@@ -75,12 +75,8 @@ def payload(
 
 def requested_at(recording: Recording, instant: int) -> dict[str, int]:
     """Return the requested bytes of each category at ``instant``, as the page will draw them."""
-    table = recording.allocations
-    alive = table[
-        (table["allocator"] == recording.allocator)
-        & (table["born"] <= instant)
-        & (table["dies"] > instant)
-    ]
+    table = main_rows(recording)
+    alive = table[(table["born"] <= instant) & (table["dies"] > instant)]
     categories = alive["category"].astype(str).to_numpy(dtype=object).copy()
     turned = alive["turns_at"].isna() | (alive["turns_at"].fillna(-1) <= instant)
     categories[~turned.to_numpy(dtype=bool)] = Category.TEMPORARY.value

@@ -92,6 +92,8 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
     ]
     row = table.iloc[0].to_dict()
     assert pd.isna(row.pop("turns_at"))
+    assert pd.isna(row.pop("part_of"))
+    assert row.pop("instruction") == ""
     assert row == {
         "allocator": "GPU_0_bfc",
         "address": 64,

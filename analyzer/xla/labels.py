@@ -1,0 +1,126 @@
+"""What each value inside a compiled step is for, told from the graph that it was compiled from.
+
+XLA keeps, for each instruction, the name of the framework's op that it was made from; a fusion has
+that of its root. The op's phase, layer and source line are known from the graph as it was traced.
+
+A value of a forward op that is still held when the first value of the backward pass is made is an
+activation: it is kept for it. What a gradient's op makes is a gradient. All else is a temporary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from analyzer.graph.ops import split_tensor
+from analyzer.graph.phases import Phase, in_gradient_scope
+from analyzer.graph.structure import Structure, look_up
+from analyzer.model import Category
+from analyzer.xla.divide import Label
+from analyzer.xla.plan import Holder, Region
+
+_ARGUMENTS: Final = "XLA_Args"
+_RESULTS: Final = "XLA_Retvals"
+"""What tf2xla names the instructions around the function's body."""
+
+
+def label_holders(
+    region: Region,
+    structure: Structure | None,
+    *,
+    infer: bool,
+    inherited: Phase = Phase.FORWARD,
+) -> list[Label]:
+    """Return a label for each holder of a region.
+
+    Args:
+        region: The temporaries of a compiled function.
+        structure: The graph, None where there is none.
+        infer: The step has no backward pass.
+        inherited: Phase of the op that calls the function: no op in it is earlier.
+    """
+    gradients = _gradient_makers(structure)
+    phases = _phases(region, structure, inherited)
+    backward = [
+        holder.first
+        for holder, phase in zip(region.holders, phases, strict=True)
+        if phase is Phase.BACKWARD
+    ]
+    start = min(backward) if backward else region.moments
+    labels = []
+    for holder, phase in zip(region.holders, phases, strict=True):
+        category, role = _category(holder, phase, start, gradients, infer)
+        name = _known_name(holder.op_name, structure)
+        op = structure.ops.get(name) if structure is not None else None
+        labels.append(
+            Label(
+                op=name or holder.op_name or holder.instruction,
+                op_type=holder.op_type or holder.opcode,
+                layer=structure.layers.get(name, "") if structure is not None else "",
+                source=op.source if op is not None else "",
+                tensor=_tensor(holder, name, structure),
+                category=category,
+                role=role,
+            )
+        )
+    return labels
+
+
+def _known_name(name: str, structure: Structure | None) -> str:
+    """Return the name that the graph has for an op; XLA may put callers' names before it."""
+    if structure is None or not name:
+        return ""
+    while name not in structure.ops:
+        _, slash, name = name.partition("/")
+        if not slash:
+            return ""
+    return name
+
+
+def _phases(region: Region, structure: Structure | None, inherited: Phase) -> list[Phase]:
+    """Return the phase of each holder; one without a known op has that of the value before it."""
+    phases: list[Phase] = []
+    order = list(Phase)
+    last = inherited
+    for holder in region.holders:
+        known = None
+        if structure is not None and holder.op_name not in (_ARGUMENTS, _RESULTS):
+            known = look_up(holder.op_name, structure.phases) if holder.op_name else None
+        if known is None and holder.op_name and in_gradient_scope(holder.op_name):
+            known = Phase.BACKWARD
+        if known is not None:
+            last = max(known, inherited, key=order.index)
+        phases.append(last)
+    return phases
+
+
+def _category(
+    holder: Holder, phase: Phase, start: int, gradients: Mapping[str, bool], infer: bool
+) -> tuple[Category, str]:
+    if holder.op_name == _ARGUMENTS:
+        return Category.TEMPORARY, "copy of an argument in another layout"
+    if infer:
+        return Category.ACTIVATION, "activation"
+    if phase is not Phase.FORWARD:
+        if holder.op_name and look_up(holder.op_name, gradients) is not None:
+            return Category.GRADIENT, "gradient"
+        kind = "backward" if phase is Phase.BACKWARD else "optimizer"
+        return Category.TEMPORARY, f"{kind} temporary"
+    if holder.first < start < holder.last:
+        return Category.ACTIVATION, "kept for the backward pass"
+    return Category.TEMPORARY, "forward temporary"
+
+
+def _gradient_makers(structure: Structure | None) -> dict[str, bool]:
+    if structure is None:
+        return {}
+    return dict.fromkeys((split_tensor(tensor)[0] for tensor in structure.gradients), True)
+
+
+def _tensor(holder: Holder, name: str, structure: Structure | None) -> str:
+    """Return the graph's tensor that the value is: the op's output of its type and shape."""
+    op = structure.ops.get(name) if structure is not None else None
+    for index, spec in enumerate(op.outputs if op is not None else ()):
+        if spec.dtype == holder.dtype and spec.shape == holder.shape:
+            return f"{name}:{index}"
+    return ""
