@@ -84,7 +84,7 @@ def card_step(
     functions = [one for one in note.compiled if one.module is not None]
     found = _kept(folder, gpu, functions)
     if found is None:
-        modules = [_module(one) for one in functions]
+        modules = [module_of(one) for one in functions]
         if both is None:
             both = sum(map(len, modules)) <= BOTH_UP_TO_BYTES
         both = both and gpu.compute_capability >= TRITON_FROM
@@ -153,7 +153,12 @@ def _tasks(
             yield one, module, True
 
 
-def _module(one: CompiledNote) -> bytes:
+def module_of(one: CompiledNote) -> bytes:
+    """Return the serialized module of a function, as it was before XLA's passes.
+
+    Raises:
+        TraceError: its file cannot be read.
+    """
     assert one.module is not None
     try:
         return gzip.decompress(one.module.read_bytes())

@@ -1,0 +1,180 @@
+"""A step's plans on a card: kept in the run folder, ranged, and replaced by the CPU's if need be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.compiler import step
+from analyzer.compiler.cache import PlanCache, unpacked
+from analyzer.compiler.card import CardPlan, checked_plan
+from analyzer.compiler.doubts import PlanDoubts, with_plan_doubts
+from analyzer.compiler.step import CARD_FILE, card_step, cpu_step, keep_failure
+from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
+from analyzer.gpus import find_gpu
+from analyzer.parse.hlo import read_hlo
+from analyzer.parse.run import CompiledNote, RunNote
+
+DATA = Path(__file__).parent / "data"
+A100 = find_gpu("a100-80gb")
+NONE = PlanCache(None)
+
+
+def a_plan(products: str) -> CardPlan:
+    compiled = unpacked((DATA / f"mlp-a100-{products}.plan.gz").read_bytes())
+    return CardPlan(plan=checked_plan(compiled, A100), compiled=compiled, products=products)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the compiler answer with kept plans; return what it is asked for."""
+    calls: list[str] = []
+
+    def answer(module: bytes, gpu: Any, cache: Any, *, cublas: bool, **options: Any) -> CardPlan:
+        found = a_plan("cublas" if cublas else "triton")
+        calls.append(found.products)
+        options["progress"]("compiling for the card", 1.0)
+        return found
+
+    monkeypatch.setattr(step, "plan_for_card", answer)
+    return calls
+
+
+def a_note(folder: Path, *, with_cpu_plan: bool = False) -> RunNote:
+    shutil.copy(DATA / "mlp.hlo.pb.gz", folder / "module.hlo.pb.gz")
+    one = CompiledNote(
+        ops=("call", "again"),
+        function="f",
+        platform="cpu",
+        module=folder / "module.hlo.pb.gz",
+        plan=read_hlo(a_plan("triton").compiled.hlo) if with_cpu_plan else None,
+    )
+    return RunNote(raw={}, compiled=(one,))
+
+
+def ask(folder: Path, **options: Any) -> step.CardStep:
+    shares: list[float] = []
+    found = card_step(
+        a_note(folder),
+        folder,
+        options.pop("gpu", A100),
+        NONE,
+        progress=lambda stage, share: shares.append(share),
+        **options,
+    )
+    assert shares == sorted(shares)
+    return found
+
+
+def test_the_buffers_add_up_to_the_compilers_totals() -> None:
+    found = a_plan("triton")
+    told = found.compiled.statistics
+    assert found.plan.temp_bytes == told.temp_bytes > 0
+    assert found.plan.peak_bytes == told.peak_bytes
+    wrong = replace(found.compiled, statistics=replace(told, temp_bytes=told.temp_bytes + 1))
+    with pytest.raises(AccountingError, match="temp_bytes"):
+        checked_plan(wrong, A100)
+
+
+def test_both_products_make_a_range(tmp_path: Path, asked: list[str]) -> None:
+    found = ask(tmp_path)
+    assert asked == ["triton", "cublas"]
+    assert found.plans["call"] is found.plans["again"]
+    assert found.plans["call"].temp_bytes == a_plan("triton").plan.temp_bytes
+    more = a_plan("cublas").plan.temp_bytes - a_plan("triton").plan.temp_bytes
+    assert more > 0
+    assert (found.doubts.low_bytes, found.doubts.high_bytes) == (0, more)
+    assert any("cuBLAS" in sentence for sentence in found.doubts.because)
+
+
+def test_one_product_is_enough_where_it_is_asked_for(tmp_path: Path, asked: list[str]) -> None:
+    found = ask(tmp_path, both=False)
+    assert asked == ["triton"]
+    assert found.doubts.low_bytes == found.doubts.high_bytes > 0
+
+
+def test_plans_in_the_folder_need_no_compiler(tmp_path: Path, asked: list[str]) -> None:
+    first = ask(tmp_path, keep=True)
+    asked.clear()
+    again = ask(tmp_path, keep=True)
+    assert not asked
+    assert (again.plans, again.doubts, again.compiler) == (
+        first.plans,
+        first.doubts,
+        first.compiler,
+    )
+    ask(tmp_path, gpu=find_gpu("t4"), both=False)
+    assert asked == ["triton"]  # those of another card are not taken
+
+
+def test_nothing_is_left_in_a_folder_that_is_only_opened(tmp_path: Path, asked: list[str]) -> None:
+    ask(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["module.hlo.pb.gz"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"card": "a100-80gb-sxm"}',
+        '{"card": "a100-80gb-sxm", "functions": [{"ops": ["call", "again"], '
+        '"plans": {"triton": "../x"}}]}',
+        '{"card": "a100-80gb-sxm", "functions": [{"ops": ["call", "again"], '
+        '"plans": {"triton": "module.hlo.pb.gz"}}]}',
+    ],
+)
+def test_a_damaged_folder_is_one_line(tmp_path: Path, content: str) -> None:
+    note = a_note(tmp_path)
+    (tmp_path / CARD_FILE).write_text(content)
+    with pytest.raises(TraceError) as caught:
+        card_step(note, tmp_path, A100, NONE)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failure_is_remembered(tmp_path: Path, asked: list[str]) -> None:
+    why = CompilerUnavailable("XLA's compiler died of SIGSEGV.", hint="Say so.")
+    keep_failure(tmp_path, A100, why)
+    assert json.loads((tmp_path / CARD_FILE).read_text())["failed"]["hint"] == "Say so."
+    with pytest.raises(CompilerUnavailable, match="SIGSEGV"):
+        ask(tmp_path)
+    assert not asked
+
+
+def test_the_cpus_plan_stands_in_and_says_so(tmp_path: Path) -> None:
+    why = CompilerUnavailable("It is not installed.", hint="pip install it.")
+    found = cpu_step(a_note(tmp_path, with_cpu_plan=True), A100, why)
+    assert found is not None
+    temp = found.plans["call"].temp_bytes
+    assert found.doubts.low_bytes > temp // 2
+    assert 0 < found.doubts.high_bytes < temp // 10
+    (said,) = found.doubts.because
+    assert "up to twice too high" in said
+    assert "pip install it." in said
+    assert cpu_step(a_note(tmp_path), A100, why) is None
+
+
+def test_doubts_widen_the_range_they_are_added_to() -> None:
+    base = {
+        "low_bytes": 100,
+        "high_bytes": 120,
+        "allocated_low_bytes": 110,
+        "allocated_high_bytes": 140,
+        "because": ["one"],
+        "deciding_ops": [],
+    }
+    doubts = PlanDoubts(low_bytes=105, high_bytes=7, workspace_bytes=5, because=("two",))
+    assert with_plan_doubts(base, doubts) == {
+        "low_bytes": 0,
+        "high_bytes": 127,
+        "allocated_low_bytes": 5,
+        "allocated_high_bytes": 147,
+        "xla_workspace_bytes": 5,
+        "because": ["one", "two"],
+        "deciding_ops": [],
+    }
