@@ -6,10 +6,13 @@ XLA reads ``XLA_FLAGS`` once, at the first compilation of a process; nothing her
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from analyzer.parse.hloproto import Hlo
+
+_OURS: Final = re.compile(r"\s*--xla_dump_to=\S*\s+--xla_dump_hlo_as_proto$")
 
 
 def dumping_flags(folder: Path, flags: str = "") -> str:
@@ -22,26 +25,38 @@ def dumping_flags(folder: Path, flags: str = "") -> str:
     return f"{flags} --xla_dump_to={folder} --xla_dump_hlo_as_proto".strip()
 
 
-def dumped_plan(dump: Path, function: str) -> bytes:
-    """Return the last compiled module of a function that XLA left, and empty the folder.
+def without_dumping(flags: str) -> str:
+    """Return what the user set of ``XLA_FLAGS``: without what :func:`dumping_flags` added."""
+    return _OURS.sub("", flags).strip()
+
+
+def dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
+    """Return the last compiled module of a function that XLA left, and the device it is for.
 
     Args:
         dump: The folder that :func:`dumping_flags` named.
         function: The function's name.
+
+    Returns:
+        The module with its buffer assignment (HloProto) without literals, empty where there is none;
+        and ``cpu`` or ``gpu``.
     """
-    content = b""
-    names = sorted(dump.glob(f"*{_module_name(function)}*after_optimizations.hlo.pb"))
-    if names:
-        content = _without_literals(names[-1].read_bytes())
+    names = sorted(dump.glob(f"*.{_module_name(function)}.*after_optimizations.hlo.pb"))
+    if not names:
+        return b"", ""
+    return _without_literals(names[-1].read_bytes()), "gpu" if ".gpu_" in names[-1].name else "cpu"
+
+
+def empty(dump: Path) -> None:
+    """Remove what lies in the folder."""
     for file in dump.iterdir() if dump.is_dir() else ():
         with contextlib.suppress(OSError):
             file.unlink()
-    return content
 
 
 def _module_name(function: str) -> str:
-    """Return the stem of the module's name: XLA keeps letters, digits and ``_`` of ``a`` + name."""
-    return function.strip("_")
+    """Return what the compiled module of a function is called (``XlaCompiler``: a letter first)."""
+    return f"a_{function.strip('_')}__"
 
 
 def _without_literals(content: bytes) -> bytes:

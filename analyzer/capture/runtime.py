@@ -16,11 +16,12 @@ from tensorflow.python.eager import context
 
 from analyzer.capture import graphs
 from analyzer.capture.addresses import address_of
+from analyzer.capture.dumps import without_dumping
 from analyzer.capture.frames import describe_user_error, line_of_user, plain_message
 from analyzer.capture.instrument import Notes, taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.variables import VariableNotes
-from analyzer.capture.xla import CompiledFunction
+from analyzer.capture.xla import CompiledFunction, ran_compiled
 from analyzer.errors import ExitCode, TargetError
 from analyzer.graph.ops import Op
 from analyzer.graph.phases import TracedGraph
@@ -108,6 +109,7 @@ def run_steps(
     report: Callable[[str, float], None],
     *,
     own_process: bool = True,
+    dump: Path | None = None,
 ) -> Captured:
     """Make the step and run it ``steps`` times; call inside :func:`profiling`.
 
@@ -120,6 +122,7 @@ def run_steps(
         report: Called with the stage and the share done.
         own_process: The process was started for this; else the user's variables keep their place,
             and get their values back.
+        dump: Folder that XLA leaves compiled modules in, None where it leaves none.
     """
     with taking_notes() as notes:
         report("building the model", 0.0)
@@ -146,7 +149,10 @@ def run_steps(
         except (KeyboardInterrupt, Exception) as failure:
             state.error = _error_of(failure)
     report("reading the graph", 0.92)
-    return captured(state, partitions)
+    found = captured(state, partitions)
+    if dump is not None and state.function is not None:
+        found.compiled = ran_compiled(state.function, dump)
+    return found
 
 
 def _run(
@@ -312,8 +318,9 @@ def captured(
         "versions": versions(),
         "environment": {
             name: value
-            for name, value in sorted(os.environ.items())
+            for name, text in sorted(os.environ.items())
             if name.startswith(_ENVIRONMENT)
+            and (value := without_dumping(text) if name == "XLA_FLAGS" else text)
         },
     }
     return Captured(run, ops or [], traced_graphs)

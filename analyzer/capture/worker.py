@@ -112,7 +112,7 @@ def _run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -
     from analyzer.capture.runtime import profiling, run_steps
 
     with profiling(folder):
-        return run_steps(lambda: resolve(spec, options), options.steps, report)
+        return run_steps(lambda: resolve(spec, options), options.steps, report, dump=folder / DUMP)
 
 
 def _note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
@@ -150,7 +150,11 @@ def _write_compiled(folder: Path, compiled: list[CompiledFunction]) -> list[dict
     rows = []
     for number, one in enumerate(compiled):
         suffix = f"-{number}" if number else ""
-        row: dict[str, Any] = {"ops": list(one.ops), "function": one.function, "platform": "cpu"}
+        row: dict[str, Any] = {
+            "ops": list(one.ops),
+            "function": one.function,
+            "platform": one.platform,
+        }
         for key, content in (("module", one.module), ("plan", one.plan)):
             row[key] = f"{key}{suffix}.hlo.pb.gz" if content else None
             if content:

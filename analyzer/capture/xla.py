@@ -22,9 +22,9 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from analyzer.capture.dumps import dumped_plan, packed
+from analyzer.capture.dumps import dumped_plan, empty, packed
 from analyzer.capture.frames import plain_message
-from analyzer.capture.graphs import spec_of
+from analyzer.capture.graphs import all_graphs, spec_of
 from analyzer.capture.requests import Requests, lasting, noting_requests
 from analyzer.capture.static import StaticStep, handle_type, static_step, used_variables
 from analyzer.errors import TargetError
@@ -50,6 +50,7 @@ class CompiledFunction:
             it was not asked for.
         requests: What lowering it asks the CPU's allocator for, as
             :class:`analyzer.capture.requests.Requests` lists it: constants are folded.
+        platform: The device that the plan is for: ``cpu`` or ``gpu``.
     """
 
     ops: tuple[str, ...]
@@ -57,6 +58,7 @@ class CompiledFunction:
     module: bytes
     plan: bytes
     requests: tuple[tuple[int, int], ...] = ()
+    platform: str = "cpu"
 
 
 @dataclass(eq=False)
@@ -126,7 +128,7 @@ def compiled_step(function: Any) -> StaticStep:
         for index, tensor in enumerate(function.inputs)
     ]
     taken = {op.name for op in ops}
-    name = str(function.name.decode() if isinstance(function.name, bytes) else function.name)
+    name = _text(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
     while call in taken:
         call += "_"
@@ -206,6 +208,37 @@ def compile_calls(
     return found, doubts
 
 
+def ran_compiled(function: Any, dump: Path) -> list[CompiledFunction]:
+    """Return the functions of a step that ran and that XLA compiled, as it left them.
+
+    Args:
+        function: The step's concrete function.
+        dump: The folder that :mod:`analyzer.capture.dumps` named.
+    """
+    callers: dict[str, list[str]] = {}
+    if is_compiled(function):
+        callers[_text(function.name)] = [_text(function.name)]
+    for graph in all_graphs(function.graph):
+        for op in graph.get_operations():
+            attrs = op.node_def.attr if "Call" in op.type else {}
+            if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
+                callers.setdefault(attrs["f"].func.name, []).append(op.name)
+    found = []
+    for name, ops in callers.items():
+        plan, platform = dumped_plan(dump, name)
+        if plan:
+            found.append(
+                CompiledFunction(
+                    ops=tuple(ops), function=name, module=b"", plan=plan, platform=platform
+                )
+            )
+    return found
+
+
+def _text(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
 def _is_whole(ops: Sequence[Op]) -> bool:
     """Say whether the graph is little more than one call."""
     plain = ("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp")
@@ -277,7 +310,10 @@ def _compile(
     if not plans:
         return module, b"", requests
     compiled = stage("optimized_hlo_proto_serialized")
-    plan = dumped_plan(dump, name) if dump is not None else b""
+    plan = b""
+    if dump is not None:
+        plan, _ = dumped_plan(dump, name)
+        empty(dump)
     if not plan:
         plan = _put_together(compiled, stage("optimized_hlo_serialized"))
     return module, plan, requests
