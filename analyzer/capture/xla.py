@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -35,6 +38,8 @@ _CPU: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _FUNCTION: Final = "__inference_"
 _PAGE_BYTES: Final = 1 << 20
 """Values below this get a buffer of their own; larger ones share the one that is never touched."""
+_NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+"""``MAP_NORESERVE``: the system promises no memory for the mapping, so that its size does not count."""
 _ROW_BYTES: Final = 64  # every element type divides it, and a slice at 0 needs no copy
 
 
@@ -74,8 +79,7 @@ class StandIns:
         if size_bytes < _PAGE_BYTES or dtype == tf.bool:
             return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=False)
         if self._flat is None or int(self._flat.shape[0]) < size_bytes:
-            rows = -(-size_bytes // _ROW_BYTES)
-            self._flat = tf.raw_ops.Empty(shape=[rows * _ROW_BYTES], dtype=tf.uint8, init=False)
+            self._flat = _untouched(-(-size_bytes // _ROW_BYTES) * _ROW_BYTES)
         flat = self._flat[:size_bytes]
         if dtype.size > 1:
             flat = tf.reshape(flat, [-1, dtype.size])
@@ -326,6 +330,13 @@ def _thing(described: tuple[Any, ...], stand_ins: StandIns) -> Any:
     if kind == "value":
         return tf.constant(values[0], dtype, shape)
     return stand_ins.tensor(tf.as_dtype(dtype), shape)
+
+
+def _untouched(size_bytes: int) -> Any:
+    """Return a tensor of bytes over addresses that no memory is kept for until they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    room = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
+    return tf.experimental.dlpack.from_dlpack(room.__dlpack__())
 
 
 @contextlib.contextmanager
