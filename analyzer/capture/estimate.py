@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ def _note(
         report("optimising the graph", 0.5)
         if program.config.jit:
             step = compiled_step(function)
+            if gpu is not None:  # this machine has only its CPU to put the ops on
+                step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
             step = static_step(function) if gpu is None else gpu_step(function, gpu)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
