@@ -3,8 +3,10 @@
 XLA keeps, for each instruction, the name of the framework's op that it was made from; a fusion has
 that of its root. The op's phase, layer and source line are known from the graph as it was traced.
 
-A value of a forward op that is still held when the first value of the backward pass is made is an
-activation: it is kept for it. What a gradient's op makes is a gradient. All else is a temporary.
+The compiler orders the step as it likes: some of what the backward pass computes (a mask, a constant
+spread out) is made early. The backward pass is taken to begin where the fewest bytes of values are made
+on the wrong side of it. What is made before and still held then is an activation: it is kept for it.
+What a gradient's op makes is a gradient. All else is a temporary.
 """
 
 from __future__ import annotations
@@ -41,12 +43,7 @@ def label_holders(
     """
     gradients = _gradient_makers(structure)
     phases = _phases(region, structure, inherited)
-    backward = [
-        holder.first
-        for holder, phase in zip(region.holders, phases, strict=True)
-        if phase is Phase.BACKWARD
-    ]
-    start = min(backward) if backward else region.moments
+    start = _backward_start(region, phases)
     labels = []
     for holder, phase in zip(region.holders, phases, strict=True):
         category, role = _category(holder, phase, start, gradients, infer)
@@ -94,6 +91,22 @@ def _phases(region: Region, structure: Structure | None, inherited: Phase) -> li
     return phases
 
 
+def _backward_start(region: Region, phases: list[Phase]) -> int:
+    """Return the moment that best parts the values of forward ops from those of all others."""
+    made: dict[int, int] = {}
+    for holder, phase in zip(region.holders, phases, strict=True):
+        sign = -1 if phase is Phase.FORWARD else 1
+        made[holder.first] = made.get(holder.first, 0) + sign * holder.size_bytes
+    # Moving the border past a moment puts its forward values right and the others wrong.
+    wrong = least = 0
+    start = min(made, default=0)
+    for moment in sorted(made):
+        wrong += made[moment]
+        if wrong <= least:
+            least, start = wrong, moment + 1
+    return start
+
+
 def _category(
     holder: Holder, phase: Phase, start: int, gradients: Mapping[str, bool], infer: bool
 ) -> tuple[Category, str]:
@@ -101,13 +114,13 @@ def _category(
         return Category.TEMPORARY, "copy of an argument in another layout"
     if infer:
         return Category.ACTIVATION, "activation"
+    if holder.first < start < holder.last:
+        return Category.ACTIVATION, "kept for the backward pass"
     if phase is not Phase.FORWARD:
         if holder.op_name and look_up(holder.op_name, gradients) is not None:
             return Category.GRADIENT, "gradient"
         kind = "backward" if phase is Phase.BACKWARD else "optimizer"
         return Category.TEMPORARY, f"{kind} temporary"
-    if holder.first < start < holder.last:
-        return Category.ACTIVATION, "kept for the backward pass"
     return Category.TEMPORARY, "forward temporary"
 
 
