@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from keras.src import backend
 from keras.src.trainers import trainer
 
 RESOLVED = "_analyzer_auto_jit"
@@ -53,7 +54,23 @@ def _resolve(model: Any) -> bool:
     setattr(model, RESOLVED, True)
     if model._distribute_strategy:
         return False
+    for layer in model._flatten_layers():
+        if _runs_on_cudnn(layer):
+            layer.supports_jit = False  # as the layer itself says where it is made beside a GPU
     return bool(trainer.model_supports_jit(model))
+
+
+def _runs_on_cudnn(layer: Any) -> bool:
+    """Say whether an LSTM or GRU takes cuDNN's kernel; a model may have been made before the block."""
+    cell = getattr(layer, "cell", None)
+    if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
+        return False
+    more = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
+    return bool(
+        backend.cudnn_ok(
+            cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, **more
+        )
+    )
 
 
 def why_jit(model: Any, jit: bool, asked: bool | None) -> str:

@@ -16,6 +16,10 @@ kernels; and the copies between host and card are put in by us.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import tensorflow as tf
@@ -150,7 +154,8 @@ def _optimised(meta: Any, gpu: Gpu) -> Any:
     config.graph_options.rewrite_options.min_graph_nodes = -1
     cluster = grappler_cluster.Cluster(devices=_devices(gpu))
     graph_def = graph_pb2.GraphDef()
-    graph_def.CopyFrom(tf_optimizer.OptimizeGraph(config, meta, cluster=cluster))
+    with _without_cpp_warnings():
+        graph_def.CopyFrom(tf_optimizer.OptimizeGraph(config, meta, cluster=cluster))
     for node in graph_def.node:
         if node.op == _STAND_IN and "index" in node.attr:
             dtype, index = node.attr["dtype"].type, node.attr["index"].i
@@ -158,6 +163,24 @@ def _optimised(meta: Any, gpu: Gpu) -> Any:
             node.attr.clear()
             node.attr["T"].type, node.attr["index"].i = dtype, index
     return graph_def
+
+
+@contextlib.contextmanager
+def _without_cpp_warnings() -> Iterator[None]:
+    """Drop what TensorFlow's C++ writes to standard error in the block.
+
+    It warns of each op without a GPU kernel, many times: in a build for CPUs, of every op.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(sink)
 
 
 def _axes(tensor: Any) -> Shape:

@@ -66,7 +66,8 @@ def note_live(
     out = out or default_out(spec)
     check_free(out, force=force)
     with staging_folder(out) as staging:
-        captured = note_live_step(lambda: program_for(target, spec.text, options), options)
+        with _choosing_jit_anew(target, options):
+            captured = note_live_step(lambda: program_for(target, spec.text, options), options)
         _write(captured, spec, staging, out)
     return out
 
@@ -109,6 +110,24 @@ def _capture_here(target: Any, spec: TargetSpec, options: CaptureOptions, out: P
             )
         _write(captured, spec, staging, out)
     return out
+
+
+@contextlib.contextmanager
+def _choosing_jit_anew(model: Any, options: CaptureOptions) -> Iterator[None]:
+    """Let a model compiled here, on a machine without a GPU, choose XLA anew for the card asked about.
+
+    Keras has turned ``jit_compile="auto"`` into False by then and kept no trace of it; a model compiled
+    with False on purpose is asked about with ``jit=False``.
+    """
+    kept = getattr(model, "_jit_compile", None)
+    if not options.gpu or options.jit is not None or kept is not False:
+        yield
+        return
+    model._jit_compile = None
+    try:
+        yield
+    finally:
+        model._jit_compile = kept
 
 
 def _jit_of(model: Any) -> bool | None:

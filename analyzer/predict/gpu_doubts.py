@@ -57,7 +57,7 @@ def with_gpu_doubts(base: dict[str, Any], prediction: Prediction, draw: Draw) ->
             "4 GiB where that much is free and 16 MiB of guards around a copy of the result: it may "
             "peak higher than the steps after it. What does not fit there is skipped."
         )
-    because += _sentences(ops)
+    because += _sentences(ops, [ops[node].type for node in prediction.prepared.kernels.unmodelled])
     because.append(
         "Nothing of this was measured on a GPU: the graph is TensorFlow's own for that card, the "
         "kernels' memory is read from its source."
@@ -96,7 +96,7 @@ def workspace_rise(prediction: Prediction, draw: Draw) -> int:
     return max(int(tops.max()) - draw.peak_bytes, 0)
 
 
-def _sentences(ops: Any) -> list[str]:
+def _sentences(ops: Any, unmodelled: list[str]) -> list[str]:
     counts: Counter[str] = Counter(op.type for op in ops)
     sentences = []
     copies = [op for op in ops if op.type == COPY]
@@ -111,10 +111,10 @@ def _sentences(ops: Any) -> list[str]:
         sentences.append(
             f"{', '.join(waiting)} finish later than they return; what follows may run in another order."
         )
-    opaque = [op for op in ops if op.type in _OPAQUE]
+    opaque = sum(kind in _OPAQUE for kind in unmodelled)
     if opaque:
         sentences.append(
-            f"{len(opaque)} nested functions are one kernel each (compiled with XLA or not inlined): "
+            f"{opaque} nested functions are one kernel each (compiled with XLA or not inlined): "
             "what they allocate inside is not known."
         )
     recurrent = sum(count for kind, count in counts.items() if kind.startswith("CudnnRNN"))
