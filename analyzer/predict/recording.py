@@ -14,7 +14,7 @@ from analyzer.graph.build import build_graph
 from analyzer.graph.phases import Phase
 from analyzer.graph.sharing import Sharing
 from analyzer.graph.structure import Structure
-from analyzer.kernels.device import KernelDevice
+from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.measure.attribution import (
     label_eager,
     label_graph,
@@ -172,6 +172,11 @@ def _central(
     ]
     by_peak = sorted(about, key=lambda at: (peaks[at], at))
     return prediction.seeds[by_peak[(len(by_peak) - 1) // 2]], tuple(sorted(peaks.values()))
+
+
+def owners_of(note: RunNote) -> list[Owner]:
+    """Return the variables that a noted step uses on the CPU."""
+    return list(_owners(note, CPU).values())
 
 
 def _owners(note: RunNote, device: KernelDevice) -> dict[int, Owner]:

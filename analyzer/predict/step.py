@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from analyzer.errors import InputError
 from analyzer.graph.ops import Op
 from analyzer.kernels.device import CPU, KernelDevice
+from analyzer.kernels.plan import Variable
 from analyzer.model import Category
 from analyzer.predict.arena import Arena
 from analyzer.predict.calls import Kernels, plan_kernels
@@ -17,6 +19,7 @@ from analyzer.predict.control import ControlExecutor
 from analyzer.predict.executor import Executor
 from analyzer.predict.fanout import FanOut
 from analyzer.predict.folding import fold
+from analyzer.predict.following import Follower
 from analyzer.predict.ledger import Buffers, Ledger
 from analyzer.predict.values import Value
 from analyzer.predict.wiring import Wiring, wire
@@ -67,6 +70,8 @@ class Prepared:
         counters: Nodes that bring in the handle of a counter.
         held_bytes: For each node whose output something outside the step holds, its bytes.
         results: Nodes that hand a tensor to the caller.
+        settles: Whether the second step begins with other buffers than the first: one that a kernel
+            holds as its constant becomes a variable's value (an accumulator set to zero).
         device: The device that it runs on.
     """
 
@@ -78,6 +83,7 @@ class Prepared:
     counters: tuple[int, ...]
     held_bytes: Mapping[int, int]
     results: frozenset[int]
+    settles: bool
     device: KernelDevice = CPU
 
     @property
@@ -159,6 +165,7 @@ def prepare(
             if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
         },
         results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
+        settles=_assigns_constants(wiring, kernels),
         device=device,
     )
 
@@ -169,14 +176,20 @@ def play(
     *,
     steps: int | None = None,
     shares: Mapping[int, int] | None = None,
+    order: Sequence[str] | None = None,
 ) -> Draw:
     """Run the executor's order and return what lived.
 
     Args:
         prepared: The graph.
         seed: Which of the possible schedules.
-        steps: Steps to run; None runs a graph without branches once, since each step is the same.
+        steps: Steps to run; None runs a graph without branches once, or twice where the first step
+            differs: each later one is the same.
         shares: Variable -> an earlier variable whose buffer it has before the first step.
+        order: Ops in the order in which a real step ran them; None for the drawn schedule's.
+
+    Raises:
+        InputError: the graph cannot run in the order given, or has branches or loops.
     """
     wiring = prepared.wirings[seed % len(prepared.wirings)]
     kernels = prepared.kernels
@@ -196,10 +209,13 @@ def play(
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
     undecided: set[int] = set()
     spans: list[tuple[int, int]] = []
-    for _ in range(steps or (STEPS if wiring.has_branches else 1)):
+    settling = 2 if prepared.settles else 1
+    for _ in range(steps or (STEPS if wiring.has_branches else settling)):
         first = ledger.instants
         ledger.ran.clear()
-        if wiring.has_control_flow:
+        if order is not None:
+            _follow(prepared, ledger, order)
+        elif wiring.has_control_flow:
             control = ControlExecutor(wiring, fan_out, ledger, kernels.handles, counters)
             control.run()
             undecided |= set(control.undecided)
@@ -223,6 +239,27 @@ def play(
         held=held,
         order=tuple(ledger.ran),
     )
+
+
+def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:
+    """Say whether an op sets a variable to a constant, as it is or handed on."""
+    for node, plan in enumerate(kernels.plans):
+        if plan.variable is not Variable.ASSIGN:
+            continue
+        source = wiring.inputs[node][plan.value or 0][0]
+        while wiring.ops[source].type in ("Identity", "Reshape") and wiring.inputs[source]:
+            source = wiring.inputs[source][0][0]
+        if wiring.ops[source].type in _HELD:
+            return True
+    return False
+
+
+def _follow(prepared: Prepared, ledger: Ledger, order: Sequence[str]) -> None:
+    wiring = prepared.wiring
+    if wiring.has_control_flow:
+        raise InputError("A graph with branches or loops cannot follow a given order.")
+    number = {op.name: node for node, op in enumerate(wiring.ops)}
+    Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
 
 
 def live_bytes(buffers: Buffers, instants: int) -> np.ndarray:

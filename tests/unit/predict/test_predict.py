@@ -4,6 +4,7 @@ import pytest
 
 from analyzer.errors import InputError
 from analyzer.graph.ops import PLACE, Op, TensorSpec
+from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
@@ -91,6 +92,32 @@ def test_reading_a_variable_that_is_written_in_part_copies_it():
     prepared = prepare(ops, owner, threads=1)
     table = allocations_of(prepared, play(prepared, steps=3))
     assert (table.op == "read").sum() == 2
+
+
+def test_a_variable_set_to_a_constant_has_the_constant_s_buffer():
+    zeros = Op("zeros", "Const", outputs=(VECTOR,))
+    ops = [arg("v", 0, HANDLE), zeros, Op("set", "AssignVariableOp", ("v:0", "zeros:0"))]
+    found = predict(ops, [Owner(op="v", path="w", size_bytes=KIB)])
+    assert len(found.steps) == 2
+    assert found.resident_bytes == KIB + HANDLE_BYTES
+
+
+def test_a_step_follows_an_order_that_was_seen():
+    ops = [arg("x", 0), op("a", "Tile", "x"), op("b", "Tile", "x"), op("c", "Add", "a", "b")]
+    ops = [
+        *(
+            Op(o.name, "OneHot", o.inputs, outputs=o.outputs) if o.type == "Tile" else o
+            for o in ops
+        ),
+        op("id", "Identity", "a"),
+        result("id", "id:0"),
+    ]
+    prepared = prepare(ops, [], threads=1)
+    names = [prepared.wiring.ops[node].name for node in play(prepared, order=["b", "a", "c"]).order]
+    assert [name for name in names if name in "abc"] == ["b", "a", "c"]
+    assert sorted(names) == sorted(o.name for o in prepared.wiring.ops)
+    with pytest.raises(InputError, match="c before"):
+        play(prepared, order=["a", "c", "b"])
 
 
 def cond_graph():
