@@ -16,6 +16,8 @@ from analyzer.commands.progress import progress_bar
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.parse.run import read_run
 from analyzer.session import Result, estimate_target, open_estimate
 from analyzer.units import parse_bytes
 
@@ -115,6 +117,8 @@ def estimate(
         growth=growth,
         fragmentation_fraction=fragmentation_fraction,
     )
+    if spec.kind is TargetKind.TRACE and (device or gpu):
+        _check_noted(Path(spec.path), card)
     with progress_bar() as progress:
         if spec.kind is TargetKind.TRACE:
             result = open_estimate(
@@ -154,6 +158,24 @@ def _card(device: str, gpu: str) -> str:
             "A GPU is predicted for by its name.", hint="Name it: --gpu t4, --gpu a100-80gb."
         )
     return find_gpu(gpu).id if gpu else ""
+
+
+def _check_noted(folder: Path, card: str) -> None:
+    """Refuse another device than the one that the folder's graph was made for.
+
+    Raises:
+        InputError: it was made for another.
+    """
+    file = folder / RUN_FILE
+    if not file.is_file():
+        return  # it is said elsewhere that this is no estimate
+    noted = read_run(file).raw.get("device", {})
+    made_for = str(noted.get("id", "")) if noted.get("kind") == "gpu" else ""
+    if made_for != card:
+        raise InputError(
+            f"{folder} holds an estimate for {made_for or 'a CPU'}, whose graph is another.",
+            hint="Leave out --gpu and --device, or estimate the target itself.",
+        )
 
 
 def _say_where(result: Result) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.graph.ops import Op, TensorSpec
+from analyzer.graph.ops import Op, TensorSpec, split_tensor
 from analyzer.graph.phases import Phase
 from analyzer.graph.sharing import Sharing
 from analyzer.graph.structure import Structure
@@ -31,6 +31,7 @@ from analyzer.model import Category, Step
 from analyzer.parse.run import RunNote
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
+_ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
 _FOLDED: Final = "__cf__"
 """In the name of a constant that the runtime computed before the first step
@@ -130,12 +131,20 @@ def label_graph(
             continue
         if op.type in _CONSTANTS:
             labels.set(row, Category.CONSTANT, role="constant")
+        elif op.type == "_Recv" and _brings_in_an_input(op, structure):
+            labels.set(row, Category.INPUT, role="step input, copied to the device")
         elif not tensor or (regions[row] == "temp" and tensor not in structure.consumers):
             labels.set(row, Category.TEMPORARY, role=f"{structure.phases[name]} scratch")
         else:
             waits = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
             category, role = _of_output(tensor, op, structure, sharing, gradients, infer, waits)
             labels.set(row, category, role=role)
+
+
+def _brings_in_an_input(op: Op, structure: Structure) -> bool:
+    """Say whether a copy to the device is one of an argument of the step."""
+    sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
+    return any(source is not None and source.type in _ARGUMENTS for source in sources)
 
 
 def match_outputs(allocations: pd.DataFrame, structure: Structure) -> list[str]:
