@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,11 @@ class CardPlan:
     products: str
 
 
+def central(plans: Mapping[str, CardPlan]) -> CardPlan:
+    """Return the plan to show of those of one function: XLA's own choice where it could be made."""
+    return plans.get("triton") or plans["cublas"]
+
+
 def plan_for_card(
     module: bytes,
     gpu: Gpu,
@@ -57,7 +63,8 @@ def plan_for_card(
         progress: Called with the stage and the share done.
 
     Raises:
-        CompilerUnavailable: the compiler is missing, refused, died or took too long.
+        CompilerRefused: the compiler refused the module or died.
+        CompilerUnavailable: the compiler is missing or took too long.
         AccountingError: the buffers do not add up to the compiler's totals.
     """
     compiler = find_compiler()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analyzer.compiler.card import CardPlan
+from analyzer.compiler.card import CardPlan, central
 from analyzer.compiler.workspace import workspaces
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus.catalogue import Gpu
@@ -98,7 +98,7 @@ def card_doubts(found: Sequence[Mapping[str, CardPlan]], gpu: Gpu) -> PlanDoubts
         return PlanDoubts()
     low, high, products = _product_range(found, gpu)
     rise, workspace = _workspace(found)
-    compiler = found[0]["triton"].compiled.compiler
+    compiler = central(found[0]).compiled.compiler
     return PlanDoubts(
         low_bytes=low,
         high_bytes=high + rise,
@@ -125,7 +125,7 @@ def _product_range(
     pairs = [
         (one["triton"].plan.temp_bytes, one["cublas"].plan.temp_bytes)
         for one in found
-        if "cublas" in one
+        if "triton" in one and "cublas" in one
     ]
     if len(pairs) == len(found):
         low = max(max(triton - cublas, 0) for triton, cublas in pairs)
@@ -142,21 +142,25 @@ def _product_range(
                 f"temporaries are {both}.",
             ),
         )
-    temp = max(one["triton"].plan.temp_bytes for one in found)
+    temp = max(central(one).plan.temp_bytes for one in found)
     part = round(_PRODUCTS_SEEN * temp)
+    shown = "Triton" if all("triton" in one for one in found) else "cuBLAS"
+    why = "" if shown == "Triton" else ", since Triton's kernels cannot be made without the card"
     return (
         part,
         part,
         (
             "XLA's autotuner picks Triton or cuBLAS for each matrix product on the card; the plan is "
-            f"with Triton, and cuBLAS differed by up to {_PRODUCTS_SEEN:.0%} in steps of this size.",
+            f"with {shown}{why}. The two differed by up to {_PRODUCTS_SEEN:.0%} in large steps, more in "
+            "small ones.",
         ),
     )
 
 
 def _workspace(found: Sequence[Mapping[str, CardPlan]]) -> tuple[int, tuple[str, ...]]:
     """Return what the convolutions' workspaces may add, and a sentence."""
-    most = [workspaces(read_hlo(one["triton"].compiled.hlo), one["triton"].plan) for one in found]
+    shown = [central(one) for one in found]
+    most = [workspaces(read_hlo(one.compiled.hlo), one.plan) for one in shown]
     largest = max(most, key=lambda one: one.rise_bytes)
     if not largest.count:
         return 0, ()

@@ -33,6 +33,10 @@ _LONGEST: Final = 300  # characters of the compiler's message that fit one line
 Progress = Callable[[str, float], None]
 
 
+class CompilerRefused(CompilerUnavailable):
+    """The compiler was there and did not compile this module: other flags may do better."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """What the compiler says a module takes, in bytes.
@@ -96,7 +100,8 @@ def compile_in_child(
         progress: Called with the stage and the share of the time that is likely gone.
 
     Raises:
-        CompilerUnavailable: it refused, died, or took too long; the message is one line.
+        CompilerRefused: it refused the module or died; the message is one line.
+        CompilerUnavailable: it took too long.
     """
     with tempfile.TemporaryDirectory(
         prefix=".xla-", dir=folder, ignore_cleanup_errors=True
@@ -117,10 +122,10 @@ def compile_in_child(
         )
         answer_file = place / ANSWER
         if not answer_file.is_file():
-            raise CompilerUnavailable(_how_it_died(code, log))
+            raise CompilerRefused(_how_it_died(code, log))
         answer = json.loads(answer_file.read_text("utf-8"))
         if "refused" in answer:
-            raise CompilerUnavailable(f"XLA's compiler refused: {_one_line(answer['refused'])}")
+            raise CompilerRefused(f"XLA's compiler refused: {_one_line(answer['refused'])}")
         plans = sorted(
             dump.glob("*after_optimizations.hlo.pb"), key=lambda file: file.stat().st_size
         )

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.compiler.cache import PlanCache, packed, unpacked
-from analyzer.compiler.card import CardPlan, checked_plan, plan_for_card
+from analyzer.compiler.card import CardPlan, central, checked_plan, plan_for_card
 from analyzer.compiler.doubts import TRITON_FROM, PlanDoubts, card_doubts, cpu_doubts
-from analyzer.compiler.run import TIME_OUT_S, Progress
+from analyzer.compiler.run import TIME_OUT_S, CompilerRefused, Progress
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.gpus.catalogue import Gpu
 from analyzer.parse.run import CompiledNote, RunNote
@@ -84,35 +84,71 @@ def card_step(
     functions = [one for one in note.compiled if one.module is not None]
     found = _kept(folder, gpu, functions)
     if found is None:
-        modules = [module_of(one) for one in functions]
-        if both is None:
-            both = sum(map(len, modules)) <= BOTH_UP_TO_BYTES
-        both = both and gpu.compute_capability >= TRITON_FROM
-        found = []
-        tasks = list(_tasks(functions, modules, both=both))
-        total = sum(len(module) for _, module, _ in tasks) or 1
-        done = 0
-        for one, module, cublas in tasks:
-            plan = plan_for_card(
-                module,
-                gpu,
-                cache,
-                cublas=cublas,
-                time_out_s=time_out_s,
-                folder=folder,
-                progress=_part(progress, done / total, len(module) / total),
-            )
-            if not cublas:
-                found.append(_Found(one.ops))
-            found[-1].plans[plan.products] = plan
-            done += len(module)
+        job = _Job(
+            gpu=gpu, cache=cache, folder=folder, both=both, time_out_s=time_out_s, progress=progress
+        )
+        found = job.run(functions)
         if keep:
             _keep(folder, gpu, found)
+    shown = [central(one.plans) for one in found]
     return CardStep(
-        plans={name: one.plans["triton"].plan for one in found for name in one.ops},
+        plans={name: plan.plan for one, plan in zip(found, shown, strict=True) for name in one.ops},
         doubts=card_doubts([one.plans for one in found], gpu),
-        compiler=next((one.plans["triton"].compiled.compiler for one in found), ""),
+        compiler=shown[0].compiled.compiler if shown else "",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What is asked of the compiler; see :func:`card_step`."""
+
+    gpu: Gpu
+    cache: PlanCache
+    folder: Path
+    both: bool | None
+    time_out_s: float
+    progress: Progress | None
+
+    def run(self, functions: list[CompiledNote]) -> list[_Found]:
+        modules = [module_of(one) for one in functions]
+        total = sum(map(len, modules)) or 1
+        both = total <= BOTH_UP_TO_BYTES if self.both is None else self.both
+        found, done = [], 0
+        for one, module in zip(functions, modules, strict=True):
+            plans = self._compile(module, both=both, start=done / total, share=len(module) / total)
+            found.append(_Found(one.ops, {plan.products: plan for plan in plans}))
+            done += len(module)
+        return found
+
+    def _compile(
+        self, module: bytes, *, both: bool, start: float, share: float
+    ) -> Iterator[CardPlan]:
+        """Compile one module, with cuBLAS' products where Triton's cannot be had.
+
+        With a card XLA tries several kernels for each product and drops those that do not compile;
+        without one it takes the first, and refuses the module where that one does not.
+        """
+        has_triton = self.gpu.compute_capability >= TRITON_FROM
+        half = share / 2 if has_triton and both else share
+        try:
+            yield self._plan(module, cublas=False, start=start, share=half)
+        except CompilerRefused:
+            if not has_triton:
+                raise
+            both = True
+        if both and has_triton:
+            yield self._plan(module, cublas=True, start=start + share - half, share=half)
+
+    def _plan(self, module: bytes, *, cublas: bool, start: float, share: float) -> CardPlan:
+        return plan_for_card(
+            module,
+            self.gpu,
+            self.cache,
+            cublas=cublas,
+            time_out_s=self.time_out_s,
+            folder=self.folder,
+            progress=_part(self.progress, start, share),
+        )
 
 
 def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
@@ -142,15 +178,6 @@ def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
         "failed": {"message": why.message, "hint": why.hint},
     }
     (folder / CARD_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def _tasks(
-    functions: list[CompiledNote], modules: list[bytes], *, both: bool
-) -> Iterator[tuple[CompiledNote, bytes, bool]]:
-    for one, module in zip(functions, modules, strict=True):
-        yield one, module, False
-        if both:
-            yield one, module, True
 
 
 def module_of(one: CompiledNote) -> bytes:
@@ -211,7 +238,7 @@ def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[_Found]
                 kept.plans[products] = CardPlan(
                     plan=checked_plan(compiled, gpu), compiled=compiled, products=products
                 )
-            if "triton" not in kept.plans:
+            if not kept.plans:
                 return None
             found.append(kept)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -14,6 +14,7 @@ from analyzer.compiler import step
 from analyzer.compiler.cache import PlanCache, unpacked
 from analyzer.compiler.card import CardPlan, checked_plan
 from analyzer.compiler.doubts import PlanDoubts, with_plan_doubts
+from analyzer.compiler.run import CompilerRefused
 from analyzer.compiler.step import CARD_FILE, card_step, cpu_step, keep_failure
 from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.gpus import find_gpu
@@ -96,6 +97,26 @@ def test_one_product_is_enough_where_it_is_asked_for(tmp_path: Path, asked: list
     found = ask(tmp_path, both=False)
     assert asked == ["triton"]
     assert found.doubts.low_bytes == found.doubts.high_bytes > 0
+
+
+def test_cublas_where_triton_cannot_be_had(
+    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = step.plan_for_card
+
+    def refuse_triton(*given: Any, cublas: bool, **options: Any) -> CardPlan:
+        if not cublas:
+            raise CompilerRefused("XLA's compiler refused: too fragmented.")
+        return answer(*given, cublas=cublas, **options)
+
+    monkeypatch.setattr(step, "plan_for_card", refuse_triton)
+    for both in (None, False):
+        found = ask(tmp_path, both=both, keep=True)
+        assert found.plans["call"].temp_bytes == a_plan("cublas").plan.temp_bytes
+        assert any("cannot be made without the card" in said for said in found.doubts.because)
+    assert ask(tmp_path).plans == found.plans
+    with pytest.raises(CompilerUnavailable, match="fragmented"):
+        ask(tmp_path, gpu=find_gpu("t4"))  # no Triton there: nothing else to try
 
 
 def test_plans_in_the_folder_need_no_compiler(tmp_path: Path, asked: list[str]) -> None:
