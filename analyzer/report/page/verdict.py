@@ -135,6 +135,8 @@ def _headline(document: Mapping[str, Any], outcome: str, need: int, limit: int |
     if need > allocated:
         needed += f"; needs a limit of {format_bytes(need)}"
     spare = f"{format_bytes(abs(limit - need))} ({_percent(abs(limit - need) / limit)})"
+    if outcome == "tight" and need > limit:
+        return f"{needed} of {whole}: may not fit, {spare} too much."
     if outcome == "over":
         return f"{needed} of {whole}: does not fit, {spare} too much."
     if outcome == "tight":

@@ -216,3 +216,24 @@ def test_other_settings_in_words(replayed: dict[str, Any] | None, words: str) ->
 def test_all_of_the_limit_is_only_said_of_all() -> None:
     tiny = document(device=device(2**50))
     assert "(over 99%) to spare" in verdict(tiny).headline
+
+
+@pytest.mark.parametrize(
+    ("fits", "needed", "outcome", "words"),
+    [
+        (True, 7 * GIB, "fits", "of 10.00 GiB: fits, 3.00 GiB (30%) to spare."),
+        (False, 12 * GIB, "over", "does not fit, 2.00 GiB (20%) too much."),
+        ("may not", 9 * GIB, "tight", "close to the limit, 1.00 GiB (10%) to spare."),
+        ("may not", 11 * GIB, "tight", "may not fit, 1.00 GiB (10%) too much."),
+    ],
+)
+def test_a_cards_own_answer_is_the_verdict(
+    fits: bool | str, needed: int, outcome: str, words: str
+) -> None:
+    says = ["Fits: so much of so much.", "Outside the pool: about 1.00 GiB."]
+    fit = {"fits": fits, "needed_bytes": needed, "limit_bytes": 10 * GIB, "says": says}
+    found = verdict(document(kind="estimate", fits=fits, fit=fit))
+    assert found.outcome == outcome
+    assert found.headline.endswith(words)
+    assert found.margin_bytes == 10 * GIB - needed
+    assert says[1] in found.sentences
