@@ -50,9 +50,15 @@ class Birth:
 
 @dataclass
 class Births:
-    """All births, in order."""
+    """All births, in order.
+
+    Attributes:
+        rows: The births.
+        traced_bytes: Allocated bytes that those made while the step was traced left behind here.
+    """
 
     rows: list[Birth] = field(default_factory=list)
+    traced_bytes: int = 0
     _known: dict[str, Events] = field(default_factory=dict)
 
     def add(self, variable: Any, initializer: Any, shape: Any, dtype: Any, *, traced: bool) -> None:
@@ -83,6 +89,7 @@ def noting_births(*, hollow: bool) -> Iterator[Births]:
         for axis in self._shape:
             count *= axis
         is_hollow = hollow and count > _SMALL_ELEMENTS
+        before = in_use_bytes()
         with tf.init_scope():
             if is_hollow:
                 self._value = _hollow(self)
@@ -90,6 +97,8 @@ def noting_births(*, hollow: bool) -> Iterator[Births]:
             else:
                 old_initialize(self, initializer)
             births.add(self._value, initializer, self._shape, self._dtype, traced=traced)
+        if traced:
+            births.traced_bytes += in_use_bytes() - before
 
     def assign(self: Any, value: Any) -> None:
         if id(self) in hollows and tf.executing_eagerly():
@@ -103,6 +112,14 @@ def noting_births(*, hollow: bool) -> Iterator[Births]:
     finally:
         Variable._initialize_with_initializer = old_initialize
         Variable._direct_assign = old_assign
+
+
+def in_use_bytes() -> int:
+    """Return the bytes of the chunks in use on the CPU; 0 where its allocator does not count."""
+    try:
+        return int(tf.config.experimental.get_memory_info("CPU:0")["current"])
+    except (ValueError, KeyError):
+        return 0
 
 
 def _hollow(variable: Any) -> Any:

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
-from analyzer.capture.births import Birth, noting_births
+from analyzer.capture.births import Birth, in_use_bytes, noting_births
 from analyzer.capture.gpu_graph import gpu_step
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
@@ -26,6 +26,9 @@ from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
+
+_CHUNK_BYTES: Final = 256
+"""What a small tensor takes: the allocator's granularity."""
 
 
 def note_step(
@@ -94,7 +97,9 @@ def _note(
         report("tracing the step", 0.2)
         variables = VariableNotes(program)
         variables.refresh()
+        before = in_use_bytes()
         function = concrete_function(program)
+        kept = max(in_use_bytes() - before - births.traced_bytes, 0)
         variables.function = function
         report("optimising the graph", 0.5)
         if program.config.jit:
@@ -122,6 +127,7 @@ def _note(
     found.run.update(
         kind="static",
         births=_rows(births.rows, variables.raw),
+        kept_by_tracing=kept // _CHUNK_BYTES,
         threads={"intra_op": _threads(), "inter_op": 1},
     )
     found.compiled = compiled

@@ -43,12 +43,13 @@ def place(
     return conform(placed, ALLOCATIONS), _events(placed, result), result.options
 
 
-def allocated_peak(
+def allocated_in_step(
     table: pd.DataFrame, instants: int, step: Step, options: BfcOptions | None = None
-) -> int:
-    """Return the most bytes of chunks in use at once in a step."""
+) -> tuple[int, int]:
+    """Return the most bytes of chunks in use at once in a step, and those in use before it."""
     in_use = _replayed(table, instants, options).in_use_bytes
-    return int(in_use[step.first : step.last + 1].max(initial=0))
+    before = int(in_use[step.first - 1]) if step.first else 0
+    return int(in_use[step.first : step.last + 1].max(initial=before)), before
 
 
 def _replayed(table: pd.DataFrame, instants: int, options: BfcOptions | None) -> Replay:

@@ -23,6 +23,11 @@ from analyzer.parse.run import Birth, RunNote
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
+_KEPT_BYTES: Final = 12
+"""A constant of one to four whole numbers, on average: axes, shapes, slices, which the shape functions
+of a traced graph ask for and the graph keeps (``ShapeRefiner``). Each takes a chunk of 256 bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A buffer of the build-up.
@@ -117,6 +122,9 @@ def build_up(
         spec = TensorSpec(given.dtype, given.shape)
         history.inputs.append(_input(history, spec))
     _slots(history, note, [birth for birth in note.births if birth.traced])
+    if device.kind == CPU.kind:
+        for _ in range(int(note.raw.get("kept_by_tracing", 0))):
+            history.birth(_KEPT_BYTES, Category.CONSTANT, "constant kept by the traced graph")
     for node, size_bytes in constants.items():
         history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
     for events in note.compiling:

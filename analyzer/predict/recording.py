@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,7 @@ from analyzer.measure.state import roles_of_state
 from analyzer.measure.variables import size_of
 from analyzer.model import Category, Device, Kind, Recording
 from analyzer.parse.run import RunNote
-from analyzer.predict.events import allocated_peak, place
+from analyzer.predict.events import allocated_in_step, place
 from analyzer.predict.gpu_doubts import with_gpu_doubts
 from analyzer.predict.joining import ARGUMENTS, History, play_from_start
 from analyzer.predict.prediction import Prediction, draws_within, predict
@@ -153,25 +154,29 @@ def _central(
     """Return the draw to show, and the allocated peaks of the draws that were looked at, sorted.
 
     Looked at are draws spread evenly over the stated range. Of those about the middle by requested
-    bytes, the middle by allocated bytes is shown: which chunks are handed out whole is a matter of
-    chance, and one draw's luck should not be the figure.
+    bytes, the one nearest to the middle by allocated bytes is shown, at the peak and before the step:
+    which chunks are handed out whole is a matter of chance, and one draw's luck should not be the
+    figure.
     """
     count = draws_within(CANDIDATE_RUNS, STEPS * runs, FEWEST_CANDIDATES, CANDIDATES)
     chosen = np.linspace(prediction.low, prediction.high, count).round().astype(int)
     middle = (len(prediction.seeds) - 1) // 2
     looked_at = sorted({*chosen.tolist(), middle})
-    peaks = {}
+    found = {}
     for at in looked_at:
         history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
-        peaks[at] = allocated_peak(
+        found[at] = allocated_in_step(
             history.table, history.instants, history.steps[-1], target.options
         )
     near = int(NEAR * prediction.peak_bytes)
     about = [
         at for at in looked_at if abs(prediction.draws_bytes[at] - prediction.peak_bytes) <= near
     ]
-    by_peak = sorted(about, key=lambda at: (peaks[at], at))
-    return prediction.seeds[by_peak[(len(by_peak) - 1) // 2]], tuple(sorted(peaks.values()))
+    peak_bytes, before_bytes = (median_low([found[at][which] for at in about]) for which in (0, 1))
+    chosen_one = min(
+        about, key=lambda at: abs(found[at][0] - peak_bytes) + abs(found[at][1] - before_bytes)
+    )
+    return prediction.seeds[chosen_one], tuple(sorted(peak for peak, _ in found.values()))
 
 
 def owners_of(note: RunNote) -> list[Owner]:
