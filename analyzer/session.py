@@ -127,6 +127,7 @@ def open_estimate(
         note,
         threads=threads,
         plans=card.plans if card else None,
+        search=search,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
     if card is not None:

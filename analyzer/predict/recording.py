@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from statistics import median_low
 from typing import Final
 
 import numpy as np
@@ -33,27 +32,16 @@ from analyzer.measure.state import roles_of_state
 from analyzer.measure.variables import size_of
 from analyzer.model import Category, Device, Kind, Recording
 from analyzer.parse.run import RunNote
-from analyzer.predict.events import allocated_in_step, place
+from analyzer.predict.central import choose
+from analyzer.predict.events import place
 from analyzer.predict.gpu_doubts import with_gpu_doubts
 from analyzer.predict.joining import ARGUMENTS, History, play_from_start
-from analyzer.predict.prediction import Prediction, draws_within, predict
-from analyzer.predict.step import STEPS, Draw, Owner
-from analyzer.predict.target import Target, target_of
+from analyzer.predict.prediction import Prediction, predict
+from analyzer.predict.step import Draw, Owner
+from analyzer.predict.target import target_of
 from analyzer.predict.uncertainty import uncertainty_of
 from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.plan import Plan as XlaPlan
-
-CANDIDATES: Final = 15
-"""Draws whose chunks are worked out too."""
-
-FEWEST_CANDIDATES: Final = 5
-"""The same where each draw is much work."""
-
-CANDIDATE_RUNS: Final = 120_000
-"""Runs of ops that these draws together may take, between the fewest and all."""
-
-NEAR: Final = 0.002
-"""Share of the peak by which draws may differ from the middle one to count as like it."""
 
 _FRAME: Final = frozenset({"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp"})
 """Types of the ops around a step that is one compiled function."""
@@ -64,6 +52,7 @@ def predict_note(
     *,
     threads: int | None = None,
     plans: Mapping[str, XlaPlan] | None = None,
+    search: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Predict the allocations of a noted step, from the build-up to the end of the last step.
@@ -73,6 +62,8 @@ def predict_note(
         threads: Threads that a kernel may use; None for those of the machine that took the note.
         plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
             for those in the note.
+        search: Search the memory limit that suffices for the orders that need most, on a CPU: a second
+            or so.
         progress: Called with the share done, 0 to 1.
 
     Raises:
@@ -94,10 +85,10 @@ def predict_note(
         draws=1 if _is_whole(note, compiled) else None,
         progress=progress,
     )
-    seed, allocated = _central(note, prediction, owners, target, prediction.runs)
-    history, draw = play_from_start(note, prediction, owners, seed)
+    chosen = choose(note, prediction, owners, target.options, search=search and target.gpu is None)
+    history, draw = play_from_start(note, prediction, owners, chosen.seed)
     table, sharing = _attribute(note, structure, history)
-    doubts = uncertainty_of(prediction, allocated)
+    doubts = uncertainty_of(prediction, chosen.allocated_bytes, chosen.limit_bytes)
     if target.gpu is not None and not _is_whole(note, compiled):
         doubts = with_gpu_doubts(doubts, prediction, draw)
     table, events, options = place(table, history.instants, target.options)
@@ -146,37 +137,6 @@ def _is_whole(note: RunNote, compiled: Mapping[str, XlaPlan]) -> bool:
     """Say whether the step is one compiled function, so that no order of ops is left open."""
     work = [op.name for op in note.ops if op.type not in _FRAME]
     return len(work) == 1 and work[0] in compiled
-
-
-def _central(
-    note: RunNote, prediction: Prediction, owners: dict[int, Owner], target: Target, runs: int
-) -> tuple[int, tuple[int, ...]]:
-    """Return the draw to show, and the allocated peaks of the draws that were looked at, sorted.
-
-    Looked at are draws spread evenly over the stated range. Of those about the middle by requested
-    bytes, the one nearest to the middle by allocated bytes is shown, at the peak and before the step:
-    which chunks are handed out whole is a matter of chance, and one draw's luck should not be the
-    figure.
-    """
-    count = draws_within(CANDIDATE_RUNS, STEPS * runs, FEWEST_CANDIDATES, CANDIDATES)
-    chosen = np.linspace(prediction.low, prediction.high, count).round().astype(int)
-    middle = (len(prediction.seeds) - 1) // 2
-    looked_at = sorted({*chosen.tolist(), middle})
-    found = {}
-    for at in looked_at:
-        history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
-        found[at] = allocated_in_step(
-            history.table, history.instants, history.steps[-1], target.options
-        )
-    near = int(NEAR * prediction.peak_bytes)
-    about = [
-        at for at in looked_at if abs(prediction.draws_bytes[at] - prediction.peak_bytes) <= near
-    ]
-    peak_bytes, before_bytes = (median_low([found[at][which] for at in about]) for which in (0, 1))
-    chosen_one = min(
-        about, key=lambda at: abs(found[at][0] - peak_bytes) + abs(found[at][1] - before_bytes)
-    )
-    return prediction.seeds[chosen_one], tuple(sorted(peak for peak, _ in found.values()))
 
 
 def owners_of(note: RunNote) -> list[Owner]:

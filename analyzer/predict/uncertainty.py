@@ -21,16 +21,20 @@ FLOOR_BYTES: Final = 16 << 10
 _DECIDING: Final = 8
 
 
-def uncertainty_of(prediction: Prediction, allocated: Sequence[int]) -> dict[str, Any]:
+def uncertainty_of(
+    prediction: Prediction, allocated: Sequence[int], limit_bytes: int | None = None
+) -> dict[str, Any]:
     """Return the range of the peak and ``because``.
 
     Args:
         prediction: The draws.
         allocated: Allocated peaks of the draws that were looked at, sorted, bytes.
+        limit_bytes: A memory limit that suffices for the orders that need most; None where unknown.
 
     Returns:
         ``low_bytes`` and ``high_bytes`` (requested), ``allocated_low_bytes`` and
-        ``allocated_high_bytes``, ``because``: sentences, and ``deciding_ops``.
+        ``allocated_high_bytes``, ``limit_high_bytes`` or None, ``because``: sentences, and
+        ``deciding_ops``.
     """
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
     unmodelled = int(prediction.unmodelled["bytes"].sum())
@@ -46,7 +50,12 @@ def uncertainty_of(prediction: Prediction, allocated: Sequence[int]) -> dict[str
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if unmodelled:
         because.append(f"Ops without a rule may allocate {format_bytes(unmodelled)} more or less.")
+    if limit_bytes is not None:
+        because.append(
+            f"A memory limit of {format_bytes(limit_bytes)} suffices for the orders that need most."
+        )
     return {
+        "limit_high_bytes": limit_bytes,
         "low_bytes": prediction.low_bytes - margin - unmodelled,
         "high_bytes": prediction.high_bytes + margin + unmodelled,
         "allocated_low_bytes": allocated[0] - margin - unmodelled,

@@ -1,0 +1,105 @@
+"""Which of the draws is shown, and what their chunks need.
+
+Which chunks are handed out whole is a matter of chance, and one draw's luck should not be the figure: of
+the draws about the middle by requested bytes, the one nearest to the middle by allocated bytes is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Final
+
+import numpy as np
+
+from analyzer.parse.run import RunNote
+from analyzer.predict.events import allocated_in_step
+from analyzer.predict.joining import play_from_start
+from analyzer.predict.prediction import Prediction, draws_within
+from analyzer.predict.step import STEPS, Owner
+from analyzer.simulate import BfcOptions, from_allocations, minimum_limit
+
+CANDIDATES: Final = 15
+"""Draws whose chunks are worked out."""
+
+FEWEST_CANDIDATES: Final = 5
+"""The same where each draw is much work."""
+
+CANDIDATE_RUNS: Final = 120_000
+"""Runs of ops that these draws together may take, between the fewest and all."""
+
+NEAR: Final = 0.002
+"""Share of the peak by which draws may differ from the middle one to count as like it."""
+
+LIMITS: Final = 2
+"""Draws with the highest allocated peaks whose memory limit is searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The draw to show, and what the others need.
+
+    Attributes:
+        seed: The draw.
+        allocated_bytes: Allocated peaks of the draws that were looked at, sorted.
+        limit_bytes: A memory limit under which the steps run even in the orders that need most; None
+            where it was not asked for.
+    """
+
+    seed: int
+    allocated_bytes: tuple[int, ...]
+    limit_bytes: int | None
+
+
+def choose(
+    note: RunNote,
+    prediction: Prediction,
+    owners: Mapping[int, Owner],
+    options: BfcOptions,
+    *,
+    search: bool,
+) -> Chosen:
+    """Look at draws spread evenly over the stated range and choose the one to show.
+
+    Args:
+        note: What the capture noted.
+        prediction: The draws.
+        owners: The step's variables by their index in the note.
+        options: The allocator's set-up.
+        search: Search the memory limit that suffices.
+    """
+    count = draws_within(CANDIDATE_RUNS, STEPS * prediction.runs, FEWEST_CANDIDATES, CANDIDATES)
+    spread = np.linspace(prediction.low, prediction.high, count).round().astype(int)
+    middle = (len(prediction.seeds) - 1) // 2
+    found: dict[int, tuple[int, int]] = {}
+    for at in sorted({*spread.tolist(), middle}):
+        history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
+        found[at] = allocated_in_step(history.table, history.instants, history.steps[-1], options)
+    near = int(NEAR * prediction.peak_bytes)
+    about = [at for at in found if abs(prediction.draws_bytes[at] - prediction.peak_bytes) <= near]
+    peak_bytes, before_bytes = (median_low([found[at][k] for at in about]) for k in (0, 1))
+    shown = min(
+        about, key=lambda at: abs(found[at][0] - peak_bytes) + abs(found[at][1] - before_bytes)
+    )
+    limit = None
+    if search and len(found) > 1:
+        highest = sorted(found, key=lambda at: -found[at][0])[:LIMITS]
+        limit = max(_limit(note, prediction, owners, options, at) for at in highest)
+    return Chosen(
+        seed=prediction.seeds[shown],
+        allocated_bytes=tuple(sorted(peak for peak, _ in found.values())),
+        limit_bytes=limit,
+    )
+
+
+def _limit(
+    note: RunNote,
+    prediction: Prediction,
+    owners: Mapping[int, Owner],
+    options: BfcOptions,
+    at: int,
+) -> int:
+    history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
+    sequence = from_allocations(history.table, n_events=history.instants)
+    return minimum_limit(sequence, options).safe_bytes
