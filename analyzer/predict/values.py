@@ -40,7 +40,7 @@ _BINARY: Final[dict[str, Callable[[int, int], int]]] = {
 _SAME: Final = op_types(
     """
     Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
-    Exit NextIteration
+    Exit NextIteration _Recv
     """
 )
 _REDUCE: Final[dict[str, Callable[[Value], int]]] = {

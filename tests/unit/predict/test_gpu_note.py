@@ -176,3 +176,14 @@ def test_a_folder_is_for_the_card_that_it_was_noted_for(folder):
         assert done.code == 2
         assert "t4" in done.err
         assert done.err.count("\n") == 1
+
+
+def test_a_loop_goes_round_as_often_where_its_condition_crosses_to_the_card():
+    """The count is compared on the host, and what ``LogicalAnd`` makes of it on the card."""
+    from analyzer.graph.ops import Op, TensorSpec
+    from analyzer.predict.values import follow
+
+    truth = TensorSpec("bool", ())
+    copy = Op("c", "_Recv", inputs=("less:0",), outputs=(truth,))
+    assert follow(copy, [(1,)], [truth]) == (1,)
+    assert follow(copy, [None], [truth]) is None
