@@ -16,3 +16,4 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(_KNOBS):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", "off")  # nothing of ours in the user's folder
