@@ -87,10 +87,7 @@ class Executor:
         self._fan_out = fan_out
         self._machine = machine
         self._expensive = wiring.expensive
-        self._pending = [
-            len(data) + len(control)
-            for data, control in zip(wiring.inputs, wiring.control, strict=True)
-        ]
+        self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
         self._pool = Pool(self._process)  # type: ignore[arg-type]
 

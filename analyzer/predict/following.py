@@ -29,10 +29,7 @@ class Follower:
         self._machine = machine
         self._order = order
         self._shown = frozenset(order)
-        self._pending = [
-            len(data) + len(control)
-            for data, control in zip(wiring.inputs, wiring.control, strict=True)
-        ]
+        self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
 
     def run(self) -> None:

@@ -16,31 +16,73 @@ from analyzer.graph.ops import PLACE, Op
 from analyzer.predict.arena import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
 
 _PREFIX: Final = "_Mkl"
-Edges = Sequence[Sequence[tuple[int, int]]]
 
 
-def rewritten_places(
-    ops: Sequence[Op], inputs: Edges, control: Sequence[Sequence[int]], seed: int
-) -> dict[int, int]:
-    """Return new places for the nodes that oneDNN's pass made.
+class Rewriting:
+    """The graph before oneDNN's pass, ready to be walked.
 
     Args:
         ops: The graph that the executor runs.
-        inputs: For each node, the (node, output) that feeds each data input.
-        control: For each node, the nodes that it waits for.
-        seed: Which addresses the graph's edges have.
+        sources: For each node, the nodes that it waits for: of its data inputs, then of the others.
     """
-    made = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
-    if not made:
-        return {}
-    places = [int(op.attrs.get(PLACE, node)) for node, op in enumerate(ops)]
-    sources = [
-        [*(source for source, _ in data), *waits]
-        for data, waits in zip(inputs, control, strict=True)
-    ]
-    walk = _walk(ops, sources, creation_order(ops, sources, places), Arena(seed))
-    ordered = sorted(made, key=lambda node: walk.get(node, len(ops) + node))
-    return dict(zip(ordered, made, strict=True))
+
+    def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        self._made = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
+        self._out: list[list[tuple[int, int]]] = [[] for _ in ops]
+        self._roots: list[tuple[int, int]] = []
+        if self._made:
+            self._lay_out(ops, sources)
+
+    def places(self, seed: int) -> dict[int, int]:
+        """Return new places for the nodes that the pass made.
+
+        Args:
+            seed: Which addresses the graph's edges have.
+        """
+        if not self._made:
+            return {}
+        walk = self._walk(Arena(seed))
+        ordered = sorted(self._made, key=lambda node: walk.get(node, len(self._out) + node))
+        return dict(zip(ordered, self._made, strict=True))
+
+    def _lay_out(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        """Note each node's out-edges in the order of their making, and where they lie."""
+        places = [int(op.attrs.get(PLACE, node)) for node, op in enumerate(ops)]
+        built = creation_order(ops, sources, places)
+        out = self._out
+        offset = 2 * NODE_BYTES + EDGE_BYTES
+        for node in built:
+            offset += NODE_BYTES
+            for source in sources[node]:
+                out[source].append((offset, node))
+                offset += EDGE_BYTES
+        for node in built:
+            if not sources[node]:
+                self._roots.append((offset, node))
+                offset += EDGE_BYTES
+            if not out[node]:
+                offset += EDGE_BYTES
+        late = {node for node in built if _is_merged(ops[node])}
+        for edges in out:
+            if len(edges) > 1 and any(node in late for _, node in edges):
+                # Two nodes were merged to a new one, whose edges come last.
+                edges.sort(key=lambda edge: edge[1] in late)
+
+    def _walk(self, arena: Arena) -> dict[int, int]:
+        """Return each node's place in the reverse postorder."""
+        out = self._out
+        postorder: list[int] = []
+        seen = [False] * len(out)
+        stack = _nodes(self._roots, arena)
+        while stack:
+            node = stack.pop()
+            if node < 0:
+                postorder.append(~node)
+            elif not seen[node]:
+                seen[node] = True
+                stack.append(~node)
+                stack.extend(_nodes(out[node], arena))
+        return {node: place for place, node in enumerate(reversed(postorder))}
 
 
 def creation_order(
@@ -74,43 +116,6 @@ def creation_order(
             if not pending[consumer]:
                 heapq.heappush(ready, place[consumer])
     return built
-
-
-def _walk(
-    ops: Sequence[Op], sources: Sequence[Sequence[int]], built: Sequence[int], arena: Arena
-) -> dict[int, int]:
-    """Return each node's place in the reverse postorder of the graph before the rewriting."""
-    offset = 2 * NODE_BYTES + EDGE_BYTES
-    out: list[list[tuple[int, int]]] = [[] for _ in ops]
-    for node in built:
-        offset += NODE_BYTES
-        for source in sources[node]:
-            out[source].append((offset, node))
-            offset += EDGE_BYTES
-    roots: list[tuple[int, int]] = []
-    for node in built:
-        if not sources[node]:
-            roots.append((offset, node))
-            offset += EDGE_BYTES
-        if not out[node]:
-            offset += EDGE_BYTES
-    late = {node for node in built if _is_merged(ops[node])}
-    for edges in out:
-        if len(edges) > 1 and any(node in late for _, node in edges):
-            # Two nodes were merged to a new one, whose edges come last.
-            edges.sort(key=lambda edge: edge[1] in late)
-    postorder: list[int] = []
-    seen = [False] * len(ops)
-    stack = [(node, False) for node in _nodes(roots, arena)]
-    while stack:
-        node, is_done = stack.pop()
-        if is_done:
-            postorder.append(node)
-        elif not seen[node]:
-            seen[node] = True
-            stack.append((node, True))
-            stack.extend((consumer, False) for consumer in _nodes(out[node], arena))
-    return {node: place for place, node in enumerate(reversed(postorder))}
 
 
 def _nodes(edges: Sequence[tuple[int, int]], arena: Arena) -> list[int]:

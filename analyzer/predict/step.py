@@ -22,7 +22,7 @@ from analyzer.predict.folding import fold
 from analyzer.predict.following import Follower
 from analyzer.predict.ledger import Buffers, Ledger
 from analyzer.predict.values import Value
-from analyzer.predict.wiring import Wiring, wire
+from analyzer.predict.wiring import Wiring, wire_all
 from analyzer.xla.plan import Plan as XlaPlan
 
 STEPS: Final = 3
@@ -141,16 +141,14 @@ def prepare(
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
     """
     ops = fold(ops)
-    wiring = wire(ops, None if device.is_cheap else 0, is_cheap=device.is_cheap)
+    wirings = wire_all(ops, _rewrites(ops, device), is_cheap=device.is_cheap)
+    wiring = wirings[0]
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     known = [owner for owner in owners if owner.op in number]
-    rewrites = REWRITES if len(ops) < LARGE_OPS else REWRITES // 2
-    if device.is_cheap:
-        rewrites = 1  # no oneDNN nodes
     by_node = {number[owner.op]: position for position, owner in enumerate(known)}
     return Prepared(
-        wirings=(wiring, *(wire(ops, rewrite) for rewrite in range(1, rewrites))),
+        wirings=tuple(wirings),
         kernels=kernels,
         owners=tuple(known),
         variables=tuple(by_node.get(handle, -1) for handle in kernels.handles),
@@ -239,6 +237,13 @@ def play(
         held=held,
         order=tuple(ledger.ran),
     )
+
+
+def _rewrites(ops: Sequence[Op], device: KernelDevice) -> list[int | None]:
+    """Return the orders of oneDNN's rewrites to draw from; one where it rewrote nothing."""
+    if device.is_cheap or not any(op.type.startswith("_Mkl") for op in ops):
+        return [None]
+    return list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
 
 
 def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:

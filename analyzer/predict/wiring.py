@@ -9,13 +9,13 @@ arguments, body, results) whose inputs exist, and each node adds its incoming ed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from analyzer.errors import InputError
 from analyzer.graph.ops import Op, split_tensor
 from analyzer.kernels.plan import op_types
-from analyzer.predict.rewriting import creation_order, rewritten_places
+from analyzer.predict.rewriting import Rewriting, creation_order
 
 INEXPENSIVE: Final = op_types(
     """
@@ -45,6 +45,7 @@ class Wiring:
         roots: Nodes without inputs, in order of creation.
         root_edges: Numbers of the source's edges to the roots; they are made last, in turn with
             those to the sink (``FixupSourceAndSinkEdges``).
+        pending: For each node, how many inputs it waits for.
         expensive: Whether each node is dispatched rather than run at once.
         has_control_flow: Whether there are branches or loops.
         has_branches: Whether a branch is taken or not by something else than a loop's condition.
@@ -58,6 +59,7 @@ class Wiring:
     edge_ids: list[tuple[list[int], list[int]]]
     roots: list[int]
     root_edges: list[int]
+    pending: list[int]
     expensive: list[bool]
     has_control_flow: bool
     has_branches: bool
@@ -75,16 +77,67 @@ def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = Fals
     Raises:
         InputError: an input names an op that is not there, or the graph has a cycle outside loops.
     """
+    return wire_all(ops, [rewrite], is_cheap=is_cheap)[0]
+
+
+def wire_all(
+    ops: Sequence[Op], rewrites: Sequence[int | None], *, is_cheap: bool = False
+) -> list[Wiring]:
+    """Do so for several orders of rewriting; nodes keep their numbers.
+
+    Raises:
+        InputError: an input names an op that is not there, or the graph has a cycle outside loops.
+    """
     number = {op.name: index for index, op in enumerate(ops)}
     try:
         inputs = [[_resolve(number, tensor) for tensor in op.inputs] for op in ops]
         control = [[number[name] for name in op.control_inputs] for op in ops]
     except KeyError as error:
         raise InputError(f"The graph names an op that it does not hold: {error}.") from None
-    built = _creation_order(ops, inputs, control, rewrite)
-    data_out: list[list[tuple[int, int, int]]] = [[] for _ in ops]
-    control_out: list[list[int]] = [[] for _ in ops]
-    edge_ids: list[tuple[list[int], list[int]]] = [([], []) for _ in ops]
+    sources = [
+        [*(source for source, _ in data), *waits]
+        for data, waits in zip(inputs, control, strict=True)
+    ]
+    walks = None if rewrites == [None] else Rewriting(ops, sources)
+    wirings: list[Wiring] = []
+    first: Wiring | None = None
+    for rewrite in rewrites:
+        places = list(range(len(ops)))
+        if walks is not None and rewrite is not None:
+            for moved, new_place in walks.places(rewrite).items():
+                places[moved] = new_place
+        positions = [_position(op, place) for op, place in zip(ops, places, strict=True)]
+        built = creation_order(ops, sources, positions)
+        if len(built) != len(ops):
+            raise InputError("The graph has a cycle outside of its loops.")
+        edges = _edges_of(built, inputs, control)
+        if first is not None:
+            wirings.append(replace(first, **edges))
+            continue
+        first = Wiring(
+            ops=ops,
+            inputs=inputs,
+            control=control,
+            pending=[len(feeds) for feeds in sources],
+            expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
+            has_control_flow=any(op.type in ("Switch", "Merge", "Enter", "Exit") for op in ops),
+            has_branches=any(
+                op.type == "Switch" and ops[inputs[node][1][0]].type != "LoopCond"
+                for node, op in enumerate(ops)
+            ),
+            **edges,
+        )
+        wirings.append(first)
+    return wirings
+
+
+def _edges_of(
+    built: Sequence[int], inputs: list[list[tuple[int, int]]], control: list[list[int]]
+) -> dict[str, Any]:
+    """Return the fields of a wiring that follow from the order in which the nodes are made."""
+    data_out: list[list[tuple[int, int, int]]] = [[] for _ in built]
+    control_out: list[list[int]] = [[] for _ in built]
+    edge_ids: list[tuple[list[int], list[int]]] = [([], []) for _ in built]
     edges = 0
     for node in built:
         for slot, (source, output) in enumerate(inputs[node]):
@@ -104,49 +157,18 @@ def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = Fals
             edges += 1
         if not data_out[node] and not control_out[node]:
             edges += 1  # to the graph's sink
-    return Wiring(
-        ops=ops,
-        inputs=inputs,
-        control=control,
-        data_out=data_out,
-        control_out=control_out,
-        edge_ids=edge_ids,
-        roots=roots,
-        root_edges=root_edges,
-        expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
-        has_control_flow=any(op.type in ("Switch", "Merge", "Enter", "Exit") for op in ops),
-        has_branches=any(
-            op.type == "Switch" and ops[inputs[node][1][0]].type != "LoopCond"
-            for node, op in enumerate(ops)
-        ),
-    )
+    return {
+        "data_out": data_out,
+        "control_out": control_out,
+        "edge_ids": edge_ids,
+        "roots": roots,
+        "root_edges": root_edges,
+    }
 
 
 def _resolve(number: dict[str, int], tensor: str) -> tuple[int, int]:
     name, output = split_tensor(tensor)
     return number[name], output
-
-
-def _creation_order(
-    ops: Sequence[Op],
-    inputs: list[list[tuple[int, int]]],
-    control: list[list[int]],
-    rewrite: int | None,
-) -> list[int]:
-    places = list(range(len(ops)))
-    if rewrite is not None:
-        for moved, new_place in rewritten_places(ops, inputs, control, rewrite).items():
-            places[moved] = new_place
-    sources = [
-        [*(source for source, _ in data), *waits]
-        for data, waits in zip(inputs, control, strict=True)
-    ]
-    built = creation_order(
-        ops, sources, [_position(op, place) for op, place in zip(ops, places, strict=True)]
-    )
-    if len(built) != len(ops):
-        raise InputError("The graph has a cycle outside of its loops.")
-    return built
 
 
 def _position(op: Op, node: int) -> tuple[int, int]:
