@@ -96,12 +96,29 @@ def _importable(
             _as_plain(twin, node.op)
             if "MaxPool" in node.op and "Grad" not in node.op:
                 workspaces.add(node.name)
-    redirected = {f"{name}:1": bias for name, bias in biases.items()}
+    redirected = {f"{name}:1": bias for name, bias in biases.items()} | _past_switches(graph_def)
     for twin in copy.node:
         for index, name in enumerate(twin.input):
             if name in redirected:
                 twin.input[index] = redirected[name]
     return copy, biases, workspaces
+
+
+def _past_switches(graph_def: Any) -> dict[str, str]:
+    """Return, for each constant that a branch gets through a ``Switch``, the constant itself.
+
+    A shape function that asks for a constant's value does not look through a ``Switch``; the size of a
+    densified gradient in a branch is such a value.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    found: dict[str, str] = {}
+    for node in graph_def.node:
+        source = node
+        while source is not None and source.op in ("Switch", "RefSwitch"):
+            source = nodes.get(_node_of(source.input[0]))
+        if source is not None and source is not node and source.op in ("Const", "HostConst"):
+            found |= {node.name: source.name, f"{node.name}:1": source.name}
+    return found
 
 
 def _state_argument(twin: Any, node: Any, arguments: Mapping[int, Shape]) -> None:
