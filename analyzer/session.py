@@ -12,7 +12,7 @@ from analyzer.capture.launch import Progress, capture, default_out
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
 from analyzer.compiler.cache import default_cache
 from analyzer.compiler.doubts import with_plan_doubts
-from analyzer.compiler.step import CardStep, card_step, cpu_step, keep_failure
+from analyzer.compiler.step import CardOptions, CardStep, card_step, cpu_step, keep_failure
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.analysis import Analysis, analyse
 from analyzer.findings.collect import collect
@@ -95,6 +95,7 @@ def open_estimate(
     threads: int | None = None,
     what_if: WhatIf | None = None,
     search: bool = True,
+    card_options: CardOptions | None = None,
     keep: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
@@ -105,7 +106,8 @@ def open_estimate(
         threads: Threads that one op may use; None for those of the machine that made it.
         what_if: Settings of the allocator to replay under.
         search: Search the minimum limit too.
-        keep: Leave what a card's compiler says in the folder.
+        card_options: How a card's compiler is used.
+        keep: Leave what it says in the folder.
         progress: Called with the stage and the share done, 0 to 1.
 
     Raises:
@@ -120,7 +122,11 @@ def open_estimate(
             f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
         )
     card = _card_step(
-        note, path, keep=keep, progress=lambda stage, share: report(stage, 0.7 * share)
+        note,
+        path,
+        card_options or CardOptions(),
+        keep=keep,
+        progress=lambda stage, share: report(stage, 0.7 * share),
     )
     start = 0.7 if card else 0.0
     predicted = predict_note(
@@ -138,7 +144,7 @@ def open_estimate(
 
 
 def _card_step(
-    note: RunNote, folder: Path, *, keep: bool, progress: Progress | None
+    note: RunNote, folder: Path, options: CardOptions, *, keep: bool, progress: Progress | None
 ) -> CardStep | None:
     """Return the plans of the step's compiled functions on its card; None where there are none.
 
@@ -149,7 +155,9 @@ def _card_step(
     if gpu is None or not note.compiled:
         return None
     try:
-        return card_step(note, folder, gpu, default_cache(), keep=keep, progress=progress)
+        return card_step(
+            note, folder, gpu, default_cache(), options=options, keep=keep, progress=progress
+        )
     except CompilerUnavailable as why:
         stand_in = cpu_step(note, gpu, why)
         if stand_in is None:
@@ -214,6 +222,7 @@ def estimate_target(
     force: bool = False,
     threads: int | None = None,
     what_if: WhatIf | None = None,
+    card_options: CardOptions | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Note a target's step in a child process, predict its memory, leave the result in ``out``.
@@ -241,6 +250,7 @@ def estimate_target(
             lambda: note(replace(options, cpu_plan=True), force=True),
             threads=threads,
             what_if=what_if,
+            card_options=card_options,
             progress=lambda stage, share: report(stage, noted + (0.9 - noted) * share),
         ),
         folder,
@@ -254,6 +264,7 @@ def _predict(
     *,
     threads: int | None,
     what_if: WhatIf | None = None,
+    card_options: CardOptions | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Predict from a fresh note; note it again with the CPU's plan where the card's cannot be had."""

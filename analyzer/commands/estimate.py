@@ -13,6 +13,8 @@ from analyzer.capture.spec import CaptureOptions, TargetKind, parse_shapes, pars
 from analyzer.commands import options
 from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.progress import progress_bar
+from analyzer.compiler.run import TIME_OUT_S
+from analyzer.compiler.step import CardOptions
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu
@@ -63,6 +65,24 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    both_products: Annotated[
+        bool | None,
+        typer.Option(
+            "--both-products/--one-product",
+            help="Compile for the card with cuBLAS' matrix products too, as a range; default for small "
+            "steps.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    compile_timeout: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Seconds that one compilation for a card may take.",
+            rich_help_panel=options.CAPTURE,
+        ),
+    ] = int(TIME_OUT_S),
     out: options.Out = None,
     force: options.Force = False,
     json: options.JsonFile = None,
@@ -119,10 +139,15 @@ def estimate(
     )
     if spec.kind is TargetKind.TRACE and (device or gpu):
         _check_noted(Path(spec.path), card)
+    compiling = CardOptions(both=both_products, time_out_s=compile_timeout)
     with progress_bar() as progress:
         if spec.kind is TargetKind.TRACE:
             result = open_estimate(
-                Path(spec.path), threads=threads, what_if=what_if, progress=progress
+                Path(spec.path),
+                threads=threads,
+                what_if=what_if,
+                card_options=compiling,
+                progress=progress,
             )
         else:
             result = estimate_target(

@@ -31,6 +31,19 @@ ones (ResNet50: 3.5 MB, 10 s) only where it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardOptions:
+    """What a user may choose of a card's compilation.
+
+    Attributes:
+        both: Compile with cuBLAS' products too; None for small modules only.
+        time_out_s: After which one compilation is ended.
+    """
+
+    both: bool | None = None
+    time_out_s: float = TIME_OUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CardStep:
     """What a step's compiled functions take on a card.
 
@@ -59,9 +72,8 @@ def card_step(
     gpu: Gpu,
     cache: PlanCache,
     *,
-    both: bool | None = None,
+    options: CardOptions = CardOptions(),
     keep: bool = False,
-    time_out_s: float = TIME_OUT_S,
     progress: Progress | None = None,
 ) -> CardStep:
     """Return the plans of a note's compiled functions on a card.
@@ -71,9 +83,8 @@ def card_step(
         folder: The run folder; plans that lie there are taken as they are.
         gpu: The card.
         cache: Where plans are kept between runs.
-        both: Compile with cuBLAS' products too; None for small modules only.
+        options: What the user chose.
         keep: Leave the plans in the run folder.
-        time_out_s: For each compilation.
         progress: Called with the stage and the share done.
 
     Raises:
@@ -83,10 +94,8 @@ def card_step(
     """
     functions = [one for one in note.compiled if one.module is not None]
     found = _kept(folder, gpu, functions)
-    if found is None:
-        job = _Job(
-            gpu=gpu, cache=cache, folder=folder, both=both, time_out_s=time_out_s, progress=progress
-        )
+    if found is None or (options.both and _lacks_cublas(found, gpu)):
+        job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)
         found = job.run(functions)
         if keep:
             _keep(folder, gpu, found)
@@ -105,14 +114,15 @@ class _Job:
     gpu: Gpu
     cache: PlanCache
     folder: Path
-    both: bool | None
-    time_out_s: float
+    options: CardOptions
     progress: Progress | None
 
     def run(self, functions: list[CompiledNote]) -> list[_Found]:
         modules = [module_of(one) for one in functions]
         total = sum(map(len, modules)) or 1
-        both = total <= BOTH_UP_TO_BYTES if self.both is None else self.both
+        both = self.options.both
+        if both is None:
+            both = total <= BOTH_UP_TO_BYTES
         found, done = [], 0
         for one, module in zip(functions, modules, strict=True):
             plans = self._compile(module, both=both, start=done / total, share=len(module) / total)
@@ -145,7 +155,7 @@ class _Job:
             self.gpu,
             self.cache,
             cublas=cublas,
-            time_out_s=self.time_out_s,
+            time_out_s=self.options.time_out_s,
             folder=self.folder,
             progress=_part(self.progress, start, share),
         )
@@ -168,6 +178,10 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
         for name in one.ops
     }
     return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
+
+
+def _lacks_cublas(found: list[_Found], gpu: Gpu) -> bool:
+    return gpu.compute_capability >= TRITON_FROM and any("cublas" not in one.plans for one in found)
 
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:

@@ -15,7 +15,7 @@ from analyzer.compiler.cache import PlanCache, unpacked
 from analyzer.compiler.card import CardPlan, checked_plan
 from analyzer.compiler.doubts import PlanDoubts, with_plan_doubts
 from analyzer.compiler.run import CompilerRefused
-from analyzer.compiler.step import CARD_FILE, card_step, cpu_step, keep_failure
+from analyzer.compiler.step import CARD_FILE, CardOptions, card_step, cpu_step, keep_failure
 from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.gpus import find_gpu
 from analyzer.parse.hlo import read_hlo
@@ -58,13 +58,14 @@ def a_note(folder: Path, *, with_cpu_plan: bool = False) -> RunNote:
     return RunNote(raw={}, compiled=(one,))
 
 
-def ask(folder: Path, **options: Any) -> step.CardStep:
+def ask(folder: Path, *, both: bool | None = None, **options: Any) -> step.CardStep:
     shares: list[float] = []
     found = card_step(
         a_note(folder),
         folder,
         options.pop("gpu", A100),
         NONE,
+        options=CardOptions(both=both),
         progress=lambda stage, share: shares.append(share),
         **options,
     )
@@ -131,6 +132,16 @@ def test_plans_in_the_folder_need_no_compiler(tmp_path: Path, asked: list[str]) 
     )
     ask(tmp_path, gpu=find_gpu("t4"), both=False)
     assert asked == ["triton"]  # those of another card are not taken
+
+
+def test_the_other_products_can_be_asked_for_later(tmp_path: Path, asked: list[str]) -> None:
+    ask(tmp_path, both=False, keep=True)
+    asked.clear()
+    ask(tmp_path, both=True, keep=True)
+    assert asked == ["triton", "cublas"]
+    asked.clear()
+    ask(tmp_path, both=True)
+    assert not asked
 
 
 def test_nothing_is_left_in_a_folder_that_is_only_opened(tmp_path: Path, asked: list[str]) -> None:
