@@ -21,6 +21,8 @@ from analyzer.graph.layers import ScopeTable
 from analyzer.graph.ops import split_tensor
 
 _GRADIENT_SCOPES = frozenset({"gradient_tape", "gradients"})
+_ACCUMULATOR = "accumulator"
+"""``while_v2.py``, ``_build_accumulator_name``."""
 
 
 class Phase(Choice):
@@ -79,8 +81,13 @@ def tell_phases(
 
 
 def in_gradient_scope(name: str) -> bool:
-    """Say whether the tape made the op, by its name scope."""
-    return not _GRADIENT_SCOPES.isdisjoint(name.split("/")[:-1])
+    """Say whether the tape made the op for the backward pass, by its name scope.
+
+    For a loop it also makes the empty lists (``accumulator``) that the forward loop pushes onto what
+    its gradient will need: they stand before that loop.
+    """
+    parts = name.split("/")
+    return not _GRADIENT_SCOPES.isdisjoint(parts[:-1]) and _ACCUMULATOR not in parts
 
 
 def _tell(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[str, Phase]:

@@ -19,11 +19,11 @@ from analyzer.graph.phases import Phase, in_gradient_scope
 from analyzer.graph.structure import Structure, look_up
 from analyzer.model import Category
 from analyzer.xla.divide import Label
-from analyzer.xla.plan import Holder, Region
+from analyzer.xla.plan import ARGUMENTS, Holder, Region
 
-_ARGUMENTS: Final = "XLA_Args"
+_PUSH: Final = "TensorListPushBack"
 _RESULTS: Final = "XLA_Retvals"
-"""What tf2xla names the instructions around the function's body."""
+"""What tf2xla calls the op that gathers the results."""
 
 
 def label_holders(
@@ -51,7 +51,7 @@ def label_holders(
         op = structure.ops.get(name) if structure is not None else None
         labels.append(
             Label(
-                op=name or holder.op_name or holder.instruction,
+                op=name or _stated(holder) or holder.instruction,
                 op_type=holder.op_type or holder.opcode,
                 layer=structure.layers.get(name, "") if structure is not None else "",
                 source=op.source if op is not None else "",
@@ -61,6 +61,11 @@ def label_holders(
             )
         )
     return labels
+
+
+def _stated(holder: Holder) -> str:
+    """Return the name of the framework's op that XLA states, where it says anything."""
+    return "" if holder.op_name in (ARGUMENTS, _RESULTS) else holder.op_name
 
 
 def _known_name(name: str, structure: Structure | None) -> str:
@@ -81,8 +86,10 @@ def _phases(region: Region, structure: Structure | None, inherited: Phase) -> li
     last = inherited
     for holder in region.holders:
         known = None
-        if structure is not None and holder.op_name not in (_ARGUMENTS, _RESULTS):
+        if structure is not None and holder.op_name not in (ARGUMENTS, _RESULTS):
             known = look_up(holder.op_name, structure.phases) if holder.op_name else None
+        if holder.op_type == _PUSH and not in_gradient_scope(holder.op_name):
+            known = Phase.FORWARD  # a loop keeps what its gradient needs; the tape put the op there
         if known is None and holder.op_name and in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
         if known is not None:
@@ -110,11 +117,11 @@ def _backward_start(region: Region, phases: list[Phase]) -> int:
 def _category(
     holder: Holder, phase: Phase, start: int, gradients: Mapping[str, bool], infer: bool
 ) -> tuple[Category, str]:
-    if holder.op_name == _ARGUMENTS:
+    if holder.argument is not None:
         return Category.TEMPORARY, "copy of an argument in another layout"
     if infer:
         return Category.ACTIVATION, "activation"
-    if holder.first < start < holder.last:
+    if holder.first < start < holder.until:
         return Category.ACTIVATION, "kept for the backward pass"
     if phase is not Phase.FORWARD:
         if holder.op_name and look_up(holder.op_name, gradients) is not None:

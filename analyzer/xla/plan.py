@@ -14,17 +14,22 @@ XLA's buffer assignment decides everything before the module runs. Of its alloca
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.choice import Choice
 from analyzer.errors import AccountingError
 from analyzer.graph.ops import ITEM_BYTES
-from analyzer.parse.hlo import BufferAllocation, HeapAction, Hlo, Instruction
+from analyzer.parse.hlo import BufferAllocation, HeapAction, Hlo, Instruction, Slice
 
 _REACH: Final = 64
 """Instructions looked at for one that names the framework's op."""
+
+
+ARGUMENTS: Final = "XLA_Args"
+"""What tf2xla calls the op of the module's parameters and of what only moves them."""
 
 
 class Use(Choice):
@@ -51,6 +56,9 @@ class Holder:
         op_name, op_type: The framework's op; empty where XLA names none.
         source: ``file:line`` that XLA noted; empty where none.
         dtype, shape: Of the value; shape None for a tuple.
+        argument: Number of the parameter that it is a copy of; None for others.
+        handed_until: Where a value that shares its bytes begins as it ends: the moment at which the
+            last of them ends. A loop's values are handed on so, from iteration to iteration.
     """
 
     buffer: int
@@ -65,6 +73,13 @@ class Holder:
     source: str
     dtype: str
     shape: tuple[int, ...] | None
+    argument: int | None = None
+    handed_until: int | None = None
+
+    @property
+    def until(self) -> int:
+        """Moment at which its bytes are free, those that share them without a gap included."""
+        return self.last if self.handed_until is None else self.handed_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,11 +307,18 @@ def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...]
         else:
             members.remove(buffer)
     spans += [(buffer, first, moments) for buffer, first in since.items()]
+    spans = [span for span in spans if span[2] > span[1]]
+    until: dict[tuple[int, int], int] = {}
+    for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
+        first_of = group.get(buffer, buffer)
+        until[first_of, first] = until.get((first_of, last), last)
     return (
         tuple(
-            _holder(hlo, buffer, place[buffer].offset_bytes, place[buffer].size_bytes, first, last)
+            replace(
+                _holder(hlo, place[buffer], first, last),
+                handed_until=until[group.get(buffer, buffer), first],
+            )
             for buffer, first, last in sorted(spans, key=lambda span: (span[1], span[0]))
-            if last > first
         ),
         moments,
     )
@@ -317,23 +339,22 @@ def _untold(hlo: Hlo, allocation: BufferAllocation, told: set[int]) -> list[int]
     return [buffer for _, _, buffer in found]
 
 
-def _holder(
-    hlo: Hlo, buffer: int, offset_bytes: int, size_bytes: int, first: int, last: int
-) -> Holder:
-    value = hlo.buffers[buffer]
+def _holder(hlo: Hlo, part: Slice, first: int, last: int) -> Holder:
+    value = hlo.buffers[part.buffer]
     maker = hlo.instructions[value.instruction]
     dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
     named = _named(hlo, maker)
     return Holder(
-        buffer=buffer,
-        size_bytes=size_bytes,
-        offset_bytes=offset_bytes,
+        buffer=part.buffer,
+        size_bytes=part.size_bytes,
+        offset_bytes=part.offset_bytes,
         first=first,
         last=last,
         instruction=maker.name,
         opcode=f"{maker.opcode} {maker.target}".strip(),
         op_name=named.op_name,
         op_type=named.op_type,
+        argument=named.parameter if named.computation == hlo.entry else None,
         source=named.source,
         dtype=dtype,
         shape=None if dtype == "tuple" else shape,
@@ -343,21 +364,26 @@ def _holder(
 def _named(hlo: Hlo, instruction: Instruction) -> Instruction:
     """Return the instruction, or one that names a framework's op in its place.
 
-    Passes make instructions without a name (copies, fusions of them): the root of the computation
-    that is called tells, else the first operand that has a name.
+    Passes make instructions without a name (copies, fusions of them): the nearest of those that they
+    call or read tells. Where all that is found is parameters of the module, the first of them does.
     """
     seen: set[int] = set()
-    queue = [instruction]
+    queue = deque([instruction])
+    argument: Instruction | None = None
     while queue and len(seen) < _REACH:
-        found = queue.pop(0)
-        if found.op_name:
-            return found
+        found = queue.popleft()
         if found.id in seen:
             continue
         seen.add(found.id)
+        if found.opcode == "parameter":
+            if argument is None and found.computation == hlo.entry:
+                argument = found
+            continue
+        if found.op_name and found.op_name != ARGUMENTS:
+            return found
         roots = [hlo.roots[called] for called in found.calls if called in hlo.roots]
         queue += [hlo.instructions[number] for number in (*roots, *found.operands)]
-    return instruction
+    return argument or instruction
 
 
 def _result_makers(hlo: Hlo) -> list[tuple[int, tuple[int, ...]]]:
