@@ -40,12 +40,14 @@ class Birth:
         traced: Made while the step was being traced, as slots are.
         sharing: Initializer, dtype and shape in one text: equal ones made by one trace share a buffer
             at first, because equal constants of a graph are merged.
+        make: The initializer: called with shape and dtype it returns the value; None for none.
     """
 
     variable: Any
     events: Events
     traced: bool
     sharing: str
+    make: Any = None
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Births:
         name = f"{_name(initializer)} {dtype} {tuple(shape)}"
         if name not in self._known:
             self._known[name] = _events(initializer, shape, dtype, size_bytes)
-        self.rows.append(Birth(variable, self._known[name], traced, name))
+        self.rows.append(Birth(variable, self._known[name], traced, name, initializer))
 
 
 @contextlib.contextmanager

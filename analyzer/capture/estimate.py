@@ -19,6 +19,7 @@ from analyzer.capture.gpu_graph import gpu_step
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.runtime import Captured, Capturing, captured, concrete_function
+from analyzer.capture.slots import in_order_of_making
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
 from analyzer.capture.variables import VariableNotes, raw_variable
@@ -108,6 +109,7 @@ def _note(
                 step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
             step = static_step(function) if gpu is None else gpu_step(function, gpu)
+        slots = births.rows if gpu is not None else in_order_of_making(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
         is_for_card = gpu is not None and not options.cpu_plan and has_compiler()
@@ -126,7 +128,7 @@ def _note(
         )
     found.run.update(
         kind="static",
-        births=_rows(births.rows, variables.raw),
+        births=_rows(slots, variables.raw),
         kept_by_tracing=kept // _CHUNK_BYTES,
         threads={"intra_op": _threads(), "inter_op": 1},
     )

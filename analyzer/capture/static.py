@@ -86,7 +86,7 @@ def static_step(function: Any) -> StaticStep:
     """
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
-    partitions, places = _instantiate(function, inputs[: len(inputs) - len(captures)], captures)
+    partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
     shapes = {
         index: None
         if tensor.shape.rank is None
@@ -104,12 +104,20 @@ def static_step(function: Any) -> StaticStep:
     return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
 
 
-def _instantiate(
+def instantiate(
     function: Any, arguments: list[Any], captures: list[Any]
 ) -> tuple[list[Any], dict[str, int]]:
     """Build the function's executor; return its graphs, one a device, and the places of their nodes.
 
     A place is that in the graph before oneDNN's pass, which moves the nodes it rewrites to the end.
+
+    Args:
+        function: A ``ConcreteFunction``.
+        arguments: What stands for its arguments: tensors with dtype and shape.
+        captures: What it captures.
+
+    Raises:
+        TargetError: TensorFlow cannot build the executor.
     """
     manager = cancellation.CancellationManager()
     manager.start_cancel()

@@ -219,9 +219,7 @@ def _slots(history: BuildUp, note: RunNote, births: Sequence[Birth]) -> None:
         size_bytes = max((size for _, size in birth.events), default=0)
         is_own = birth.variable is not None and birth.variable not in shared
         if folds and is_own and size_bytes:
-            fold = [history.birth(size_bytes), history.birth(size_bytes)]
-            for number in fold:
-                history.death(number)
+            history.death(history.birth(size_bytes))
     for birth in births:
         size_bytes = max((size for _, size in birth.events), default=0)
         if birth.variable is None or birth.variable in shared or not size_bytes:
