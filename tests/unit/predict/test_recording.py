@@ -7,10 +7,10 @@ import pytest
 
 from analyzer.errors import TraceError
 from analyzer.findings.pool import WhatIf
+from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.measure.build import open_measured
 from analyzer.model import Category, Kind
 from analyzer.parse.run import Birth, RunNote, Variable, read_run
-from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict.history import build_up, shared_slots
 from analyzer.predict.recording import predict_note
 from analyzer.schema import ALLOCATIONS, EVENTS
