@@ -270,7 +270,14 @@ def _predict(
     """Predict from a fresh note; note it again with the CPU's plan where the card's cannot be had."""
 
     def opened() -> Result:
-        return open_estimate(folder, threads=threads, what_if=what_if, keep=True, progress=progress)
+        return open_estimate(
+            folder,
+            threads=threads,
+            what_if=what_if,
+            card_options=card_options,
+            keep=True,
+            progress=progress,
+        )
 
     try:
         return opened()

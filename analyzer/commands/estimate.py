@@ -157,6 +157,7 @@ def estimate(
                 force=force,
                 threads=threads,
                 what_if=what_if,
+                card_options=compiling,
                 progress=progress,
             )
     if not card and spec.kind is not TargetKind.TRACE and not quiet:

@@ -192,7 +192,7 @@ def _run(
                 if gone_s > time_out_s:
                     raise CompilerUnavailable(
                         f"XLA's compiler was not done after {time_out_s:.0f} s.",
-                        hint="Give it more time, or use the CPU's plan.",
+                        hint="Allow it more with --compile-timeout.",
                     )
                 waiting(gone_s)
                 with contextlib.suppress(subprocess.TimeoutExpired):

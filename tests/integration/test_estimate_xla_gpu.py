@@ -65,7 +65,7 @@ def test_the_cards_own_plan_is_taken_and_kept(tmp_path: Path) -> None:
     shutil.copy(HERE / "gpu_steps.py", tmp_path)
     ended = analyze_in_child(
         "estimate", "gpu_steps.py:cnn", "--gpu", "a100-80gb", "--batch-size", "16",
-        "--out", "run", cwd=tmp_path,
+        "--one-product", "--out", "run", cwd=tmp_path,
     )  # fmt: skip
     assert ended.code == 0, ended.err
     document = json.loads((tmp_path / "run" / "report.json").read_text())
@@ -75,6 +75,7 @@ def test_the_cards_own_plan_is_taken_and_kept(tmp_path: Path) -> None:
     assert {"card.json", "card-0-triton.plan.gz", "module.hlo.pb.gz"} <= {
         file.name for file in (tmp_path / "run").iterdir()
     }
+    assert not (tmp_path / "run" / "card-0-cublas.plan.gz").exists()
     assert not list((tmp_path / "run").glob(".xla*"))
     again = analyzer.open_trace(tmp_path / "run")  # needs no compiler
     assert again.document["peak"] == document["peak"]
