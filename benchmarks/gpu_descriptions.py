@@ -48,9 +48,6 @@ KNOWN = {
     ("NVIDIA RTX PRO 6000 Blackwell", "shared_memory_per_core"): (
         "XLA has the 128 KiB that L1 shares; CUDA's guide and deviceQuery of an RTX 5090 say 100 KiB"
     ),
-    ("NVIDIA RTX PRO 6000 Blackwell", "device_memory_size"): (
-        "XLA has the nominal 96 GiB; a card reports less"
-    ),
     ("NVIDIA A100 80GB PCIe", "device_memory_size"): (
         "XLA has 73.6 GiB; deviceQuery on such a card reads 79.1 GiB"
     ),
