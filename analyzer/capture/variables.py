@@ -85,8 +85,12 @@ class VariableNotes:
                 self._add(variable, Category.CONSTANT, "metric")
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
-        # A function says which variables it captures; a step run from Python may use any.
-        captured = _live_variables() if self.function is None else list(self.function.variables)
+        if self.function is not None:  # it says which variables it captures
+            captured = list(self.function.variables)
+        elif self.program.function is not None:  # not traced yet
+            captured = []
+        else:  # a step run from Python may use any
+            captured = _live_variables()
         unknown = [
             variable for variable in captured if id(raw_variable(variable)) not in self._known
         ]

@@ -126,3 +126,16 @@ def test_a_model_is_captured_in_this_process(tmp_path: Path) -> None:
     assert told["categories"]["parameter"] == PARAMETERS
     assert told["categories"]["optimizer_state"] == ADAM
     assert told["same variables"]
+
+
+def test_an_estimate_counts_no_other_model_of_the_process(tmp_path: Path) -> None:
+    code = """
+others = [steps.compiled() for _ in range(2)]
+first = analyzer.estimate(others[0], out="first", batch_size=8)
+model = steps.compiled()
+result = analyzer.estimate(model, out="out", batch_size=8)
+print(json.dumps({"categories": result.document["categories_at_peak"]}))
+"""
+    told = run(code, tmp_path)
+    assert told["categories"]["parameter"] == PARAMETERS
+    assert told["categories"]["optimizer_state"] == ADAM
