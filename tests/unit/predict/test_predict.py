@@ -8,6 +8,7 @@ from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
+from analyzer.predict.prediction import draws_within, narrowest
 from analyzer.predict.step import play, prepare
 from analyzer.predict.table import allocations_of
 from analyzer.predict.wiring import wire
@@ -264,3 +265,15 @@ def test_rewritten_nodes_follow_the_walk_of_the_graph_before_the_rewriting():
         wiring = wire(two_gradients(places), 0)
         consumers = [wiring.ops[node].name for node, _, _ in wiring.data_out[1]]
         assert consumers[0] == first
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [([5], (0, 0)), ([1] * 20 + [9], (0, 19)), ([1] + [8] * 20, (1, 20)), ([1, 2, 3], (0, 2))],
+)
+def test_the_stated_range_leaves_out_one_order_in_twenty(values, ends):
+    assert narrowest(values, 0.95) == ends
+
+
+def test_the_more_a_draw_costs_the_fewer_are_made():
+    assert [draws_within(1000, each, 5, 41) for each in (1, 50, 10_000)] == [41, 21, 5]

@@ -108,3 +108,10 @@ def test_an_initializers_temporaries_are_gone_when_the_step_begins():
     assert [made.dies is None for made in grown.made] == [False, False, True, True, True]
     assert grown.made[grown.values[0]].category is Category.PARAMETER
     assert grown.made[grown.constants[7]].category is Category.CONSTANT
+
+
+def test_what_the_traced_graph_keeps_is_resident():
+    note = RunNote(raw={"kept_by_tracing": 3}, variables=(variable("kernel"),))
+    kept = [made for made in build_up(note, [64], {}).made if "traced graph" in made.role]
+    assert len(kept) == 3
+    assert all(made.dies is None and made.category is Category.CONSTANT for made in kept)
