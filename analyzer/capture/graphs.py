@@ -203,6 +203,17 @@ def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     return list(ops.values())
 
 
+def function_graphs(function: Any) -> dict[str, Any]:
+    """Return the graph of a concrete function and of every function in it, by name."""
+    known = {_text(function.name): function.graph}
+    for nested in all_graphs(function.graph):
+        for name, inner in getattr(nested, "_functions", {}).items():
+            graph = getattr(inner, "graph", None)
+            if graph is not None:
+                known.setdefault(_text(name), graph)
+    return known
+
+
 def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
     """Return the ops of functions that run as one op of the step, as they were traced.
 
@@ -210,10 +221,7 @@ def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
         function: The step's concrete function.
         names: Names of the functions: its own, or those of functions in it.
     """
-    known = {_text(function.name): function.graph}
-    for nested in all_graphs(function.graph):
-        for name, inner in getattr(nested, "_functions", {}).items():
-            known.setdefault(_text(name), getattr(inner, "graph", None))
+    known = function_graphs(function)
     sources = sources_of(function.graph)
     ops: dict[str, Op] = {}
     for name in names:

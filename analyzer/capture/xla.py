@@ -24,10 +24,11 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.framework import tensor_util
 
 from analyzer.capture.dumps import dumped_plan, empty, packed
 from analyzer.capture.frames import plain_message
-from analyzer.capture.graphs import all_graphs, spec_of
+from analyzer.capture.graphs import all_graphs, function_graphs, spec_of
 from analyzer.capture.requests import Requests, lasting, noting_requests
 from analyzer.capture.static import StaticStep, handle_type, static_step, used_variables
 from analyzer.errors import TargetError
@@ -36,6 +37,8 @@ from analyzer.parse.hloproto import Hlo
 
 _CPU: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _FUNCTION: Final = "__inference_"
+_FEW_VALUES: Final = 64
+"""Elements up to which a constant's values are looked at: axes, shapes, paddings."""
 _PAGE_BYTES: Final = 1 << 20
 """Values below this get a buffer of their own; larger ones share the one that is never touched."""
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
@@ -179,9 +182,12 @@ def compile_calls(
     calls: dict[tuple[Any, ...], list[Op]] = {}
     by_name = {op.name: op for op in ops}
     arguments = _arguments(function)
+    functions = function_graphs(function)
     for op in ops:
         if is_compiled_call(op):
-            inputs = tuple(_described(tensor, by_name, arguments) for tensor in op.inputs)
+            inputs = tuple(
+                _described(tensor, by_name, arguments, functions) for tensor in op.inputs
+            )
             calls.setdefault((op.attrs["f"]["function"], inputs), []).append(op)
     found: list[CompiledFunction] = []
     doubts: list[str] = []
@@ -261,7 +267,10 @@ def _arguments(function: Any) -> dict[int, tuple[Any, Any]]:
 
 
 def _described(
-    tensor: str, by_name: dict[str, Op], arguments: dict[int, tuple[Any, Any]]
+    tensor: str,
+    by_name: dict[str, Op],
+    arguments: dict[int, tuple[Any, Any]],
+    functions: dict[str, Any],
 ) -> tuple[Any, ...]:
     """Return what one input of a call is: its kind, dtype and shape, or its value."""
     name, index = split_tensor(tensor)
@@ -271,11 +280,26 @@ def _described(
         value = op.attrs.get("value")
         if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
             return "value", spec.dtype, spec.shape, tuple(value["values"])
+        if isinstance(op.attrs.get("f"), dict):
+            # A function's gradient takes what it needs from the function: its axes and shapes too.
+            values = _constant_output(functions.get(op.attrs["f"]["function"]), index)
+            if values is not None:
+                return "value", spec.dtype, spec.shape, values
         return "tensor", spec.dtype, spec.shape
     while op.type not in ("_Arg", "_DeviceArg") and op.inputs:
         op = by_name[split_tensor(op.inputs[0])[0]]
     dtype, shape = arguments.get(int(op.attrs.get("index", -1)), (None, None))
     return "variable", None if dtype is None else dtype.name, shape
+
+
+def _constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:
+    """Return the values of a function's output where it is a small constant, flat."""
+    if graph is None or index >= len(graph.outputs):
+        return None
+    values = tensor_util.constant_value(graph.outputs[index])
+    if values is None or np.size(values) > _FEW_VALUES or values.dtype.kind not in "biuf":
+        return None
+    return tuple(values.ravel().tolist())
 
 
 def _compile(
@@ -289,12 +313,16 @@ def _compile(
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape goes in")
-    # Specs come first and things after them, as TensorFlow tells arguments from captures.
+    # Specs come first and things after them, as TensorFlow tells arguments from captures. Only where
+    # all arguments are things does it look at their values.
     leading = 0
-    while leading < len(inputs) and inputs[leading][0] == "tensor":
-        leading += 1
+    if all(described[0] != "value" for described in inputs):
+        while leading < len(inputs) and inputs[leading][0] == "tensor":
+            leading += 1
     specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
     held = [_thing(described, stand_ins) for described in inputs[leading:]]
+    if not specs:
+        specs, held = held, []
 
     def stage(which: str) -> bytes:
         return bytes(
@@ -363,7 +391,7 @@ def _put_together(compiled: bytes, module: bytes) -> bytes:
 
 def _reason(error: Exception) -> str:
     text = plain_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
-    return text.splitlines()[0] if text else type(error).__name__
+    return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
 
 
 def _spec(tensor: Any) -> TensorSpec:
