@@ -41,7 +41,7 @@ def dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
         The module with its buffer assignment (HloProto) without literals, empty where there is none;
         and ``cpu`` or ``gpu``.
     """
-    names = sorted(dump.glob(f"*.{_module_name(function)}.*after_optimizations.hlo.pb"))
+    names = sorted(dump.glob(f"*.{_module_name(function)}*after_optimizations.hlo.pb"))
     if not names:
         return b"", ""
     return _without_literals(names[-1].read_bytes()), "gpu" if ".gpu_" in names[-1].name else "cpu"
@@ -55,7 +55,10 @@ def empty(dump: Path) -> None:
 
 
 def _module_name(function: str) -> str:
-    """Return what the compiled module of a function is called (``XlaCompiler``: a letter first)."""
+    """Return how the name of a function's compiled module begins (``XlaCompiler``: a letter first).
+
+    A function that Python calls directly has its attributes in the name too.
+    """
     return f"a_{function.strip('_')}__"
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.graph.phases import Phase
 from analyzer.graph.structure import Structure
 from analyzer.model import Step
 from analyzer.parse.run import RunNote
@@ -92,9 +91,6 @@ def show_inside(
             continue
         op, region = (named or by_size[int(size)])[0]
         if (op, region.index) not in labels:
-            phase = structure.phases.get(op, Phase.FORWARD) if structure else Phase.FORWARD
-            labels[op, region.index] = label_holders(
-                region, structure, infer=infer, inherited=phase
-            )
+            labels[op, region.index] = label_holders(region, structure, infer=infer)
         divisions.append(Division(row=int(row), region=region, labels=labels[op, region.index]))
     return divide(allocations, events, steps, divisions)

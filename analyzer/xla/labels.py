@@ -31,7 +31,6 @@ def label_holders(
     structure: Structure | None,
     *,
     infer: bool,
-    inherited: Phase = Phase.FORWARD,
 ) -> list[Label]:
     """Return a label for each holder of a region.
 
@@ -39,10 +38,9 @@ def label_holders(
         region: The temporaries of a compiled function.
         structure: The graph, None where there is none.
         infer: The step has no backward pass.
-        inherited: Phase of the op that calls the function: no op in it is earlier.
     """
     gradients = _gradient_makers(structure)
-    phases = _phases(region, structure, inherited)
+    phases = _phases(region, structure)
     start = _backward_start(region, phases)
     labels = []
     for holder, phase in zip(region.holders, phases, strict=True):
@@ -79,11 +77,10 @@ def _known_name(name: str, structure: Structure | None) -> str:
     return name
 
 
-def _phases(region: Region, structure: Structure | None, inherited: Phase) -> list[Phase]:
+def _phases(region: Region, structure: Structure | None) -> list[Phase]:
     """Return the phase of each holder; one without a known op has that of the value before it."""
     phases: list[Phase] = []
-    order = list(Phase)
-    last = inherited
+    last = Phase.FORWARD
     for holder in region.holders:
         known = None
         if structure is not None and holder.op_name not in (ARGUMENTS, _RESULTS):
@@ -93,7 +90,7 @@ def _phases(region: Region, structure: Structure | None, inherited: Phase) -> li
         if known is None and holder.op_name and in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
         if known is not None:
-            last = max(known, inherited, key=order.index)
+            last = known
         phases.append(last)
     return phases
 
