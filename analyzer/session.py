@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,18 +246,26 @@ def estimate_target(
         )
 
     folder = note(options, force=force)
-    return _leave(
-        _predict(
+    with _whole_or_gone(folder):
+        predicted = _predict(
             folder,
             lambda: note(replace(options, cpu_plan=True), force=True),
             threads=threads,
             what_if=what_if,
             card_options=card_options,
             progress=lambda stage, share: report(stage, noted + (0.9 - noted) * share),
-        ),
-        folder,
-        report,
-    )
+        )
+        return _leave(predicted, folder, report)
+
+
+@contextmanager
+def _whole_or_gone(folder: Path) -> Iterator[None]:
+    """Remove a noted step's folder where the block does not end well: there is no result in it."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _predict(

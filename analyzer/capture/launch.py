@@ -72,7 +72,7 @@ def capture(
             ),
             encoding="utf-8",
         )
-        _run(request, staging / LOG_FILE, spec, progress)
+        _run(request, staging / LOG_FILE, spec, progress, keeps_a_part=kind == "run")
         request.unlink()
         publish(staging, out)
     return out
@@ -137,7 +137,10 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _run(request: Path, log: Path, spec: TargetSpec, progress: Progress) -> None:
+def _run(
+    request: Path, log: Path, spec: TargetSpec, progress: Progress, *, keeps_a_part: bool
+) -> None:
+    """Run the child to its end; an interrupted one may still write what it has, if that is of use."""
     with log.open("wb") as log_file:
         child = subprocess.Popen(
             [sys.executable, "-m", "analyzer.capture.worker", str(request)],
@@ -154,6 +157,8 @@ def _run(request: Path, log: Path, spec: TargetSpec, progress: Progress) -> None
                     progress(message["stage"], message["share"])
             child.wait()
         except KeyboardInterrupt:
+            if not keeps_a_part:
+                raise
             # The child has been sent the same signal by the terminal: let it write its trace.
             last = _wait_after_interrupt(child, last)
         finally:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -224,27 +225,51 @@ def test_a_step_that_runs_out_of_memory(captures: Captures) -> None:
     assert "Traceback" not in captures.ended("large").err
 
 
-def test_an_interrupted_run(captures: Captures) -> None:
-    # GIVEN a run of many steps
+def interrupted(
+    folder: Path, *arguments: str, wait: Callable[[subprocess.Popen[bytes]], None]
+) -> tuple[int, bytes]:
+    """Run the command, press Ctrl-C for it and its child once ``wait`` returns; return code, stderr."""
     child = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), "trace", "steps.py:endless", "--steps", "500",
-         "--out", "stopped"],
-        cwd=captures.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    # WHEN Ctrl-C reaches the command and its child while steps are running
     try:
-        _wait_for_steps(captures.folder, child)
+        wait(child)
         os.killpg(child.pid, signal.SIGINT)
         _, err = child.communicate(timeout=90)
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    # THEN the trace up to there is written
-    assert child.returncode == 130, err
     assert b"Traceback" not in err
+    return child.returncode, err
+
+
+def test_an_interrupted_estimate_leaves_nothing(tmp_path: Path) -> None:
+    def started(child: subprocess.Popen[bytes]) -> None:
+        while child.poll() is None and not list(tmp_path.glob(".stopped-*/capture.log")):
+            time.sleep(0.05)
+
+    target = ("keras:MobileNetV2", "--out", "stopped")
+    code, err = interrupted(tmp_path, "estimate", *target, wait=started)
+    assert code == 130, err
+    assert listing(tmp_path) == set()
+
+
+def test_an_interrupted_run(captures: Captures) -> None:
+    # GIVEN a run of many steps
+    target = ("steps.py:endless", "--steps", "500", "--out", "stopped")
+    # WHEN Ctrl-C reaches the command and its child while steps are running
+    code, err = interrupted(
+        captures.folder,
+        "trace",
+        *target,
+        wait=lambda child: _wait_for_steps(captures.folder, child),
+    )
+    # THEN the trace up to there is written
+    assert code == 130, err
     result = analyzer.open_trace(captures.folder / "stopped")
     assert result.document["error"]["type"] == "Interrupted"
     assert len(result.recording.steps) >= 1
