@@ -134,7 +134,7 @@ def totals(rows: list[dict[str, Any]]) -> str:
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, str]:
     """Return the protocol's figures over some rows, as text."""
-    found = {"cases": str(len(rows))}
+    found = {"cases": str(len(rows)), "real runs": _runs(rows)}
     for kind in ("requested", "allocated"):
         for key, words in (("", f"{kind} peak"), ("_default", f"{kind} peak, default threads")):
             errors = [abs(row[f"{kind}{key}_error"]) for row in rows if f"{kind}{key}_error" in row]
@@ -142,8 +142,20 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, str]:
                 found[words] = _spread(errors)
         found[f"{kind} peak, plain"] = _spread([abs(row[f"{kind}_plain"]) for row in rows])
         found[f"{kind} resident"] = _spread([abs(row[f"resident_{kind}_error"]) for row in rows])
-        inside = [one for row in rows for one in row[f"{kind}_inside"]]
-        found[f"{kind} runs inside the range"] = f"{_share(inside):.1%} of {len(inside)}"
+        for words, part in (("one thread", slice(1)), ("default threads", slice(1, None))):
+            inside = [
+                one
+                for row in rows
+                for own in [
+                    (row[f"{kind}_inside"][: row["runs"]], row[f"{kind}_inside"][row["runs"] :])
+                ]
+                for run in own[part]
+                for one in run
+            ]
+            if inside:
+                found[f"{kind}, {words}: runs inside the range"] = (
+                    f"{_share(inside):.1%} of {len(inside)}"
+                )
         wide = [
             row[f"{kind}_width"] <= max(3 * row[f"{kind}_real_width"], 0.02) + 1e-9 for row in rows
         ]
@@ -170,6 +182,12 @@ def _halves(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         "tuning": [row for row in rows if row["half"] == "tuning"],
         "held out": [row for row in rows if row["half"] == "held-out"],
     }
+
+
+def _runs(rows: list[dict[str, Any]]) -> str:
+    one = sum(row["runs"] for row in rows)
+    default = sum(row["runs_default"] for row in rows)
+    return f"{one} with one inter-op thread, {default} with default threads"
 
 
 def _spread(errors: list[float]) -> str:
@@ -206,7 +224,9 @@ optimizer; `benchmarks/accuracy_models.py`), estimated by `analyze estimate --de
 measured by `analyze trace` in fresh processes on TensorFlow's CPU with the BFC allocator; the third
 step counts. The real peak differs from run to run, so an *error* is how far the prediction lies outside
 the range of the real runs, over their median; *plain* is the distance to their median. The networks
-held out were first measured when the rules were done.
+held out were first measured when the rules were done. The protocol asks for five real runs of a case
+in each series; the row *real runs* says how many stand behind this page. Fewer runs make their range
+narrower, and an error larger.
 """
 _COLUMNS = (
     "case | real requested | error | plain | real allocated | error | plain | resident | category "
@@ -243,7 +263,7 @@ def _peers(rows: list[dict[str, Any]]) -> str:
     }
     lines = [
         "\n## Beside other ways to tell\n",
-        "| method | plain error, requested peak |",
+        f"| method | plain error of the requested peak, {len(found)} cases |",
         "|---|---|",
     ]
     lines.append(f"| this | {_spread([abs(row['requested_plain']) for row in found])} |")
