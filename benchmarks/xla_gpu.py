@@ -28,7 +28,7 @@ from analyzer.compiler.workspace import workspaces
 from analyzer.gpus import find_gpu
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.run import read_run
-from analyzer.xla.plan import plan_of
+from analyzer.xla.assignment import plan_of
 
 HERE = Path(__file__).parent
 CARDS = ("a100-80gb", "h100", "t4")

@@ -14,7 +14,8 @@ from analyzer.errors import AccountingError
 from analyzer.gpus.catalogue import Gpu
 from analyzer.gpus.target import target_text
 from analyzer.parse.hlo import read_hlo
-from analyzer.xla.plan import Plan, plan_of
+from analyzer.xla.assignment import plan_of
+from analyzer.xla.plan import Plan
 
 CUBLAS_PRODUCTS: Final = ("--xla_gpu_enable_triton_gemm=false",)
 """Matrix products by cuBLAS, with its workspace, and not by kernels that XLA writes with Triton. On

@@ -21,7 +21,8 @@ from analyzer.compiler.run import TIME_OUT_S, CompilerRefused, Progress
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.gpus.catalogue import Gpu
 from analyzer.parse.run import CompiledNote, RunNote
-from analyzer.xla.plan import Plan, plan_of
+from analyzer.xla.assignment import plan_of
+from analyzer.xla.plan import Plan
 
 CARD_FILE: Final = "card.json"
 

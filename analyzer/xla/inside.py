@@ -10,9 +10,10 @@ import pandas as pd
 from analyzer.graph.structure import Structure
 from analyzer.model import Step
 from analyzer.parse.run import RunNote
+from analyzer.xla.assignment import plan_of
 from analyzer.xla.divide import Divided, Division, Label, divide
 from analyzer.xla.labels import label_holders
-from analyzer.xla.plan import Plan, Region, plan_of
+from analyzer.xla.plan import Plan, Region
 
 _LEAST_BYTES: Final = 4096
 """A smaller buffer of a trace is not looked into: its size alone does not tell whose it is."""

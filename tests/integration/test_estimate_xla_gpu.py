@@ -18,7 +18,7 @@ from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import find_gpu
 from analyzer.parse.run import read_run
 from analyzer.session import estimate_target
-from analyzer.xla.plan import plan_of
+from analyzer.xla.assignment import plan_of
 
 pytestmark = pytest.mark.tf
 HERE = Path(__file__).parent

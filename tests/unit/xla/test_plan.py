@@ -11,7 +11,8 @@ from analyzer.errors import AccountingError
 from analyzer.measure.build import open_measured
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.hloproto import Hlo
-from analyzer.xla.plan import Plan, Use, occupied_bytes, plan_of
+from analyzer.xla.assignment import plan_of
+from analyzer.xla.plan import Plan, Use, occupied_bytes
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
