@@ -12,21 +12,14 @@ from typing import Any
 
 from analyzer.capture.launch import Progress, capture, default_out
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
-from analyzer.compiler.cache import default_cache
-from analyzer.compiler.doubts import with_plan_doubts
-from analyzer.compiler.step import CardOptions, CardStep, card_step, cpu_step, keep_failure
-from analyzer.errors import CompilerUnavailable, TraceError
-from analyzer.findings.analysis import Analysis, analyse
-from analyzer.findings.collect import collect
-from analyzer.findings.pool import WhatIf, add_pool
-from analyzer.measure.build import Measured, open_measured
-from analyzer.measure.uses import uses_of
+from analyzer.compiler.step import CardOptions, keep_failure
+from analyzer.errors import CompilerUnavailable
+from analyzer.findings.pool import WhatIf
+from analyzer.opening import open_estimate, open_result
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import RunNote, read_run
-from analyzer.predict.recording import predict_note
+from analyzer.parse.run import read_run
 from analyzer.predict.target import target_of
 from analyzer.report.diff import Diff, build_diff
-from analyzer.report.document import build_document
 from analyzer.report.result import Result
 
 __all__ = [
@@ -36,10 +29,6 @@ __all__ = [
     "diff",
     "estimate",
     "estimate_target",
-    "explain",
-    "is_estimate",
-    "open_estimate",
-    "open_result",
     "open_trace",
     "trace",
     "trace_target",
@@ -47,146 +36,6 @@ __all__ = [
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
-
-
-def open_result(
-    path: Path,
-    *,
-    host: str = "",
-    allocator: str = "",
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    progress: Callable[[str, float], None] | None = None,
-) -> Result:
-    """Read and explain a trace.
-
-    Args:
-        path: What to open.
-        host: Start of the file's name, where a run has one file for each host.
-        allocator: The allocator to look at; empty for the device's own.
-        what_if: Settings of the allocator to replay under.
-        search: Search the minimum limit too: a second, or several for a long trace.
-        progress: Called with the stage and the share done, 0 to 1.
-
-    Raises:
-        TraceError: there is no readable trace.
-    """
-    if is_estimate(path):
-        return open_estimate(path, what_if=what_if, search=search, progress=progress)
-    report = progress or (lambda stage, share: None)
-    measured = open_measured(
-        path,
-        host=host,
-        allocator=allocator,
-        progress=lambda share: report("reading the trace", share),
-    )
-    report("searching the least memory limit" if search else "explaining", 1.0)
-    analysis = explain(measured, what_if or WhatIf(), search=search)
-    return Result(analysis, build_document(analysis), path if path.is_dir() else None)
-
-
-def is_estimate(path: Path) -> bool:
-    """Say whether ``path`` is the folder of an estimate."""
-    file = path / RUN_FILE
-    return file.is_file() and read_run(file).raw.get("kind") == "static"
-
-
-def open_estimate(
-    path: Path,
-    *,
-    threads: int | None = None,
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    card_options: CardOptions | None = None,
-    keep: bool = False,
-    progress: Callable[[str, float], None] | None = None,
-) -> Result:
-    """Predict anew from the folder of an estimate; TensorFlow is not needed.
-
-    Args:
-        path: The folder.
-        threads: Threads that one op may use; None for those of the machine that made it.
-        what_if: Settings of the allocator to replay under.
-        search: Search the minimum limit too.
-        card_options: How a card's compiler is used.
-        keep: Leave what it says in the folder.
-        progress: Called with the stage and the share done, 0 to 1.
-
-    Raises:
-        TraceError: it is no folder of an estimate.
-        CompilerUnavailable: a card's compiler gave no plan, and the folder holds none of the CPU's.
-    """
-    report = progress or (lambda stage, share: None)
-    file = path / RUN_FILE
-    note = read_run(file) if file.is_file() else None
-    if note is None or note.raw.get("kind") != "static":
-        raise TraceError(
-            f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
-        )
-    card = _card_step(
-        note,
-        path,
-        card_options or CardOptions(),
-        keep=keep,
-        progress=lambda stage, share: report(stage, 0.7 * share),
-    )
-    start = 0.7 if card else 0.0
-    predicted = predict_note(
-        note,
-        threads=threads,
-        plans=card.plans if card else None,
-        search=search,
-        progress=lambda share: report("predicting", start + (0.8 - start) * share),
-    )
-    if card is not None:
-        predicted = _with_card(predicted, card)
-    report("explaining", 0.9)
-    analysis = explain(predicted, what_if or WhatIf(), search=search)
-    return Result(analysis, build_document(analysis), path)
-
-
-def _card_step(
-    note: RunNote, folder: Path, options: CardOptions, *, keep: bool, progress: Progress | None
-) -> CardStep | None:
-    """Return the plans of the step's compiled functions on its card; None where there are none.
-
-    Raises:
-        CompilerUnavailable: there is no plan of the card's, and none of the CPU's.
-    """
-    gpu = target_of(note).gpu
-    if gpu is None or not note.compiled:
-        return None
-    try:
-        return card_step(
-            note, folder, gpu, default_cache(), options=options, keep=keep, progress=progress
-        )
-    except CompilerUnavailable as why:
-        stand_in = cpu_step(note, gpu, why)
-        if stand_in is None:
-            raise
-        if keep:
-            keep_failure(folder, gpu, why)
-        return stand_in
-
-
-def _with_card(predicted: Measured, card: CardStep) -> Measured:
-    """Return a prediction with what is uncertain about its card's plans."""
-    recording = predicted.recording
-    extra = {
-        **recording.extra,
-        "uncertainty": with_plan_doubts(recording.extra["uncertainty"], card.doubts),
-    }
-    versions = {**recording.versions, "xla_compiler": card.compiler or "TensorFlow's, for the CPU"}
-    return replace(predicted, recording=replace(recording, extra=extra, versions=versions))
-
-
-def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
-    """Work out the peak of a measured recording, its pool and its findings."""
-    analysis = analyse(measured.recording)
-    uses = uses_of(
-        analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
-    )
-    return collect(add_pool(replace(analysis, uses=uses), what_if, search=search))
 
 
 def trace_target(

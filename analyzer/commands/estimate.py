@@ -18,9 +18,10 @@ from analyzer.compiler.step import CardOptions
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu
+from analyzer.opening import open_estimate
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run import read_run
-from analyzer.session import Result, estimate_target, open_estimate
+from analyzer.session import Result, estimate_target
 from analyzer.units import parse_bytes
 
 

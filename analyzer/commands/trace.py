@@ -15,7 +15,8 @@ from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.errors import ExitCode
 from analyzer.findings.pool import WhatIf
-from analyzer.session import Result, open_result, trace_target
+from analyzer.opening import open_result
+from analyzer.session import Result, trace_target
 from analyzer.units import parse_bytes
 
 

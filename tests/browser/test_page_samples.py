@@ -12,7 +12,8 @@ from page_driver import Page
 import analyzer
 from analyzer.findings.pool import WhatIf
 from analyzer.model import Category
-from analyzer.session import Result, open_result
+from analyzer.opening import open_result
+from analyzer.session import Result
 from analyzer.units import format_bytes
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -10,10 +10,10 @@ import pytest
 from analyzer.findings.pool import WhatIf
 from analyzer.measure.build import Measured, open_measured
 from analyzer.model import Category
+from analyzer.opening import explain
 from analyzer.parse.run import read_run
 from analyzer.predict.recording import predict_note
 from analyzer.schema import IDLE_ROLE
-from analyzer.session import explain
 from analyzer.simulate import from_recording
 from analyzer.timeline import main_rows
 from analyzer.xla.inside import plans_of

@@ -13,13 +13,13 @@ from analyzer.findings.fit import MAY_NOT
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu, memory_limit, process_overhead
 from analyzer.kernels.gpu import gpu_device
+from analyzer.opening import explain
 from analyzer.parse.run import read_run
 from analyzer.predict.gpu_doubts import workspace_rise
 from analyzer.predict.prediction import predict
 from analyzer.predict.recording import predict_note
 from analyzer.predict.step import live_bytes
 from analyzer.report.document import build_document
-from analyzer.session import explain
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
 

@@ -10,11 +10,11 @@ from analyzer.findings.pool import WhatIf
 from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.measure.build import open_measured
 from analyzer.model import Category, Kind
+from analyzer.opening import explain
 from analyzer.parse.run import Birth, RunNote, Variable, read_run
 from analyzer.predict.history import build_up, shared_slots
 from analyzer.predict.recording import predict_note
 from analyzer.schema import ALLOCATIONS, EVENTS
-from analyzer.session import explain
 from analyzer.simulate import compare
 
 NOTES = Path(__file__).parent / "notes"
