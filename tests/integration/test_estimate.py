@@ -123,8 +123,8 @@ def test_no_weight_is_given_its_bytes(pairs: Pairs) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--device", "gpu"), "CPU"),
-        (("--gpu", "a100"), "CPU"),
+        (("--device", "gpu"), "--gpu"),
+        (("--gpu", "z9"), "z9"),
         (("--device", "tpu"), "--device tpu"),
         (("--mode", "fly"), "--mode fly"),
         (("--max-peak", "lots"), "lots"),
