@@ -30,6 +30,7 @@ from analyzer.parse.xplane import MARKER_PREFIX
 from analyzer.version import __version__
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
+PREDICTED_STEPS: Final = 3  # of an estimate, which runs none
 _STEP_NAME: Final = "train"  # what Keras' own TensorBoard callback calls its steps
 # What changes how TensorFlow allocates; other variables are none of a report's business.
 _ENVIRONMENT: Final = (
@@ -297,7 +298,7 @@ def captured(
         },
         "device": _device(),
         "steps_done": capturing.done,
-        "notes": program.notes,
+        "notes": [*program.notes, *_accumulation(program, capturing.done)],
         "variables": variables.rows(),
         "snapshots": variables.snapshots,
         "inputs": [
@@ -324,6 +325,21 @@ def captured(
         },
     }
     return Captured(run, ops or [], traced_graphs)
+
+
+def _accumulation(program: Program, done: int) -> list[str]:
+    """Say where the last step is none of those that apply accumulated gradients."""
+    steps = done or PREDICTED_STEPS
+    notes = []
+    for optimizer in program.optimizers:
+        every = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        if steps % every:
+            notes.append(
+                f"Gradients are accumulated over {every} steps and applied in every {every}th, which "
+                f"needs more; step {steps - 1} (from 0) applies none. `analyze trace --steps "
+                f"{-(-steps // every) * every}` ends with one that does."
+            )
+    return notes
 
 
 def _gradient_names(notes: Notes, function: Any) -> dict[str, list[str]]:
