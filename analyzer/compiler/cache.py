@@ -2,7 +2,8 @@
 
 The place is ``$XDG_CACHE_HOME/tf-memory-analyzer`` (else ``~/.cache/tf-memory-analyzer``): the one
 thing that is written outside of a command's output folder. ``TF_MEMORY_ANALYZER_CACHE`` names
-another folder, or is ``off``. A cache that cannot be read or written is no error: it is not there.
+another folder, or is ``off``. The compiled allocator's machine code lies there too
+(:mod:`analyzer.simulate.kept`). A cache that cannot be read or written is no error: it is not there.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ It needs Numba. Where that is missing, :func:`available` says so and callers use
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +49,18 @@ def _kernel() -> ModuleType:
     from analyzer.simulate import kernel
 
     return kernel
+
+
+def _run(kernel: ModuleType, *arguments: Any) -> int:
+    """Call the compiled replay; what was kept of it and cannot be read is compiled again."""
+    try:
+        return int(kernel.run(*arguments))
+    except (EOFError, OSError, ImportError, AttributeError, pickle.UnpicklingError):
+        # Reading comes before running, so that nothing is done twice.
+        from analyzer.simulate import kept
+
+        kept.forget(kernel.KEPT_IN)
+        return int(kernel.run(*arguments))
 
 
 class CompiledAllocator:
@@ -115,7 +128,8 @@ class CompiledAllocator:
         kernel = self._kernel
         start = 0
         while True:
-            start = kernel.run(
+            start = _run(
+                kernel,
                 self._options, self._scalars, self._chunks, self._bins, self._bin_length,
                 self._recycled, self._regions, self._extensions, self._releases,
                 slot, request, known, self._handle_of, start, self._done, out is not None, record,

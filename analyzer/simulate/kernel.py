@@ -1,7 +1,8 @@
 """The same allocator as :mod:`analyzer.simulate.bfc`, on arrays, compiled by Numba when imported.
 
 Import it only through :mod:`analyzer.simulate.compiled`: importing it needs Numba, and the first
-call compiles (a second or two, kept in memory only; nothing is written to disk).
+call compiles, which takes seconds, or loads what an earlier run left in the user's cache
+(:mod:`analyzer.simulate.kept`).
 
 State lives in arrays that are as long as the most chunks ever alive at once, so replaying costs
 memory for what lives and not for what has been freed. ``run`` stops and says so where an array is
@@ -18,10 +19,13 @@ too short; the caller makes it longer and calls again.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analyzer.simulate import kernel_chunks
+from analyzer.simulate.kept import folder_for, keep_in
 from analyzer.simulate.kernel_chunks import (
     ABOVE,
     ADDRESS,
@@ -211,7 +215,8 @@ def collect(
             scalars[N_RELEASES] += 1
             scalars[POOL] -= regions[i, BYTES]
         else:
-            regions[kept] = regions[i]
+            for column in range(3):
+                regions[kept, column] = regions[i, column]
             kept += 1
     scalars[N_REGIONS] = kept
     return True
@@ -299,3 +304,9 @@ def run(
             out[op, 4] = largest_free(chunks, bins, bin_length)
     scalars[REASON] = ENDED
     return int(slot.shape[0])
+
+
+KEPT_IN = folder_for([Path(__file__), Path(kernel_chunks.__file__)])
+"""Where the compiled functions are kept; None for nowhere."""
+
+keep_in(KEPT_IN, run)
