@@ -130,7 +130,7 @@ def _note(
         kind="static",
         births=_rows(slots, variables.raw),
         kept_by_tracing=kept // _CHUNK_BYTES,
-        threads={"intra_op": _threads(), "inter_op": 1},
+        threads={"intra_op": _threads(), "inter_op": _inter_op()},
     )
     found.compiled = compiled
     found.inside = graphs.inside_ops(function, [one.function for one in compiled])
@@ -165,4 +165,10 @@ def _rows(births: list[Birth], variables: list[Any]) -> list[dict[str, Any]]:
 def _threads() -> int:
     """Return how many threads a kernel of this device may use."""
     chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
+    return chosen or len(os.sched_getaffinity(0))
+
+
+def _inter_op() -> int:
+    """Return how many ops the executor may run side by side: TensorFlow takes all cores."""
+    chosen = int(tf.config.threading.get_inter_op_parallelism_threads())
     return chosen or len(os.sched_getaffinity(0))

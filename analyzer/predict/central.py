@@ -41,7 +41,7 @@ class Chosen:
     """The draw to show, and what the others need.
 
     Attributes:
-        seed: The draw.
+        seed: The draw, with one thread.
         allocated_bytes: Allocated peaks of the draws that were looked at, sorted.
         limit_bytes: A memory limit under which the steps run even in the orders that need most; None
             where it was not asked for.
@@ -70,14 +70,22 @@ def choose(
         search: Search the memory limit that suffices.
     """
     count = draws_within(CANDIDATE_RUNS, STEPS * prediction.runs, FEWEST_CANDIDATES, CANDIDATES)
-    spread = np.linspace(prediction.low, prediction.high, count).round().astype(int)
-    middle = (len(prediction.seeds) - 1) // 2
-    found: dict[int, tuple[int, int]] = {}
-    for at in sorted({*spread.tolist(), middle}):
-        history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
-        found[at] = allocated_in_step(history.table, history.instants, history.steps[-1], options)
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for kind in prediction.kinds:
+        spread = np.linspace(kind.low, kind.high, count).round().astype(int)
+        middle = (len(kind.seeds) - 1) // 2
+        for at in sorted({*spread.tolist(), middle}):
+            drawn = kind.seeds[at], kind.threads
+            history, _ = play_from_start(note, prediction, owners, *drawn)
+            last = history.steps[-1]
+            found[drawn] = allocated_in_step(history.table, history.instants, last, options)
     near = int(NEAR * prediction.peak_bytes)
-    about = [at for at in found if abs(prediction.draws_bytes[at] - prediction.peak_bytes) <= near]
+    alone = prediction.kinds[0]
+    about = [
+        (seed, alone.threads)
+        for seed, peak in zip(alone.seeds, alone.draws_bytes, strict=True)
+        if (seed, alone.threads) in found and abs(peak - prediction.peak_bytes) <= near
+    ]
     peak_bytes, before_bytes = (median_low([found[at][k] for at in about]) for k in (0, 1))
     shown = min(
         about, key=lambda at: abs(found[at][0] - peak_bytes) + abs(found[at][1] - before_bytes)
@@ -87,7 +95,7 @@ def choose(
         highest = sorted(found, key=lambda at: -found[at][0])[:LIMITS]
         limit = max(_limit(note, prediction, owners, options, at) for at in highest)
     return Chosen(
-        seed=prediction.seeds[shown],
+        seed=shown[0],
         allocated_bytes=tuple(sorted(peak for peak, _ in found.values())),
         limit_bytes=limit,
     )
@@ -98,8 +106,9 @@ def _limit(
     prediction: Prediction,
     owners: Mapping[int, Owner],
     options: BfcOptions,
-    at: int,
+    drawn: tuple[int, int],
 ) -> int:
-    history, _ = play_from_start(note, prediction, owners, prediction.seeds[at])
+    """Return the limit that a draw, its seed and threads, needs."""
+    history, _ = play_from_start(note, prediction, owners, *drawn)
     sequence = from_allocations(history.table, n_events=history.instants)
     return minimum_limit(sequence, options).safe_bytes

@@ -16,6 +16,7 @@ from analyzer.predict.executor import NO_BUFFER, Machine, Pool
 from analyzer.predict.fanout import FanOut
 from analyzer.predict.values import Value, follow
 from analyzer.predict.wiring import Wiring
+from analyzer.predict.workers import Workers
 
 Entry = tuple[int, Value | None]
 """A live tensor: its buffer and, where it is followed, its value."""
@@ -94,14 +95,21 @@ class ControlExecutor:
 
     def run(self) -> None:
         """Run the graph once."""
-        root = _Frame(name="", parent=None, pending_inputs=0, parallel=1)
-        iteration = root.iterations[0] = _Iteration(root, 0)
         queue: deque[_Task] = deque()
-        ready = [(node, iteration, False) for node in self._fan_out.roots]
-        iteration.outstanding = len(ready)
-        self._schedule(ready, queue)
+        self._schedule(self._roots(), queue)
         self._follow(queue)
         self._pool.drain()
+
+    def run_on(self, workers: Workers[_Task]) -> None:
+        """Run the graph once on several threads; the machine's ops take time there."""
+        workers.run(self._roots(), self._begin, self._end, lambda task: -1 if task[2] else task[0])
+
+    def _roots(self) -> list[_Task]:
+        root = _Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        iteration = root.iterations[0] = _Iteration(root, 0)
+        ready = [(node, iteration, False) for node in self._fan_out.roots]
+        iteration.outstanding = len(ready)
+        return ready
 
     def _process(self, task: _Task) -> None:
         self._follow(deque((task,)))
@@ -120,21 +128,28 @@ class ControlExecutor:
 
     def _follow(self, queue: deque[_Task]) -> None:
         while queue:
-            node, iteration, dead = queue.popleft()
-            slots = iteration.slots.pop(node, None)
-            if slots is None:
-                slots = [None] * len(self._wiring.inputs[node])
-            outputs: list[Entry | None]
-            if dead and self._types[node] not in _NEXT:
-                self._drop(slots)
-                outputs = [None] * len(self._wiring.ops[node].outputs)
-            else:
-                outputs = self._compute(node, slots, iteration)
-            ready: list[_Task] = []
-            self._propagate(node, iteration, outputs, dead, ready)
-            self._drop(outputs)
-            self._finish(iteration, ready)
-            self._schedule(ready, queue)
+            task = queue.popleft()
+            self._schedule(self._end(task, self._begin(task)), queue)
+
+    def _begin(self, task: _Task) -> list[Entry | None]:
+        """Start a node and return its outputs."""
+        node, iteration, dead = task
+        slots = iteration.slots.pop(node, None)
+        if slots is None:
+            slots = [None] * len(self._wiring.inputs[node])
+        if dead and self._types[node] not in _NEXT:
+            self._drop(slots)
+            return [None] * len(self._wiring.ops[node].outputs)
+        return self._compute(node, slots, iteration)
+
+    def _end(self, task: _Task, outputs: list[Entry | None]) -> list[_Task]:
+        """Hand a node's outputs on and return what became ready."""
+        node, iteration, dead = task
+        ready: list[_Task] = []
+        self._propagate(node, iteration, outputs, dead, ready)
+        self._drop(outputs)
+        self._finish(iteration, ready)
+        return ready
 
     def _compute(
         self, node: int, slots: list[Entry | None], iteration: _Iteration

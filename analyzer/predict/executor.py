@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from analyzer.predict.fanout import FanOut
 from analyzer.predict.wiring import Wiring
+from analyzer.predict.workers import Workers
 
 NO_BUFFER: Final = -1
 _DEQUE_CAPACITY: Final = 1024
@@ -101,29 +102,40 @@ class Executor:
     def _process(self, node: int) -> None:
         self._follow(deque((node,)))
 
-    def _follow(self, queue: deque[int]) -> None:
+    def run_on(self, workers: Workers[int]) -> None:
+        """Run every node once on several threads; the machine's ops take time there."""
+        workers.run(self._fan_out.roots, self.begin, self.end, lambda node: node)
+
+    def begin(self, node: int) -> list[int]:
+        """Start a node and return its output buffers."""
+        buffers, self._slots[node] = self._slots[node], []
+        return self._machine.compute(node, buffers)
+
+    def end(self, node: int, outputs: list[int]) -> list[int]:
+        """Hand a node's outputs on and return the nodes that became ready."""
         machine, slots, pending = self._machine, self._slots, self._pending
+        ready: list[int] = []
+        for consumer, output, slot in self._fan_out.data[node]:
+            buffer = outputs[output]
+            if buffer >= 0:
+                machine.retain(buffer)
+                slots[consumer][slot] = buffer
+            pending[consumer] -= 1
+            if not pending[consumer]:
+                ready.append(consumer)
+        for consumer in self._fan_out.control[node]:
+            pending[consumer] -= 1
+            if not pending[consumer]:
+                ready.append(consumer)
+        for buffer in outputs:
+            if buffer >= 0:
+                machine.release(buffer)
+        return ready
+
+    def _follow(self, queue: deque[int]) -> None:
         while queue:
             node = queue.popleft()
-            outputs = machine.compute(node, slots[node])
-            slots[node] = []
-            ready: list[int] = []
-            for consumer, output, slot in self._fan_out.data[node]:
-                buffer = outputs[output]
-                if buffer >= 0:
-                    machine.retain(buffer)
-                    slots[consumer][slot] = buffer
-                pending[consumer] -= 1
-                if not pending[consumer]:
-                    ready.append(consumer)
-            for consumer in self._fan_out.control[node]:
-                pending[consumer] -= 1
-                if not pending[consumer]:
-                    ready.append(consumer)
-            for buffer in outputs:
-                if buffer >= 0:
-                    machine.release(buffer)
-            self._schedule(ready, queue)
+            self._schedule(self.end(node, self.begin(node)), queue)
 
     def _schedule(self, ready: Sequence[int], queue: deque[int]) -> None:
         expensive: list[object] = []

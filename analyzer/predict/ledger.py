@@ -43,6 +43,30 @@ class Buffers:
     region: list[str] = field(default_factory=list)
 
 
+class Running:
+    """The machine where ops take time: what an op uses is released when it ends.
+
+    Args:
+        ledger: Where the buffers are.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._in_use: list[int] = []
+        self.retain = ledger.retain
+        self.release = ledger.release
+
+    def compute(self, node: int, buffers: list[int]) -> list[int]:
+        """Start the node on these input buffers and return its output buffers."""
+        outputs, self._in_use = self._ledger.begin(node, buffers)
+        return outputs
+
+    def take(self) -> list[int]:
+        """Return what the op that was started last uses until it ends."""
+        in_use, self._in_use = self._in_use, []
+        return in_use
+
+
 class Ledger:
     """The machine that the executor drives.
 
@@ -134,14 +158,25 @@ class Ledger:
 
     def compute(self, node: int, buffers: list[int]) -> list[int]:
         """Run one op: allocate, forward, alias, update its variable; then clear its inputs."""
+        outputs, in_use = self.begin(node, buffers)
+        for buffer in in_use:
+            self.release(buffer)
+        return outputs
+
+    def begin(self, node: int, buffers: list[int]) -> tuple[list[int], list[int]]:
+        """Run one op up to where its kernel has all that it asks for.
+
+        Returns:
+            Its output buffers, and the temporaries and inputs to release when it ends, in order.
+        """
         self.ran.append(node)
         held = self.held.get(node)
         if held is not None:
             self.references[held] += 1
-            return [held]
+            return [held], []
         if node in self._results:
             self._returned += [buffer for buffer in buffers if buffer >= 0]
-            return []
+            return [], []
         plan = self._plans[node]
         temporaries = [self._allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
         for size in plan.scratch_bytes:
@@ -164,12 +199,8 @@ class Ledger:
             self._assign(node, buffers[plan.value or 0])
         elif plan.variable is Variable.SCATTER:
             self._begin_copying_on_read(node)
-        for buffer in temporaries:
-            self.release(buffer)
-        for buffer in buffers:
-            if buffer >= 0:
-                self.release(buffer)
-        return outputs
+        temporaries += [buffer for buffer in buffers if buffer >= 0]
+        return outputs, temporaries
 
     def _compute_compiled(self, node: int, compiled: Compiled, count: int) -> list[int]:
         """Ask for results and temporaries; new values take the old ones' buffers where they may."""

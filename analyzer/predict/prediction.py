@@ -22,11 +22,42 @@ DRAWS: Final = 41
 FEWEST_DRAWS: Final = 15
 """The same where each draw is much work."""
 
+FEWEST_ASIDE: Final = 7
+"""The same of the draws with several threads."""
+
 RUNS: Final = 120_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
 
 HELD_SHARE: Final = 0.95
 """Share of the draws that the stated range holds: a rarer order widens the range for everyone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedules:
+    """Draws with one number of threads.
+
+    Attributes:
+        threads: Threads that run ops side by side (inter-op).
+        seeds: The draws, from the lowest peak to the highest.
+        draws_bytes: Their peaks, requested bytes.
+        low, high: Ends of the narrowest range that holds :data:`HELD_SHARE` of them, as positions.
+    """
+
+    threads: int
+    seeds: tuple[int, ...]
+    draws_bytes: tuple[int, ...]
+    low: int
+    high: int
+
+    @property
+    def low_bytes(self) -> int:
+        """Peak at the low end."""
+        return self.draws_bytes[self.low]
+
+    @property
+    def high_bytes(self) -> int:
+        """Peak at the high end."""
+        return self.draws_bytes[self.high]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +71,11 @@ class Prediction:
         resident_bytes: Requested bytes alive before the last step.
         peak_bytes: Highest requested bytes of the last step, what is resident included.
         peak_instant: Where.
-        low_bytes, high_bytes: Ends of the narrowest range that holds :data:`HELD_SHARE` of the draws.
-        low, high: The draws at these ends, as positions in ``seeds``.
-        draws_bytes: Peak of each draw, requested bytes, sorted.
+        kinds: The draws with one thread, which ``allocations`` is of, and those with several where the
+            step may run on several.
         unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
         undecided: Ops that decide a branch or a loop and whose value could not be followed.
         prepared: The graph and its kernels.
-        seeds: The draws, from the lowest peak to the highest.
         seed: The middle draw.
         runs: How often an op runs in a step: more often than there are ops where there are loops.
     """
@@ -57,17 +86,22 @@ class Prediction:
     resident_bytes: int
     peak_bytes: int
     peak_instant: int
-    low_bytes: int
-    high_bytes: int
-    low: int
-    high: int
-    draws_bytes: tuple[int, ...]
+    kinds: tuple[Schedules, ...]
     unmodelled: pd.DataFrame
     undecided: tuple[str, ...]
     prepared: Prepared
-    seeds: tuple[int, ...]
     seed: int
     runs: int
+
+    @property
+    def low_bytes(self) -> int:
+        """Lowest end of the ranges of all kinds of draws."""
+        return min(kind.low_bytes for kind in self.kinds)
+
+    @property
+    def high_bytes(self) -> int:
+        """Highest end of the ranges of all kinds of draws."""
+        return max(kind.high_bytes for kind in self.kinds)
 
 
 def predict(
@@ -75,6 +109,7 @@ def predict(
     owners: Sequence[Owner],
     *,
     threads: int = 1,
+    inter_op: int = 1,
     draws: int | None = None,
     device: KernelDevice = CPU,
     compiled: Mapping[str, XlaPlan] | None = None,
@@ -86,6 +121,8 @@ def predict(
         ops: The graph that the executor runs.
         owners: The variables that it uses.
         threads: Intra-op threads of the device, which size oneDNN's scratchpads.
+        inter_op: Most threads that run ops side by side; with more than one, schedules of both kinds
+            are drawn.
         draws: How many schedules to draw; None chooses by the size of the graph.
         device: The device that it runs on.
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
@@ -93,14 +130,24 @@ def predict(
     """
     prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled)
     played: list[Draw] = [play(prepared, 0)]
-    count = draws or draws_within(RUNS, len(played[0].order), FEWEST_DRAWS, DRAWS)
-    for seed in range(1, count):
-        played.append(play(prepared, seed))
+    runs = len(played[0].order)
+    count = draws or draws_within(RUNS, runs, FEWEST_DRAWS, DRAWS)
+    aside = 0
+    if inter_op > 1 and count > 1 and not device.is_cheap:
+        aside = draws_within(RUNS // 2, runs, FEWEST_ASIDE, DRAWS)
+
+    def draw(seed: int, threads: int, done: int) -> Draw:
         if progress is not None:
-            progress((seed + 1) / count)
-    played.sort(key=lambda draw: draw.peak_bytes)
-    middle = played[(len(played) - 1) // 2]
-    low, high = narrowest([draw.peak_bytes for draw in played], HELD_SHARE)
+            progress(done / (count + aside))
+        return play(prepared, seed, threads=threads)
+
+    played += [draw(seed, 1, seed) for seed in range(1, count)]
+    kinds = [_schedules(played, 1)]
+    if aside:
+        kinds.append(
+            _schedules([draw(seed, inter_op, count + seed) for seed in range(aside)], inter_op)
+        )
+    middle = next(one for one in played if one.seed == kinds[0].seeds[(count - 1) // 2])
     return Prediction(
         allocations=allocations_of(prepared, middle),
         instants=middle.instants,
@@ -111,17 +158,24 @@ def predict(
         resident_bytes=middle.resident_bytes,
         peak_bytes=middle.peak_bytes,
         peak_instant=middle.peak_instant,
-        low_bytes=played[low].peak_bytes,
-        high_bytes=played[high].peak_bytes,
-        low=low,
-        high=high,
-        draws_bytes=tuple(draw.peak_bytes for draw in played),
+        kinds=tuple(kinds),
         unmodelled=unmodelled_of(prepared),
         undecided=tuple(prepared.wiring.ops[node].name for node in middle.undecided),
         prepared=prepared,
-        seeds=tuple(draw.seed for draw in played),
         seed=middle.seed,
         runs=len(middle.order),
+    )
+
+
+def _schedules(played: Sequence[Draw], threads: int) -> Schedules:
+    ordered = sorted(played, key=lambda draw: draw.peak_bytes)
+    low, high = narrowest([draw.peak_bytes for draw in ordered], HELD_SHARE)
+    return Schedules(
+        threads=threads,
+        seeds=tuple(draw.seed for draw in ordered),
+        draws_bytes=tuple(draw.peak_bytes for draw in ordered),
+        low=low,
+        high=high,
     )
 
 

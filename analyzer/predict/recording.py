@@ -74,12 +74,13 @@ def predict_note(
         raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
     target = target_of(note)
     owners = _owners(note, target.device)
-    intra_op = int(note.raw.get("threads", {}).get("intra_op", 1))
+    noted = note.raw.get("threads", {})
     compiled = plans_of(note) if plans is None else plans
     prediction = predict(
         note.ops,
         list(owners.values()),
-        threads=threads or intra_op,
+        threads=threads or int(noted.get("intra_op", 1)),
+        inter_op=int(noted.get("inter_op", 1)),
         device=target.device,
         compiled=compiled,
         draws=1 if _is_whole(note, compiled) else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from analyzer.model import Category
 from analyzer.predict.arena import Arena
 from analyzer.predict.calls import Kernels, plan_kernels
 from analyzer.predict.control import ControlExecutor
+from analyzer.predict.durations import durations_of
 from analyzer.predict.executor import Executor
 from analyzer.predict.fanout import FanOut
 from analyzer.predict.folding import fold
 from analyzer.predict.following import Follower
-from analyzer.predict.ledger import Buffers, Ledger
+from analyzer.predict.ledger import Buffers, Ledger, Running
 from analyzer.predict.values import Value
 from analyzer.predict.wiring import Wiring, wire_all
+from analyzer.predict.workers import Workers
 from analyzer.xla.plan import Plan as XlaPlan
 
 STEPS: Final = 3
@@ -72,6 +74,7 @@ class Prepared:
         results: Nodes that hand a tensor to the caller.
         settles: Whether the second step begins with other buffers than the first: one that a kernel
             holds as its constant becomes a variable's value (an accumulator set to zero).
+        seconds: About how long each node runs.
         device: The device that it runs on.
     """
 
@@ -84,6 +87,7 @@ class Prepared:
     held_bytes: Mapping[int, int]
     results: frozenset[int]
     settles: bool
+    seconds: tuple[float, ...]
     device: KernelDevice = CPU
 
     @property
@@ -97,7 +101,7 @@ class Draw:
     """One schedule that the executor could take.
 
     Attributes:
-        seed: Which one.
+        seed, threads: Which one, and how many threads run it.
         buffers: What lived, with instants of birth and death.
         instants: Number of allocations and frees.
         steps: First and last instant of each step played.
@@ -111,6 +115,7 @@ class Draw:
     """
 
     seed: int
+    threads: int
     buffers: Buffers
     instants: int
     steps: tuple[tuple[int, int], ...]
@@ -164,6 +169,7 @@ def prepare(
         },
         results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
         settles=_assigns_constants(wiring, kernels),
+        seconds=durations_of(wiring),
         device=device,
     )
 
@@ -172,6 +178,7 @@ def play(
     prepared: Prepared,
     seed: int = 0,
     *,
+    threads: int = 1,
     steps: int | None = None,
     shares: Mapping[int, int] | None = None,
     order: Sequence[str] | None = None,
@@ -181,6 +188,7 @@ def play(
     Args:
         prepared: The graph.
         seed: Which of the possible schedules.
+        threads: Threads that run ops side by side (inter-op).
         steps: Steps to run; None runs a graph without branches once, or twice where the first step
             differs: each later one is the same.
         shares: Variable -> an earlier variable whose buffer it has before the first step.
@@ -208,17 +216,31 @@ def play(
     undecided: set[int] = set()
     spans: list[tuple[int, int]] = []
     settling = 2 if prepared.settles else 1
-    for _ in range(steps or (STEPS if wiring.has_branches else settling)):
+    running = Running(ledger)
+    machine = ledger if threads == 1 else running
+
+    def workers(step: int) -> Workers[Any]:
+        chance = seed * (STEPS + 1) + step
+        return Workers(threads, running, prepared.seconds, wiring.expensive, chance)
+
+    for number in range(steps or (STEPS if wiring.has_branches else settling)):
         first = ledger.instants
         ledger.ran.clear()
         if order is not None:
             _follow(prepared, ledger, order)
         elif wiring.has_control_flow:
-            control = ControlExecutor(wiring, fan_out, ledger, kernels.handles, counters)
-            control.run()
+            control = ControlExecutor(wiring, fan_out, machine, kernels.handles, counters)
+            if threads == 1:
+                control.run()
+            else:
+                control.run_on(workers(number))
             undecided |= set(control.undecided)
         else:
-            Executor(wiring, fan_out, ledger).run()
+            executor = Executor(wiring, fan_out, machine)
+            if threads == 1:
+                executor.run()
+            else:
+                executor.run_on(workers(number))
         ledger.end_step()
         spans.append((first, ledger.instants - 1))
     live = live_bytes(ledger.buffers, ledger.instants)
@@ -226,6 +248,7 @@ def play(
     top = first + int(live[first:].argmax())
     return Draw(
         seed=seed,
+        threads=threads,
         buffers=ledger.buffers,
         instants=ledger.instants,
         steps=tuple(spans),

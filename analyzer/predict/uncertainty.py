@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from analyzer.predict.prediction import Prediction
+from analyzer.predict.prediction import Prediction, Schedules
 from analyzer.predict.step import Draw, play
 from analyzer.units import format_bytes
 
@@ -42,11 +42,7 @@ def uncertainty_of(
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
-        because.append(
-            f"The executor may start ops in several orders: {prediction.high - prediction.low + 1} "
-            f"of {len(prediction.draws_bytes)} peak between {format_bytes(prediction.low_bytes)} and "
-            f"{format_bytes(prediction.high_bytes)}."
-        )
+        because += [_told(kind) for kind in prediction.kinds]
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if unmodelled:
         because.append(f"Ops without a rule may allocate {format_bytes(unmodelled)} more or less.")
@@ -72,7 +68,7 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
     other way round (then ``bytes`` is negative).
     """
     prepared = prediction.prepared
-    low, high = (play(prepared, prediction.seeds[at]) for at in (prediction.low, prediction.high))
+    low, high = (play(prepared, seed, threads=threads) for seed, threads in _ends(prediction))
     difference = _alive_at_peak(high)
     difference.subtract(_alive_at_peak(low))
     ops = prepared.wiring.ops
@@ -82,6 +78,22 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
         for node, size in found[:_DECIDING]
         if size and node >= 0
     ]
+
+
+def _told(kind: Schedules) -> str:
+    where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
+    return (
+        f"{where} the executor may run ops in several orders: {kind.high - kind.low + 1} of "
+        f"{len(kind.seeds)} peak between {format_bytes(kind.low_bytes)} and "
+        f"{format_bytes(kind.high_bytes)}."
+    )
+
+
+def _ends(prediction: Prediction) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return seed and threads of the draws at the low and at the high end."""
+    low = min(prediction.kinds, key=lambda kind: kind.low_bytes)
+    high = max(prediction.kinds, key=lambda kind: kind.high_bytes)
+    return (low.seeds[low.low], low.threads), (high.seeds[high.high], high.threads)
 
 
 def _alive_at_peak(draw: Draw) -> Counter[int]:

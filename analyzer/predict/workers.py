@@ -1,0 +1,162 @@
+"""Several threads that run a step's ops side by side, in simulated time.
+
+The executor's rules are those of :mod:`analyzer.predict.executor`; what differs is that each thread has
+a deque of its own and takes from the other end of another's when it has nothing to do (Eigen's
+``ThreadPoolTempl``), and that a kernel takes time, in which its inputs and temporaries live on while the
+other threads' kernels allocate theirs. How long is only known roughly
+(:mod:`analyzer.predict.durations`), so each draw stretches every kind of op and every run by chance.
+
+Left out: a deque that is full (1,024 tasks) runs a task at once; here it grows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+Task = TypeVar("Task")
+
+WAKE_SECONDS: Final = 20e-6
+"""Median time from a task's hand-over until a sleeping thread begins it: a futex call and a switch of
+context, some ten microseconds on Linux. Only its order of magnitude counts: that of a small kernel."""
+
+SPREAD: Final = 0.5
+"""Standard deviation of the logarithm by which the duration of equal ops, and again of each run, is off:
+a factor of 1.6, as kernels differ in how well they use caches and threads."""
+
+_CHUNK: Final = 500
+
+
+class Machine(Protocol):
+    """What the ops of several threads need beside the executor's own."""
+
+    def take(self) -> list[int]:
+        """Return the buffers that the op started last uses until it ends."""
+
+    def release(self, buffer: int) -> None:
+        """Drop a reference."""
+
+
+class Workers(Generic[Task]):
+    """Threads of one executor.
+
+    Args:
+        count: How many.
+        machine: Where the ops run.
+        seconds: About how long each node runs.
+        expensive: Whether each node is dispatched rather than run at once.
+        seed: Which draw of chances.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        machine: Machine,
+        seconds: Sequence[float],
+        expensive: Sequence[bool],
+        seed: int,
+    ) -> None:
+        self._machine = machine
+        self._seconds = seconds
+        self._expensive = expensive
+        self._random = Random(seed)
+        self._stretched: dict[float, float] = {}
+        self._inline: list[deque[Task]] = [deque() for _ in range(count)]
+        self._own: list[deque[Sequence[Task]]] = [deque() for _ in range(count)]
+        self._idle: set[int] = set()
+        self._events: list[tuple[float, int, int, tuple[Task, Any, list[int]] | None]] = []
+        self._number = 0
+
+    def run(
+        self,
+        roots: Sequence[Task],
+        begin: Callable[[Task], Any],
+        end: Callable[[Task, Any], Sequence[Task]],
+        node_of: Callable[[Task], int],
+    ) -> None:
+        """Run the roots and all that becomes ready after them.
+
+        Args:
+            roots: What is ready at the start; the first thread looks at them.
+            begin: Called when a task starts; what it returns is given to ``end``.
+            end: Called when it is over; returns the tasks that it made ready.
+            node_of: The node that a task runs; -1 where it does nothing.
+        """
+        self._node_of = node_of
+        self._idle = set(range(1, len(self._own)))
+        self._schedule(0, 0.0, roots)
+        self._next(0, 0.0, begin)
+        while self._events:
+            now, _, worker, running = heapq.heappop(self._events)
+            if running is not None:
+                task, outputs, in_use = running
+                for buffer in in_use:
+                    self._machine.release(buffer)
+                self._schedule(worker, now, end(task, outputs))
+            self._next(worker, now, begin)
+
+    def _next(self, worker: int, now: float, begin: Callable[[Task], Any]) -> None:
+        taken = self._take(worker, now)
+        if taken is None:
+            self._idle.add(worker)
+            return
+        (task,) = taken
+        outputs = begin(task)
+        node = self._node_of(task)
+        lasts = self._lasts(self._seconds[node]) if node >= 0 else 0.0
+        self._push(now + lasts, worker, (task, outputs, self._machine.take()))
+
+    def _lasts(self, seconds: float) -> float:
+        """Return how long a run takes in this draw: equal ones are off by the same, and by chance."""
+        if seconds not in self._stretched:
+            self._stretched[seconds] = seconds * self._random.lognormvariate(0.0, SPREAD)
+        return self._stretched[seconds] * self._random.lognormvariate(0.0, SPREAD)
+
+    def _take(self, worker: int, now: float) -> tuple[Task] | None:
+        """Return the thread's next task: of its own the newest, of another's the oldest."""
+        if self._inline[worker]:
+            return (self._inline[worker].popleft(),)
+        own = self._own[worker]
+        while True:
+            if own:
+                found = own.popleft()
+            else:
+                others = [k for k, tasks in enumerate(self._own) if tasks]
+                if not others:
+                    return None
+                found = self._own[self._random.choice(others)].pop()
+            if len(found) == 1:
+                return (found[0],)
+            for task in found:
+                own.appendleft((task,))
+                self._wake(now)
+
+    def _schedule(self, worker: int, now: float, ready: Sequence[Task]) -> None:
+        queue = self._inline[worker]
+        expensive: list[Task] = []
+        for task in ready:
+            (queue if self._is_cheap(task) else expensive).append(task)
+        if expensive and not queue:
+            queue.append(expensive.pop())
+        size = _CHUNK if len(expensive) >= _CHUNK else 1
+        for start in range(0, len(expensive), size):
+            self._own[worker].appendleft(expensive[start : start + size])
+            self._wake(now)
+
+    def _is_cheap(self, task: Task) -> bool:
+        node = self._node_of(task)
+        return node < 0 or not self._expensive[node]
+
+    def _wake(self, now: float) -> None:
+        if self._idle:
+            woken = self._random.choice(sorted(self._idle))
+            self._idle.remove(woken)
+            delay = self._random.lognormvariate(0.0, 1.0) * WAKE_SECONDS
+            self._push(now + delay, woken, None)
+
+    def _push(self, time: float, worker: int, running: tuple[Task, Any, list[int]] | None) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (time, self._number, worker, running))
