@@ -15,10 +15,11 @@ import numpy as np
 
 from analyzer.parse.run import RunNote
 from analyzer.predict.events import allocated_in_step
-from analyzer.predict.joining import play_from_start
+from analyzer.predict.joining import Played, play_from_start
 from analyzer.predict.prediction import Prediction, draws_within
 from analyzer.predict.step import STEPS, Owner
-from analyzer.simulate import BfcOptions, from_allocations, minimum_limit
+from analyzer.simulate import BfcOptions, Engine, Sequence, minimum_limit
+from analyzer.simulate.limit import engine_for
 
 CANDIDATES: Final = 15
 """Draws whose chunks are worked out."""
@@ -41,13 +42,13 @@ class Chosen:
     """The draw to show, and what the others need.
 
     Attributes:
-        seed: The draw, with one thread.
+        played: The draw, with one thread, from the process's start.
         allocated_bytes: Allocated peaks of the draws that were looked at, sorted.
         limit_bytes: A memory limit under which the steps run even in the orders that need most; None
             where it was not asked for.
     """
 
-    seed: int
+    played: Played
     allocated_bytes: tuple[int, ...]
     limit_bytes: int | None
 
@@ -70,22 +71,25 @@ def choose(
         search: Search the memory limit that suffices.
     """
     count = draws_within(CANDIDATE_RUNS, STEPS * prediction.runs, FEWEST_CANDIDATES, CANDIDATES)
+    near = int(NEAR * prediction.peak_bytes)
+    alone = prediction.kinds[0]
     found: dict[tuple[int, int], tuple[int, int]] = {}
+    sequences: dict[tuple[int, int], Sequence] = {}
+    about: dict[tuple[int, int], Played] = {}
     for kind in prediction.kinds:
         spread = np.linspace(kind.low, kind.high, count).round().astype(int)
         middle = (len(kind.seeds) - 1) // 2
         for at in sorted({*spread.tolist(), middle}):
             drawn = kind.seeds[at], kind.threads
-            history, _ = play_from_start(note, prediction, owners, *drawn)
-            last = history.steps[-1]
-            found[drawn] = allocated_in_step(history.table, history.instants, last, options)
-    near = int(NEAR * prediction.peak_bytes)
-    alone = prediction.kinds[0]
-    about = [
-        (seed, alone.threads)
-        for seed, peak in zip(alone.seeds, alone.draws_bytes, strict=True)
-        if (seed, alone.threads) in found and abs(peak - prediction.peak_bytes) <= near
-    ]
+            one = play_from_start(note, prediction, owners, *drawn)
+            sequences[drawn] = sequence = one.sequence()
+            # Where the search for a limit will compile the allocator, this may use it already.
+            engine = engine_for(sequence) if search else Engine.AUTO
+            found[drawn] = allocated_in_step(
+                sequence, one.instants, one.steps[-1], options, engine=engine
+            )
+            if kind is alone and abs(kind.draws_bytes[at] - prediction.peak_bytes) <= near:
+                about[drawn] = one
     peak_bytes, before_bytes = (median_low([found[at][k] for at in about]) for k in (0, 1))
     shown = min(
         about, key=lambda at: abs(found[at][0] - peak_bytes) + abs(found[at][1] - before_bytes)
@@ -93,22 +97,9 @@ def choose(
     limit = None
     if search and len(found) > 1:
         highest = sorted(found, key=lambda at: -found[at][0])[:LIMITS]
-        limit = max(_limit(note, prediction, owners, options, at) for at in highest)
+        limit = max(minimum_limit(sequences[at], options).safe_bytes for at in highest)
     return Chosen(
-        seed=shown[0],
+        played=about[shown],
         allocated_bytes=tuple(sorted(peak for peak, _ in found.values())),
         limit_bytes=limit,
     )
-
-
-def _limit(
-    note: RunNote,
-    prediction: Prediction,
-    owners: Mapping[int, Owner],
-    options: BfcOptions,
-    drawn: tuple[int, int],
-) -> int:
-    """Return the limit that a draw, its seed and threads, needs."""
-    history, _ = play_from_start(note, prediction, owners, *drawn)
-    sequence = from_allocations(history.table, n_events=history.instants)
-    return minimum_limit(sequence, options).safe_bytes

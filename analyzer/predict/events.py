@@ -10,7 +10,7 @@ import pandas as pd
 from analyzer.errors import AccountingError
 from analyzer.model import Step
 from analyzer.schema import ALLOCATIONS, EVENTS, conform
-from analyzer.simulate import BfcOptions, Replay, from_allocations, replay
+from analyzer.simulate import BfcOptions, Engine, Replay, Sequence, from_allocations, replay
 from analyzer.simulate.options import UNLIMITED_BYTES
 
 
@@ -32,8 +32,8 @@ def place(
     Raises:
         AccountingError: the table leaves an instant out or uses one twice.
     """
-    result = _replayed(table, instants, options)
-    sequence = result.sequence
+    sequence = from_allocations(table, n_events=instants)
+    result = _replayed(sequence, instants, options)
     address, chunk_bytes = result.buffers()
     addresses = np.zeros(len(table), dtype=np.int64)
     chunks = np.zeros(len(table), dtype=np.int64)
@@ -44,22 +44,29 @@ def place(
 
 
 def allocated_in_step(
-    table: pd.DataFrame, instants: int, step: Step, options: BfcOptions | None = None
+    sequence: Sequence,
+    instants: int,
+    step: Step,
+    options: BfcOptions | None = None,
+    *,
+    engine: Engine = Engine.AUTO,
 ) -> tuple[int, int]:
     """Return the most bytes of chunks in use at once in a step, and those in use before it."""
-    in_use = _replayed(table, instants, options).in_use_bytes
+    in_use = _replayed(sequence, instants, options, engine).in_use_bytes
     before = int(in_use[step.first - 1]) if step.first else 0
     return int(in_use[step.first : step.last + 1].max(initial=before)), before
 
 
-def _replayed(table: pd.DataFrame, instants: int, options: BfcOptions | None) -> Replay:
-    sequence = from_allocations(table, n_events=instants)
+def _replayed(
+    sequence: Sequence, instants: int, options: BfcOptions | None, engine: Engine = Engine.AUTO
+) -> Replay:
     if not np.array_equal(sequence.instant, np.arange(instants)):
         raise AccountingError("the prediction leaves an instant out or uses one twice")
     options = options or BfcOptions.cpu()
-    result = replay(sequence, options)
+    result = replay(sequence, options, engine=engine)
     if result.failure is not None:
-        result = replay(sequence, replace(options, memory_limit_bytes=UNLIMITED_BYTES))
+        unlimited = replace(options, memory_limit_bytes=UNLIMITED_BYTES)
+        result = replay(sequence, unlimited, engine=engine)
     return result
 
 

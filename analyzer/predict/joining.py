@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import pandas as pd
 
-from analyzer.kernels.device import KernelDevice
 from analyzer.measure.steps import step_of_birth
 from analyzer.measure.variables import Holding, size_of
 from analyzer.model import Category, Step
 from analyzer.parse.run import RunNote
 from analyzer.predict.history import BuildUp, Made, build_up, shared_slots
 from analyzer.predict.prediction import Prediction
-from analyzer.predict.step import STEPS, Draw, Owner, play
+from analyzer.predict.step import STEPS, Draw, Owner, Prepared, play
 from analyzer.predict.table import allocations_of, rows_of
 from analyzer.schema import ALLOCATIONS, conform
+from analyzer.simulate import Sequence, from_allocations
 
 ARGUMENTS: Final = ("_Arg", "_DeviceArg")
 
@@ -41,13 +41,78 @@ class History:
     labels: dict[int, tuple[Category, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Build-up and steps of one draw, not yet a table.
+
+    Attributes:
+        draw: The steps.
+        grown: The build-up.
+        position_of: Number of a variable in the note -> its position among the draw's owners.
+        origin: Buffer of the draw that was alive before the first step -> buffer of the build-up.
+    """
+
+    draw: Draw
+    grown: BuildUp
+    position_of: dict[int, int]
+    origin: dict[int, int]
+
+    @property
+    def instants(self) -> int:
+        """Number of allocations and frees."""
+        return self.grown.instants + self.draw.instants
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, in instants since the process began."""
+        offset = self.grown.instants
+        return tuple(
+            Step(index=index, number=index, first=first + offset, last=last + offset)
+            for index, (first, last) in enumerate(self.draw.steps)
+        )
+
+    @property
+    def born(self) -> list[int]:
+        """The instant at which each buffer of the draw that has bytes was born."""
+        offset, made = self.grown.instants, self.grown.made
+        born = self.draw.buffers.born
+        return [
+            made[self.origin[buffer]].born if born[buffer] < 0 else born[buffer] + offset
+            for buffer in rows_of(self.draw.buffers)
+        ]
+
+    @property
+    def alone(self) -> list[int]:
+        """Buffers of the build-up that are none of the draw's."""
+        taken = set(self.origin.values())
+        return [number for number in range(len(self.grown.made)) if number not in taken]
+
+    def sequence(self) -> Sequence:
+        """Return what the allocator is asked for, without the table: one row for each of its rows."""
+        buffers, total = self.draw.buffers, self.instants
+        offset, ended = self.grown.instants, self.draw.instants
+        rows = rows_of(buffers)
+        extra = [self.grown.made[number] for number in self.alone]
+        dies = [offset + (buffers.dies[k] if buffers.dies[k] >= 0 else ended) for k in rows]
+        requests = pd.DataFrame(
+            {
+                "requested_bytes": [buffers.size_bytes[k] for k in rows]
+                + [made.size_bytes for made in extra],
+                "born": self.born + [made.born for made in extra],
+                "dies": dies + [total if made.dies is None else made.dies for made in extra],
+            },
+            dtype="int64",
+        )
+        return from_allocations(requests, n_events=total)
+
+
 def play_from_start(
     note: RunNote,
     prediction: Prediction,
     owners: Mapping[int, Owner],
     seed: int,
     threads: int = 1,
-) -> tuple[History, Draw]:
+) -> Played:
     """Play the build-up and the steps of one draw on that many threads."""
     prepared = prediction.prepared
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
@@ -66,19 +131,18 @@ def play_from_start(
     hosted = prepared.device.host_dtypes
     sizes = [0 if row.dtype in hosted else size_of(row) or 0 for row in note.variables]
     grown = build_up(note, sizes, constants, prepared.device)
-    return _join(note, prediction, draw, grown, position_of), draw
+    return Played(draw, grown, position_of, _origins(note, prepared, draw, grown, position_of))
 
 
-def _join(
+def _origins(
     note: RunNote,
-    prediction: Prediction,
+    prepared: Prepared,
     draw: Draw,
     grown: BuildUp,
     position_of: dict[int, int],
-) -> History:
-    prepared = prediction.prepared
+) -> dict[int, int]:
+    """Return which buffer of the build-up each one is that is alive before the first step."""
     ops = prepared.wiring.ops
-    # What is alive before the first step is born in the build-up: which buffer is which.
     origin: dict[int, int] = {
         draw.values[position]: grown.values[number]
         for number, position in position_of.items()
@@ -95,39 +159,27 @@ def _join(
             origin[buffer] = grown.handles[handle_of[op.name]]
         elif op.outputs[0].dtype != "resource" and grown.inputs[index : index + 1] > [-1]:
             origin[buffer] = grown.inputs[index]
-    table = allocations_of(prepared, draw)
-    buffers = rows_of(draw.buffers)
-    for buffer in buffers:
+    for buffer in rows_of(draw.buffers):
         if draw.buffers.born[buffer] < 0 and buffer not in origin:
             origin[buffer] = grown.birth(
                 draw.buffers.size_bytes[buffer], Category.CONSTANT, "tensor held by Python"
             )
-    return _assemble(prepared.device, draw, grown, position_of, table, origin)
+    return origin
 
 
-def _assemble(
-    device: KernelDevice,
-    draw: Draw,
-    grown: BuildUp,
-    position_of: dict[int, int],
-    table: pd.DataFrame,
-    origin: dict[int, int],
-) -> History:
+def history_of(prediction: Prediction, played: Played) -> History:
+    """Return the table of what was played, and what is known of its rows."""
+    draw, grown, origin = played.draw, played.grown, played.origin
+    device = prediction.prepared.device
     buffers = rows_of(draw.buffers)
-    offset, total = grown.instants, grown.instants + draw.instants
-    born = [
-        grown.made[origin[buffer]].born
-        if draw.buffers.born[buffer] < 0
-        else draw.buffers.born[buffer] + offset
-        for buffer in buffers
-    ]
-    taken = set(origin.values())
-    alone = [number for number in range(len(grown.made)) if number not in taken]
+    offset, total = grown.instants, played.instants
+    table = allocations_of(prediction.prepared, draw)
+    alone = played.alone
     extra = _extra_rows([grown.made[number] for number in alone], total, device.allocator)
     joined = conform(
         pd.concat(
             [
-                table.astype(object).assign(born=born, dies=table["dies"] + offset),
+                table.astype(object).assign(born=played.born, dies=table["dies"] + offset),
                 extra,
             ],
             ignore_index=True,
@@ -135,12 +187,9 @@ def _assemble(
         ALLOCATIONS,
     )
     turned = joined["turns_at"] + offset
-    steps = tuple(
-        Step(index=index, number=index, first=first + offset, last=last + offset)
-        for index, (first, last) in enumerate(draw.steps)
-    )
+    steps = played.steps
     joined = joined.assign(turns_at=turned, step=step_of_birth(joined["born"].to_numpy(), steps))
-    holdings, labels = _told(draw, grown, position_of, origin)
+    holdings, labels = _told(draw, grown, played.position_of, origin)
     for row, number in enumerate(alone, start=len(buffers)):
         made = grown.made[number]
         if made.variable is not None:
@@ -175,7 +224,7 @@ def _told(
     return holdings, labels
 
 
-def _extra_rows(made: Sequence[Made], total: int, allocator: str) -> pd.DataFrame:
+def _extra_rows(made: list[Made], total: int, allocator: str) -> pd.DataFrame:
     count = len(made)
     return pd.DataFrame(
         {

@@ -35,7 +35,7 @@ from analyzer.parse.run import RunNote
 from analyzer.predict.central import choose
 from analyzer.predict.events import place
 from analyzer.predict.gpu_doubts import with_gpu_doubts
-from analyzer.predict.joining import ARGUMENTS, History, play_from_start
+from analyzer.predict.joining import ARGUMENTS, History, history_of
 from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import Draw, Owner
 from analyzer.predict.target import target_of
@@ -87,7 +87,7 @@ def predict_note(
         progress=progress,
     )
     chosen = choose(note, prediction, owners, target.options, search=search and target.gpu is None)
-    history, draw = play_from_start(note, prediction, owners, chosen.seed)
+    history, draw = history_of(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
     doubts = uncertainty_of(prediction, chosen.allocated_bytes, chosen.limit_bytes)
     if target.gpu is not None and not _is_whole(note, compiled):

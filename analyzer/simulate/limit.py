@@ -155,7 +155,7 @@ def minimum_limit(
     if isinstance(options, AsyncOptions):
         return _async_limit(requested)
     if engine is Engine.AUTO:
-        engine = choose(engine, len(sequence) * EXPECTED_PROBES)
+        engine = engine_for(sequence)
     search = _Search(sequence, options, step_bytes, engine)
     bound = int(sequence.live_rounded_bytes().max(initial=0))
     spacing = _spread(search, search.up(max(bound, GRANULE_BYTES)))
@@ -185,6 +185,11 @@ def minimum_limit(
     )
     result.check()
     return result
+
+
+def engine_for(sequence: Sequence) -> Engine:
+    """Return the implementation that a search of this sequence's limit uses."""
+    return choose(Engine.AUTO, len(sequence) * EXPECTED_PROBES)
 
 
 def _spread(search: _Search, bound: int) -> int:
