@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from analyzer.capture import graphs
+from analyzer.capture.watching import Events, watched_events
 from analyzer.graph.ops import ITEM_BYTES
 
 _SMALL_ELEMENTS: Final = 64
@@ -25,9 +26,6 @@ _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 _FREE: Final = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "Placeholder"}
 )
-
-Events = list[tuple[int, int]]
-"""(number of a buffer, its bytes) where it is born, (number, 0) where it dies; the value lives on."""
 
 
 @dataclass
@@ -152,6 +150,12 @@ def _size(shape: Any, dtype: Any) -> int:
 def _events(initializer: Any, shape: Any, dtype: Any, size_bytes: int) -> Events:
     """Return what calling the initializer asks for, op by op; only the value where it cannot tell."""
     plain: Events = [(0, size_bytes)]
+    try:
+        watched = watched_events(initializer, shape, dtype)
+    except Exception:
+        watched = None
+    if watched:
+        return watched
     graph = tf.Graph()
     try:
         with graph.as_default():

@@ -6,11 +6,14 @@ gets the gap whole where less than its own size would be left over, and keeps it
 In the order of a fresh process: the model's variables, each by its initializer and each followed by the
 200 bytes of its handle; the inputs; the slots, which TensorFlow makes while it traces the step (their
 values are computed while the graph that makes them is optimised, freed, and made once more; equal ones
-are merged and parted again by the first write); the constants, when the step's kernels are made.
+are merged and parted again by the first write), between two tracings, each of which keeps small
+constants; small variables once more; the constants, when the step's kernels are made.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +25,10 @@ from analyzer.parse.run import Birth, RunNote
 
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
+
+_REHOMED_ELEMENTS: Final = 64
+"""Variables of up to so many elements get a new buffer before the first step of a trace
+(``capture/variables.py``), so that they never lie in NumPy's memory. The prediction does the same."""
 
 _KEPT_BYTES: Final = 12
 """A constant of one to four whole numbers, on average: axes, shapes, slices, which the shape functions
@@ -121,10 +128,14 @@ def build_up(
     for given in note.inputs:
         spec = TensorSpec(given.dtype, given.shape)
         history.inputs.append(_input(history, spec))
-    _slots(history, note, [birth for birth in note.births if birth.traced])
-    if device.kind == CPU.kind:
-        for _ in range(int(note.raw.get("kept_by_tracing", 0))):
-            history.birth(_KEPT_BYTES, Category.CONSTANT, "constant kept by the traced graph")
+    slots = [birth for birth in note.births if birth.traced]
+    kept = int(note.raw.get("kept_by_tracing", 0)) if device.kind == CPU.kind else 0
+    # A step that makes variables is traced twice: the slots are given their values in between.
+    first = kept - kept // 2 if slots else 0
+    _keep_constants(history, first)
+    _slots(history, note, slots)
+    _keep_constants(history, kept - first)
+    _rehome(history, note, sizes_bytes)
     for node, size_bytes in constants.items():
         history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
     for events in note.compiling:
@@ -143,6 +154,43 @@ def shared_slots(births: Iterable[Birth]) -> dict[int, int]:
         if owner != birth.variable:
             shared[birth.variable] = owner
     return shared
+
+
+def rehomed(note: RunNote, device: KernelDevice) -> set[int]:
+    """Return the variables (indexes in the note) that get a new buffer before the first step."""
+    if device.kind != CPU.kind or not note.births:
+        return set()
+    return {
+        number
+        for number, row in enumerate(note.variables)
+        if row.shape is not None
+        and row.dtype not in ("bool", "string")
+        and math.prod(row.shape) <= _REHOMED_ELEMENTS
+    }
+
+
+def _keep_constants(history: BuildUp, count: int) -> None:
+    for _ in range(count):
+        history.birth(_KEPT_BYTES, Category.CONSTANT, "constant kept by the traced graph")
+
+
+def _rehome(history: BuildUp, note: RunNote, sizes_bytes: Sequence[int]) -> None:
+    """Write each small variable anew: zeros, the sum of the value and them, the old value's end."""
+    chosen = [v for v in sorted(rehomed(note, history.device)) if v in history.values]
+    owners = Counter(history.values.values())
+    for variable in chosen:
+        old = history.values[variable]
+        made = history.made[old]
+        zeros = history.birth(sizes_bytes[variable])
+        row = note.variables[variable]
+        history.values[variable] = history.birth(
+            sizes_bytes[variable], Category(row.category), row.role, variable
+        )
+        history.death(zeros)
+        owners[old] -= 1
+        if not owners[old]:
+            history.death(old)
+            history.keep(old, made.category, made.role, None)
 
 
 def _compile(history: BuildUp, events: Sequence[tuple[int, int]]) -> None:

@@ -155,3 +155,18 @@ def test_a_model_built_by_a_call_gets_its_weights(pairs: Pairs) -> None:
     document = json.loads(ended.out)
     assert any("reads its weights" in note for note in document["notes"])
     assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)
+
+
+def test_the_variables_come_to_be_as_in_a_trace(pairs: Pairs) -> None:
+    """Python makes the weights one after another: births and deaths of their buffers, in order."""
+    inputs_bytes = 8 * 32 * 32 * 3 * 4  # what comes after them
+    told = []
+    for result in pairs.get("convolutions"):
+        table = result.recording.allocations
+        last = table["born"][table["requested_bytes"] == inputs_bytes].min()
+        weights = table[(table["born"] < last) & (table["requested_bytes"] > 256)]
+        births = zip(weights["born"], weights["requested_bytes"], strict=True)
+        deaths = zip(weights["dies"], -weights["requested_bytes"], strict=True)
+        told.append([size for at, size in sorted([*births, *deaths]) if at < last])
+    assert told[0] == told[1]
+    assert sum(size < 0 for size in told[0]) > 2

@@ -25,8 +25,8 @@ def predicted(name):
     return predict_note(read_run(NOTES / name / "run.json"))
 
 
-def variable(path, category="parameter"):
-    return Variable(path, "float32", (4, 4), category, "", True, None)
+def variable(path, category="parameter", shape=(16, 16)):
+    return Variable(path, "float32", shape, category, "", True, None)
 
 
 @pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
@@ -85,26 +85,26 @@ def test_a_note_without_a_graph_is_refused():
 
 def test_slots_that_begin_equal_share_a_buffer():
     births = (
-        Birth(0, ((0, 64),), False, "zeros 16"),
-        Birth(1, ((0, 64),), True, "zeros 16"),
-        Birth(2, ((0, 64),), True, "zeros 16"),
-        Birth(3, ((0, 64),), True, "ones 16"),
+        Birth(0, ((0, 1024),), False, "zeros 16"),
+        Birth(1, ((0, 1024),), True, "zeros 16"),
+        Birth(2, ((0, 1024),), True, "zeros 16"),
+        Birth(3, ((0, 1024),), True, "ones 16"),
     )
     assert shared_slots(births) == {2: 1}
     kinds = ("parameter", *["optimizer_state"] * 3)
     note = RunNote(
         raw={}, variables=tuple(variable(f"v{k}", c) for k, c in enumerate(kinds)), births=births
     )
-    grown = build_up(note, [64] * 4, {})
+    grown = build_up(note, [1024] * 4, {})
     assert grown.values[1] == grown.values[2] != grown.values[3]
     assert sum(made.size_bytes == HANDLE_BYTES for made in grown.made) == 4
 
 
 def test_an_initializers_temporaries_are_gone_when_the_step_begins():
-    events = ((0, 64), (1, 64), (2, 64), (1, 0), (0, 0))
+    events = ((0, 1024), (1, 1024), (2, 1024), (1, 0), (0, 0))
     birth = Birth(0, events, False, "uniform")
     note = RunNote(raw={}, variables=(variable("kernel"),), births=(birth,))
-    grown = build_up(note, [64], {7: 16})
+    grown = build_up(note, [1024], {7: 16})
     assert [made.dies is None for made in grown.made] == [False, False, True, True, True]
     assert grown.made[grown.values[0]].category is Category.PARAMETER
     assert grown.made[grown.constants[7]].category is Category.CONSTANT
@@ -112,6 +112,31 @@ def test_an_initializers_temporaries_are_gone_when_the_step_begins():
 
 def test_what_the_traced_graph_keeps_is_resident():
     note = RunNote(raw={"kept_by_tracing": 3}, variables=(variable("kernel"),))
-    kept = [made for made in build_up(note, [64], {}).made if "traced graph" in made.role]
+    kept = [made for made in build_up(note, [1024], {}).made if "traced graph" in made.role]
     assert len(kept) == 3
     assert all(made.dies is None and made.category is Category.CONSTANT for made in kept)
+
+
+def test_a_step_that_makes_slots_is_traced_twice():
+    births = tuple(Birth(k, ((0, 1024),), k > 0, f"zeros {k}") for k in range(2))
+    note = RunNote(
+        raw={"kept_by_tracing": 5},
+        variables=(variable("kernel"), variable("velocity", "optimizer_state")),
+        births=births,
+    )
+    grown = build_up(note, [1024] * 2, {})
+    kept = ["traced graph" in made.role for made in grown.made]
+    slot = grown.values[1]
+    assert (sum(kept[:slot]), sum(kept[slot:])) == (3, 2)
+
+
+def test_small_variables_get_a_buffer_of_their_own_before_the_first_step():
+    births = tuple(Birth(k, ((0, 80),), True, "zeros 20") for k in range(2))
+    slots = [variable(f"slot{k}", "optimizer_state", (20,)) for k in range(2)]
+    note = RunNote(raw={}, variables=tuple(slots), births=births)
+    grown = build_up(note, [80] * 2, {})
+    values = [grown.made[grown.values[k]] for k in range(2)]
+    assert grown.values[0] != grown.values[1]
+    assert [made.variable for made in values] == [0, 1]
+    assert all(made.dies is None for made in values)
+    assert sum(made.size_bytes == 80 and made.dies is None for made in grown.made) == 2
