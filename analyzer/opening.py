@@ -17,6 +17,7 @@ from analyzer.measure.build import Measured, open_measured
 from analyzer.measure.uses import uses_of
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run import RunNote, read_run
+from analyzer.predict.pausing import collector_paused
 from analyzer.predict.recording import predict_note
 from analyzer.predict.target import target_of
 from analyzer.report.document import build_document
@@ -65,6 +66,7 @@ def is_estimate(path: Path) -> bool:
     return file.is_file() and read_run(file).raw.get("kind") == "static"
 
 
+@collector_paused()
 def open_estimate(
     path: Path,
     *,

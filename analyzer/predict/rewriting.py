@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from analyzer.graph.ops import PLACE, Op
 from analyzer.predict.arena import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
@@ -48,7 +48,7 @@ class Rewriting:
     def _lay_out(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
         """Note each node's out-edges in the order of their making, and where they lie."""
         places = [int(op.attrs.get(PLACE, node)) for node, op in enumerate(ops)]
-        built = creation_order(ops, sources, places)
+        built = creation_order(consumers_of(ops, sources), places)
         out = self._out
         offset = 2 * NODE_BYTES + EDGE_BYTES
         for node in built:
@@ -85,36 +85,50 @@ class Rewriting:
         return {node: place for place, node in enumerate(reversed(postorder))}
 
 
-def creation_order(
-    ops: Sequence[Op], sources: Sequence[Sequence[int]], places: Sequence[object]
-) -> list[int]:
+def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return, for each node, the nodes that cannot be made before it; once for each edge."""
+    consumers: list[list[int]] = [[] for _ in ops]
+    # The one edge that closes a loop is added when the loop is complete.
+    closing = {
+        node for node, op in enumerate(ops) if op.type in ("NextIteration", "RefNextIteration")
+    }
+    for node, feeds in enumerate(sources):
+        for source in feeds:
+            if source not in closing:
+                consumers[source].append(node)
+    return consumers
+
+
+def creation_order(consumers: Sequence[Sequence[int]], places: Sequence[Any]) -> list[int]:
     """Return the nodes in the order in which a graph is built from its listing.
 
     Always the first node of the listing whose inputs exist (``GraphConstructor::Convert``); nodes of
     a cycle outside a loop are left out.
+
+    Args:
+        consumers: For each node, those that cannot be made before it (:func:`consumers_of`).
+        places: For each node, its place in the listing: anything that sorts.
     """
-    rank = sorted(range(len(ops)), key=places.__getitem__)  # type: ignore[arg-type]
-    place = [0] * len(ops)
+    count = len(consumers)
+    rank = sorted(range(count), key=places.__getitem__)
+    place = [0] * count
     for position, node in enumerate(rank):
         place[node] = position
-    pending = [0] * len(ops)
-    consumers: list[list[int]] = [[] for _ in ops]
-    for node, feeds in enumerate(sources):
-        for source in feeds:
-            if ops[source].type in ("NextIteration", "RefNextIteration"):
-                continue  # the one edge that closes a loop; added when the loop is complete
+    pending = [0] * count
+    for waiting in consumers:
+        for node in waiting:
             pending[node] += 1
-            consumers[source].append(node)
-    ready = [place[node] for node in range(len(ops)) if not pending[node]]
+    ready = [place[node] for node in range(count) if not pending[node]]
     heapq.heapify(ready)
+    pop, push = heapq.heappop, heapq.heappush
     built: list[int] = []
     while ready:
-        node = rank[heapq.heappop(ready)]
+        node = rank[pop(ready)]
         built.append(node)
         for consumer in consumers[node]:
             pending[consumer] -= 1
             if not pending[consumer]:
-                heapq.heappush(ready, place[consumer])
+                push(ready, place[consumer])
     return built
 
 

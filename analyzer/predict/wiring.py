@@ -15,7 +15,7 @@ from typing import Any, Final
 from analyzer.errors import InputError
 from analyzer.graph.ops import Op, split_tensor
 from analyzer.kernels.plan import op_types
-from analyzer.predict.rewriting import Rewriting, creation_order
+from analyzer.predict.rewriting import Rewriting, consumers_of, creation_order
 
 INEXPENSIVE: Final = op_types(
     """
@@ -99,6 +99,11 @@ def wire_all(
         for data, waits in zip(inputs, control, strict=True)
     ]
     walks = None if rewrites == [None] else Rewriting(ops, sources)
+    consumers = consumers_of(ops, sources)
+    incoming = [
+        [(source, (node, output, slot)) for slot, (source, output) in enumerate(data)]
+        for node, data in enumerate(inputs)
+    ]
     wirings: list[Wiring] = []
     first: Wiring | None = None
     for rewrite in rewrites:
@@ -107,10 +112,10 @@ def wire_all(
             for moved, new_place in walks.places(rewrite).items():
                 places[moved] = new_place
         positions = [_position(op, place) for op, place in zip(ops, places, strict=True)]
-        built = creation_order(ops, sources, positions)
+        built = creation_order(consumers, positions)
         if len(built) != len(ops):
             raise InputError("The graph has a cycle outside of its loops.")
-        edges = _edges_of(built, inputs, control)
+        edges = _edges_of(built, incoming, control)
         if first is not None:
             wirings.append(replace(first, **edges))
             continue
@@ -132,16 +137,24 @@ def wire_all(
 
 
 def _edges_of(
-    built: Sequence[int], inputs: list[list[tuple[int, int]]], control: list[list[int]]
+    built: Sequence[int],
+    incoming: Sequence[Sequence[tuple[int, tuple[int, int, int]]]],
+    control: list[list[int]],
 ) -> dict[str, Any]:
-    """Return the fields of a wiring that follow from the order in which the nodes are made."""
+    """Return the fields of a wiring that follow from the order in which the nodes are made.
+
+    Args:
+        built: Nodes in that order.
+        incoming: For each node, each data input's source and the edge as its source lists it.
+        control: For each node, the nodes it waits for.
+    """
     data_out: list[list[tuple[int, int, int]]] = [[] for _ in built]
     control_out: list[list[int]] = [[] for _ in built]
     edge_ids: list[tuple[list[int], list[int]]] = [([], []) for _ in built]
     edges = 0
     for node in built:
-        for slot, (source, output) in enumerate(inputs[node]):
-            data_out[source].append((node, output, slot))
+        for source, edge in incoming[node]:
+            data_out[source].append(edge)
             edge_ids[source][0].append(edges)
             edges += 1
         for source in control[node]:
@@ -151,7 +164,7 @@ def _edges_of(
     roots: list[int] = []
     root_edges: list[int] = []
     for node in built:
-        if not inputs[node] and not control[node]:
+        if not incoming[node] and not control[node]:
             roots.append(node)
             root_edges.append(edges)
             edges += 1
