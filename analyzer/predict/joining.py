@@ -12,7 +12,7 @@ from analyzer.measure.steps import step_of_birth
 from analyzer.measure.variables import Holding, size_of
 from analyzer.model import Category, Step
 from analyzer.parse.run import RunNote
-from analyzer.predict.history import BuildUp, Made, build_up, rehomed, shared_slots
+from analyzer.predict.history import BuildUp, Made, build_up
 from analyzer.predict.prediction import Prediction
 from analyzer.predict.step import STEPS, Draw, Owner, Prepared, play
 from analyzer.predict.table import allocations_of, rows_of
@@ -117,16 +117,7 @@ def play_from_start(
     prepared = prediction.prepared
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
     position_of = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
-    merged = shared_slots(note.births)
-    alone = rehomed(note, prepared.device)
-    shares = {}
-    for number, first in merged.items():
-        if number in alone:  # parted before the first step
-            continue
-        if number in position_of and first in position_of:
-            one, other = sorted((position_of[number], position_of[first]))
-            shares[other] = one
-    draw = play(prepared, seed, threads=threads, steps=STEPS, shares=shares)
+    draw = play(prepared, seed, threads=threads, steps=STEPS)
     ops = prepared.wiring.ops
     constants = {
         node: size for node, size in prepared.held_bytes.items() if ops[node].type not in ARGUMENTS

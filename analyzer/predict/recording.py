@@ -35,6 +35,7 @@ from analyzer.parse.run import RunNote
 from analyzer.predict.central import choose
 from analyzer.predict.events import place
 from analyzer.predict.gpu_doubts import with_gpu_doubts
+from analyzer.predict.history import rehomed, shared_slots
 from analyzer.predict.joining import ARGUMENTS, History, history_of
 from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import Draw, Owner
@@ -148,16 +149,21 @@ def owners_of(note: RunNote) -> list[Owner]:
 def _owners(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
     """Return the step's variables by their index in the note."""
     arguments = {int(op.attrs["index"]): op for op in note.ops if op.type in ARGUMENTS}
+    shared = shared_slots(note.births)
+    shared |= {first: first for first in shared.values()}
+    parted = rehomed(note, device)
     owners = {}
     for number, row in enumerate(note.variables):
         op = arguments.get(-1 if row.argument is None else row.argument)
         if op is not None:
+            begins_with = shared.get(number)
             owners[number] = Owner(
                 op=op.name,
                 path=row.path,
                 size_bytes=0 if row.dtype in device.host_dtypes else size_of(row) or 0,
                 category=Category(row.category),
                 is_counter=row.dtype in ("int32", "int64") and not row.shape,
+                begins_with="" if begins_with is None or number in parted else str(begins_with),
             )
     return owners
 

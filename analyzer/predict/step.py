@@ -50,6 +50,8 @@ class Owner:
         size_bytes: Bytes of its value.
         category: Parameter, optimizer state and so on.
         is_counter: Whether it is a whole number that may decide a branch; it starts at 0.
+        begins_with: Equal for variables that begin with one value, and so with one buffer; empty where
+            it has a buffer of its own.
     """
 
     op: str
@@ -57,6 +59,7 @@ class Owner:
     size_bytes: int
     category: Category = Category.PARAMETER
     is_counter: bool = False
+    begins_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class Prepared:
         counters: Nodes that bring in the handle of a counter.
         held_bytes: For each node whose output something outside the step holds, its bytes.
         results: Nodes that hand a tensor to the caller.
+        shares: Variable -> an earlier variable whose buffer it has before the first step.
         settles: Whether the second step begins with other buffers than the first: one that a kernel
             holds as its constant becomes a variable's value (an accumulator set to zero).
         seconds: About how long each node runs.
@@ -86,6 +90,7 @@ class Prepared:
     counters: tuple[int, ...]
     held_bytes: Mapping[int, int]
     results: frozenset[int]
+    shares: Mapping[int, int]
     settles: bool
     seconds: tuple[float, ...]
     device: KernelDevice = CPU
@@ -168,6 +173,7 @@ def prepare(
             if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
         },
         results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
+        shares=_shares(known),
         settles=_assigns_constants(wiring, kernels),
         seconds=durations_of(wiring),
         device=device,
@@ -180,7 +186,6 @@ def play(
     *,
     threads: int = 1,
     steps: int | None = None,
-    shares: Mapping[int, int] | None = None,
     order: Sequence[str] | None = None,
 ) -> Draw:
     """Run the executor's order and return what lived.
@@ -191,7 +196,6 @@ def play(
         threads: Threads that run ops side by side (inter-op).
         steps: Steps to run; None runs a graph without branches once, or twice where the first step
             differs: each later one is the same.
-        shares: Variable -> an earlier variable whose buffer it has before the first step.
         order: Ops in the order in which a real step ran them; None for the drawn schedule's.
 
     Raises:
@@ -206,7 +210,8 @@ def play(
         sizes,
         prepared.held_bytes,
         prepared.results,
-        shares,
+        # A graph that is played once is in a later step, when every slot has been written.
+        prepared.shares if steps or wiring.has_branches else None,
         prepared.arguments,
         ran_before=steps is None,
     )
@@ -260,6 +265,18 @@ def play(
         held=held,
         order=tuple(ledger.ran),
     )
+
+
+def _shares(owners: Sequence[Owner]) -> dict[int, int]:
+    """Return, for each variable that begins with the buffer of an earlier one, that one."""
+    first: dict[str, int] = {}
+    shares = {}
+    for position, owner in enumerate(owners):
+        if owner.begins_with:
+            earliest = first.setdefault(owner.begins_with, position)
+            if earliest != position:
+                shares[position] = earliest
+    return shares
 
 
 def _rewrites(ops: Sequence[Op], device: KernelDevice) -> list[int | None]:
