@@ -171,10 +171,7 @@ def _plan_add_n(call: Call) -> Plan:
 
 
 def _plan_select(call: Call) -> Plan:
-    """``Select`` tries both values; ``SelectV2`` only where nothing is broadcast."""
-    shapes = [call.shape(index) for index in range(3)]
-    if call.op.type == "SelectV2" and not shapes[0] == shapes[1] == shapes[2]:
-        return Plan(outputs=(allocate(call),))
+    """Take over either value that has the result's size, broadcast or not (``SelectV2Op``)."""
     return Plan(outputs=(forward(call, (1, 2)),))
 
 

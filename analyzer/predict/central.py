@@ -77,7 +77,7 @@ def choose(
     sequences: dict[tuple[int, int], Sequence] = {}
     about: dict[tuple[int, int], Played] = {}
     for kind in prediction.kinds:
-        spread = np.linspace(kind.low, kind.high, count).round().astype(int)
+        spread = np.linspace(0, len(kind.seeds) - 1, count).round().astype(int)
         middle = (len(kind.seeds) - 1) // 2
         for at in sorted({*spread.tolist(), middle}):
             drawn = kind.seeds[at], kind.threads

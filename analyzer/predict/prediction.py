@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +16,8 @@ from analyzer.predict.table import allocations_of, unmodelled_of
 from analyzer.xla.plan import Plan as XlaPlan
 
 DRAWS: Final = 41
-"""Schedules drawn: an odd number, so that the median is one of them."""
+"""Schedules drawn: an odd number, so that the median is one of them. The range of 41 draws holds one
+more with a chance of 40 in 42: each of the 42 is as likely the lowest or the highest."""
 
 FEWEST_DRAWS: Final = 15
 """The same where each draw is much work."""
@@ -28,9 +28,6 @@ FEWEST_ASIDE: Final = 7
 RUNS: Final = 120_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
 
-HELD_SHARE: Final = 0.95
-"""Share of the draws that the stated range holds: a rarer order widens the range for everyone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
@@ -40,24 +37,21 @@ class Schedules:
         threads: Threads that run ops side by side (inter-op).
         seeds: The draws, from the lowest peak to the highest.
         draws_bytes: Their peaks, requested bytes.
-        low, high: Ends of the narrowest range that holds :data:`HELD_SHARE` of them, as positions.
     """
 
     threads: int
     seeds: tuple[int, ...]
     draws_bytes: tuple[int, ...]
-    low: int
-    high: int
 
     @property
     def low_bytes(self) -> int:
-        """Peak at the low end."""
-        return self.draws_bytes[self.low]
+        """The lowest peak."""
+        return self.draws_bytes[0]
 
     @property
     def high_bytes(self) -> int:
-        """Peak at the high end."""
-        return self.draws_bytes[self.high]
+        """The highest peak."""
+        return self.draws_bytes[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,27 +163,11 @@ def predict(
 
 def _schedules(played: Sequence[Draw], threads: int) -> Schedules:
     ordered = sorted(played, key=lambda draw: draw.peak_bytes)
-    low, high = narrowest([draw.peak_bytes for draw in ordered], HELD_SHARE)
     return Schedules(
         threads=threads,
         seeds=tuple(draw.seed for draw in ordered),
         draws_bytes=tuple(draw.peak_bytes for draw in ordered),
-        low=low,
-        high=high,
     )
-
-
-def narrowest(ordered: Sequence[int], share: float) -> tuple[int, int]:
-    """Return the positions of the ends of the narrowest range that holds a share of the values.
-
-    Args:
-        ordered: Values, ascending.
-        share: How many of them the range must hold, 0 to 1.
-    """
-    held = max(math.ceil(share * len(ordered)), 1)
-    starts = range(len(ordered) - held + 1)
-    low = min(starts, key=lambda start: ordered[start + held - 1] - ordered[start])
-    return low, low + held - 1
 
 
 def draws_within(runs: int, each: int, fewest: int, most: int) -> int:

@@ -83,9 +83,8 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
 def _told(kind: Schedules) -> str:
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
     return (
-        f"{where} the executor may run ops in several orders: {kind.high - kind.low + 1} of "
-        f"{len(kind.seeds)} peak between {format_bytes(kind.low_bytes)} and "
-        f"{format_bytes(kind.high_bytes)}."
+        f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
+        f"between {format_bytes(kind.low_bytes)} and {format_bytes(kind.high_bytes)}."
     )
 
 
@@ -93,7 +92,7 @@ def _ends(prediction: Prediction) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return seed and threads of the draws at the low and at the high end."""
     low = min(prediction.kinds, key=lambda kind: kind.low_bytes)
     high = max(prediction.kinds, key=lambda kind: kind.high_bytes)
-    return (low.seeds[low.low], low.threads), (high.seeds[high.high], high.threads)
+    return (low.seeds[0], low.threads), (high.seeds[-1], high.threads)
 
 
 def _alive_at_peak(draw: Draw) -> Counter[int]:

@@ -66,7 +66,7 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
 
 @pytest.mark.parametrize("name", ["convolutions", "step", "accumulating"])
 def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
-    """One run is one of many orders, and one in twenty peaks outside the stated range by design."""
+    """One run is one of many orders, and some peak outside the range of the orders drawn."""
     estimate, trace = pairs.get(name)
     assert estimate.recording.kind is Kind.ESTIMATE
     predicted, measured = estimate.document, trace.document

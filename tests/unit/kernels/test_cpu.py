@@ -27,6 +27,12 @@ def test_a_broadcast_operand_is_never_taken_over():
     assert plan.outputs[0].inputs == (1,)
 
 
+def test_a_choice_takes_over_the_value_of_the_results_size():
+    plan = cpu.plan(call("SelectV2", [(8, 4), (8, 4), ()], [(8, 4)]))
+    assert plan.outputs[0].way is Way.FORWARD
+    assert plan.outputs[0].inputs == (1,)
+
+
 def test_another_element_type_is_never_taken_over():
     op = Op("op", "Less", outputs=(TensorSpec("bool", (4,)),))
     specs = (TensorSpec("float32", (4,)), TensorSpec("float32", (4,)))

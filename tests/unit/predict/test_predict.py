@@ -8,7 +8,7 @@ from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
-from analyzer.predict.prediction import draws_within, narrowest
+from analyzer.predict.prediction import draws_within
 from analyzer.predict.step import play, prepare
 from analyzer.predict.table import allocations_of
 from analyzer.predict.wiring import wire
@@ -267,12 +267,39 @@ def test_rewritten_nodes_follow_the_walk_of_the_graph_before_the_rewriting():
         assert consumers[0] == first
 
 
-@pytest.mark.parametrize(
-    ("values", "ends"),
-    [([5], (0, 0)), ([1] * 20 + [9], (0, 19)), ([1] + [8] * 20, (1, 20)), ([1, 2, 3], (0, 2))],
-)
-def test_the_stated_range_leaves_out_one_order_in_twenty(values, ends):
-    assert narrowest(values, 0.95) == ends
+COUNTED = [Owner(op="n", path="iteration", size_bytes=8)]
+
+
+def side_by_side(count=6):
+    """Chains that do not wait for each other; each op takes milliseconds, far longer than a wake-up."""
+    large, total = TensorSpec("float32", (4 << 20,)), TensorSpec("float32", ())
+    ops = [arg("x", 0, large)]
+    for k in range(count):
+        ops.append(op(f"a{k}", "Exp", "x", spec=large))
+        ops.append(op(f"b{k}", "Sum", f"a{k}", spec=total))
+    return [*ops, *(result(f"b{k}", f"b{k}:0") for k in range(count))]
+
+
+def test_several_threads_run_every_op_once_and_hold_more_at_once():
+    prepared = prepare(side_by_side(), [], threads=1)
+    one, four = play(prepared), play(prepared, threads=4)
+    assert sorted(four.order) == sorted(one.order)
+    assert four.peak_bytes > one.peak_bytes
+    assert play(prepared, threads=4).buffers == four.buffers
+
+
+def test_the_range_is_over_one_thread_and_several():
+    both, one = (predict(side_by_side(), [], inter_op=threads) for threads in (4, 1))
+    assert [kind.threads for kind in both.kinds] == [1, 4]
+    assert both.peak_bytes == one.peak_bytes
+    assert both.low_bytes <= one.low_bytes
+    assert both.high_bytes > one.high_bytes
+
+
+def test_several_threads_take_branches_and_loops():
+    one, four = (play(prepare(cond_graph(), COUNTED, threads=1), threads=k) for k in (1, 4))
+    assert sorted(four.order) == sorted(one.order)
+    assert one.undecided == four.undecided
 
 
 def test_the_more_a_draw_costs_the_fewer_are_made():
