@@ -5,6 +5,7 @@ It needs Numba. Where that is missing, :func:`available` says so and callers use
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import pickle
 import sys
@@ -143,6 +144,15 @@ class CompiledAllocator:
         self.failed = bool(reason == kernel.FAILED)
         self._done += start
         return int(start)
+
+    def under(self, memory_limit_bytes: int) -> CompiledAllocator:
+        """Return a copy, with all that it holds, that goes on under another limit."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                setattr(other, name, value.copy())
+        other._options[self._kernel.LIMIT] = memory_limit_bytes
+        return other
 
     @property
     def in_use_bytes(self) -> int:

@@ -20,7 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from analyzer.errors import AccountingError, InputError
+from analyzer.simulate.compiled import CompiledAllocator
 from analyzer.simulate.options import (
+    FIRST_REGION_BYTES,
     UNLIMITED_BYTES,
     AsyncOptions,
     BfcOptions,
@@ -29,6 +31,7 @@ from analyzer.simulate.options import (
 )
 from analyzer.simulate.replay import (
     Engine,
+    Replay,
     choose,
     operations_done,
     replay,
@@ -110,13 +113,41 @@ class _Search:
         self.step_bytes = step_bytes
         self.engine = engine
         self.tried: dict[int, bool] = {}
+        self._shared: tuple[CompiledAllocator, int] | None = None
 
     def fits(self, limit_bytes: int) -> bool:
         if limit_bytes not in self.tried:
-            options = replace(self.options, memory_limit_bytes=limit_bytes)
-            done = operations_done(self.sequence, options, engine=self.engine)
-            self.tried[limit_bytes] = done == len(self.sequence)
+            self.tried[limit_bytes] = self._done(limit_bytes) == len(self.sequence)
         return self.tried[limit_bytes]
+
+    def share(self, unlimited: Replay, bound: int) -> None:
+        """Do once what every limit from ``bound`` up has in common.
+
+        A limit shows only when a region is taken that goes beyond it; until then every run is the
+        unlimited one.
+        """
+        options, sequence = self.options, self.sequence
+        apart = options.fragmentation_fraction > 0 or options.driver_bytes is not None
+        if self.engine is not Engine.COMPILED or apart or bound < FIRST_REGION_BYTES:
+            return
+        common, pool_bytes = len(sequence), 0
+        for extension in unlimited.extensions:
+            pool_bytes += extension.size_bytes
+            if pool_bytes > bound:
+                common = extension.owner
+                break
+        begun = CompiledAllocator(replace(options, memory_limit_bytes=bound), sequence.n_buffers)
+        self._shared = begun, begun.feed(sequence.slot[:common], sequence.request[:common])
+
+    def _done(self, limit_bytes: int) -> int:
+        """Return how many operations succeed under a limit."""
+        sequence = self.sequence
+        if self._shared is None:
+            options = replace(self.options, memory_limit_bytes=limit_bytes)
+            return operations_done(sequence, options, engine=self.engine)
+        begun, common = self._shared
+        left = begun.under(limit_bytes)
+        return common + left.feed(sequence.slot[common:], sequence.request[common:])
 
     def up(self, size_bytes: int) -> int:
         return -(-size_bytes // self.step_bytes) * self.step_bytes
@@ -212,8 +243,9 @@ def _enough(search: _Search, bound: int) -> int:
     limit = bound
     if search.options.growth:
         unlimited = replace(search.options, memory_limit_bytes=UNLIMITED_BYTES)
-        pool = replay(search.sequence, unlimited, engine=search.engine).peak_pool_bytes
-        limit = search.up(max(limit, pool))
+        free = replay(search.sequence, unlimited, engine=search.engine)
+        search.share(free, bound)
+        limit = search.up(max(limit, free.peak_pool_bytes))
     while not search.fits(limit):
         limit = search.up(limit + limit // 4)
         if limit > UNLIMITED_BYTES:

@@ -1,5 +1,8 @@
 """The smallest limit: worked examples, an exhaustive search, and parts that add up."""
 
+import random
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +14,10 @@ from analyzer.simulate import (
     BfcOptions,
     Engine,
     from_events,
+    limit,
     minimum_limit,
     operations_done,
+    replay,
 )
 
 MIB = 1 << 20
@@ -85,3 +90,29 @@ def test_recorded_traces(name, growth):
     assert fits(sequence, found.limit_bytes, growth)
     assert not fits(sequence, found.limit_bytes - MIB, growth)
     assert found.bound_bytes <= found.limit_bytes <= found.safe_bytes
+
+
+@pytest.mark.parametrize("coalesce", [True, False])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed):
+    pytest.importorskip("numba")
+    chance = random.Random(seed)
+    operations, held = [], []
+    for number in range(1500):
+        if held and chance.random() < 0.47:
+            operations.append((held.pop(chance.randrange(len(held))), 0))
+        else:
+            operations.append((number, chance.choice([300, 5_000, 70_000, 900_000, 3_000_000])))
+            held.append(number)
+    sequence = sequence_of(operations)
+    options = BfcOptions(coalesce_regions=coalesce, descending=coalesce)
+    search = limit._Search(sequence, options, 256, Engine.COMPILED)
+    bound = search.up(int(sequence.live_rounded_bytes().max()))
+    unlimited = replay(sequence, options, engine=Engine.COMPILED)
+    search.share(unlimited, bound)
+    _, common = search._shared
+    assert 0 < common < len(sequence)
+    for tried in range(bound, unlimited.peak_pool_bytes, unlimited.peak_pool_bytes // 60):
+        plain = replace(options, memory_limit_bytes=tried)
+        expected = operations_done(sequence, plain, engine=Engine.REFERENCE)
+        assert search._done(tried) == expected
