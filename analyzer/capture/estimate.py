@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
-from analyzer.capture.births import Birth, in_use_bytes, noting_births
+from analyzer.capture.births import CHUNK_BYTES, Birth, in_use_bytes, noting_births
 from analyzer.capture.gpu_graph import gpu_step
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
@@ -27,9 +28,6 @@ from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
-
-_CHUNK_BYTES: Final = 256
-"""What a small tensor takes: the allocator's granularity."""
 
 
 def note_step(
@@ -98,6 +96,7 @@ def _note(
         report("tracing the step", 0.2)
         variables = VariableNotes(program)
         variables.refresh()
+        gc.collect()  # or what the building left behind is freed while it is counted
         before = in_use_bytes()
         function = concrete_function(program)
         kept = max(in_use_bytes() - before - births.traced_bytes, 0)
@@ -123,13 +122,15 @@ def _note(
                 variables=variables,
                 function=function,
                 inputs=[None] * len(program.args),
+                wanted=options.steps,
             ),
             ops=list(step.ops),
         )
     found.run.update(
         kind="static",
         births=_rows(slots, variables.raw),
-        kept_by_tracing=kept // _CHUNK_BYTES,
+        kept_by_tracing=kept // CHUNK_BYTES,
+        kept_by_slots=births.traced_constants,
         threads={"intra_op": _threads(), "inter_op": _inter_op()},
     )
     found.compiled = compiled

@@ -30,7 +30,6 @@ from analyzer.parse.xplane import MARKER_PREFIX
 from analyzer.version import __version__
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
-PREDICTED_STEPS: Final = 3  # of an estimate, which runs none
 _STEP_NAME: Final = "train"  # what Keras' own TensorBoard callback calls its steps
 # What changes how TensorFlow allocates; other variables are none of a report's business.
 _ENVIRONMENT: Final = (
@@ -81,6 +80,7 @@ class Capturing:
         variables: Its variables.
         inputs: Address of each tensor that it is fed, None where unknown.
         function: Its concrete function, None where it runs eagerly.
+        wanted: Steps to run, or to predict.
         done: Steps run.
         error: How it failed; None where it did not.
     """
@@ -89,6 +89,7 @@ class Capturing:
     notes: Notes
     variables: VariableNotes
     inputs: list[int | None]
+    wanted: int
     function: Any = None
     done: int = 0
     error: dict[str, Any] | None = None
@@ -141,6 +142,7 @@ def run_steps(
             notes=notes,
             variables=VariableNotes(program),
             inputs=[address_of(tensor) for tensor in program.args],
+            wanted=steps,
         )
         partitions: list[Any] = []
         try:
@@ -207,7 +209,12 @@ def _without_program(failure: BaseException) -> Captured:
     error["where"] = line_of_user(failure)
     return captured(
         Capturing(
-            program=program, notes=Notes(), variables=VariableNotes(program), inputs=[], error=error
+            program=program,
+            notes=Notes(),
+            variables=VariableNotes(program),
+            inputs=[],
+            wanted=0,
+            error=error,
         )
     )
 
@@ -297,8 +304,9 @@ def captured(
             "eager": function is None,
         },
         "device": _device(),
+        "steps_wanted": capturing.wanted,
         "steps_done": capturing.done,
-        "notes": [*program.notes, *_accumulation(program, capturing.done)],
+        "notes": [*program.notes, *_accumulation(program, capturing.done or capturing.wanted)],
         "variables": variables.rows(),
         "snapshots": variables.snapshots,
         "inputs": [
@@ -327,17 +335,16 @@ def captured(
     return Captured(run, ops or [], traced_graphs)
 
 
-def _accumulation(program: Program, done: int) -> list[str]:
+def _accumulation(program: Program, steps: int) -> list[str]:
     """Say where the last step is none of those that apply accumulated gradients."""
-    steps = done or PREDICTED_STEPS
     notes = []
     for optimizer in program.optimizers:
         every = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         if steps % every:
             notes.append(
                 f"Gradients are accumulated over {every} steps and applied in every {every}th, which "
-                f"needs more; step {steps - 1} (from 0) applies none. `analyze trace --steps "
-                f"{-(-steps // every) * every}` ends with one that does."
+                f"needs more; step {steps - 1} (from 0) applies none. --steps "
+                f"{-(-steps // every) * every} ends with one that does."
             )
     return notes
 

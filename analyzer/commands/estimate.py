@@ -34,6 +34,14 @@ def estimate(
             show_default=False,
         ),
     ],
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Steps to predict; more than 3 only where a later one differs.",
+            rich_help_panel=options.CAPTURE,
+        ),
+    ] = 3,
     batch_size: options.BatchSize = 32,
     mode: options.Mode = "",
     shape: options.Shape = None,
@@ -123,6 +131,7 @@ def estimate(
     spec = parse_target(target)
     card = _card(device, gpu)
     chosen = CaptureOptions(
+        steps=steps,
         mode=mode,
         batch_size=batch_size,
         shapes=parse_shapes(shape or []),

@@ -17,7 +17,7 @@ from analyzer.parse.run import RunNote
 from analyzer.predict.events import allocated_in_step
 from analyzer.predict.joining import Played, play_from_start
 from analyzer.predict.prediction import Prediction, draws_within
-from analyzer.predict.step import STEPS, Owner
+from analyzer.predict.step import Owner
 from analyzer.simulate import BfcOptions, Engine, Sequence, minimum_limit
 from analyzer.simulate.limit import engine_for
 
@@ -33,8 +33,18 @@ CANDIDATE_RUNS: Final = 120_000
 NEAR: Final = 0.002
 """Share of the peak by which draws may differ from the middle one to count as like it."""
 
-LIMITS: Final = 2
-"""Draws with the highest allocated peaks whose memory limit is searched."""
+LIMITS: Final = 6
+"""Draws with the highest allocated peaks whose memory limit is searched: where the chunks lie decides
+too, so that the highest peak is not always the greatest need."""
+
+FEWEST_LIMITS: Final = 2
+"""The same where each draw is much work."""
+
+LIMIT_RUNS: Final = 40_000
+"""Runs of ops that these draws together may take, between the fewest and all."""
+
+LIMIT_MARGIN: Final = 0.01
+"""Share added to the limit, for places of chunks that no draw shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +80,9 @@ def choose(
         options: The allocator's set-up.
         search: Search the memory limit that suffices.
     """
-    count = draws_within(CANDIDATE_RUNS, STEPS * prediction.runs, FEWEST_CANDIDATES, CANDIDATES)
+    count = draws_within(
+        CANDIDATE_RUNS, prediction.prepared.steps * prediction.runs, FEWEST_CANDIDATES, CANDIDATES
+    )
     near = int(NEAR * prediction.peak_bytes)
     alone = prediction.kinds[0]
     found: dict[tuple[int, int], tuple[int, int]] = {}
@@ -96,8 +108,10 @@ def choose(
     )
     limit = None
     if search and len(found) > 1:
-        highest = sorted(found, key=lambda at: -found[at][0])[:LIMITS]
+        searched = draws_within(LIMIT_RUNS, STEPS * prediction.runs, FEWEST_LIMITS, LIMITS)
+        highest = sorted(found, key=lambda at: -found[at][0])[:searched]
         limit = max(minimum_limit(sequences[at], options).safe_bytes for at in highest)
+        limit += int(LIMIT_MARGIN * limit)
     return Chosen(
         played=about[shown],
         allocated_bytes=tuple(sorted(peak for peak, _ in found.values())),

@@ -14,7 +14,7 @@ from analyzer.model import Category, Step
 from analyzer.parse.run import RunNote
 from analyzer.predict.history import BuildUp, Made, build_up
 from analyzer.predict.prediction import Prediction
-from analyzer.predict.step import STEPS, Draw, Owner, Prepared, play
+from analyzer.predict.step import Draw, Owner, Prepared, play
 from analyzer.predict.table import allocations_of, rows_of
 from analyzer.schema import ALLOCATIONS, conform
 from analyzer.simulate import Sequence, from_allocations
@@ -117,7 +117,7 @@ def play_from_start(
     prepared = prediction.prepared
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
     position_of = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
-    draw = play(prepared, seed, threads=threads, steps=STEPS)
+    draw = play(prepared, seed, threads=threads, steps=prepared.steps)
     ops = prepared.wiring.ops
     constants = {
         node: size for node, size in prepared.held_bytes.items() if ops[node].type not in ARGUMENTS

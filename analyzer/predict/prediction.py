@@ -11,7 +11,7 @@ import pandas as pd
 from analyzer.graph.ops import Op
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Step
-from analyzer.predict.step import Draw, Owner, Prepared, play, prepare
+from analyzer.predict.step import STEPS, Draw, Owner, Prepared, play, prepare
 from analyzer.predict.table import allocations_of, unmodelled_of
 from analyzer.xla.plan import Plan as XlaPlan
 
@@ -107,6 +107,7 @@ def predict(
     draws: int | None = None,
     device: KernelDevice = CPU,
     compiled: Mapping[str, XlaPlan] | None = None,
+    steps: int = STEPS,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
     """Predict the allocations of one step on a device, op by op.
@@ -120,9 +121,10 @@ def predict(
         draws: How many schedules to draw; None chooses by the size of the graph.
         device: The device that it runs on.
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
+        steps: Steps to play from the start.
         progress: Called with the share done, 0 to 1.
     """
-    prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled)
+    prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
     played: list[Draw] = [play(prepared, 0)]
     runs = len(played[0].order)
     count = draws or draws_within(RUNS, runs, FEWEST_DRAWS, DRAWS)

@@ -38,7 +38,7 @@ from analyzer.predict.gpu_doubts import with_gpu_doubts
 from analyzer.predict.history import rehomed, shared_slots
 from analyzer.predict.joining import ARGUMENTS, History, history_of
 from analyzer.predict.prediction import Prediction, predict
-from analyzer.predict.step import Draw, Owner
+from analyzer.predict.step import STEPS, Draw, Owner
 from analyzer.predict.target import target_of
 from analyzer.predict.uncertainty import uncertainty_of
 from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
@@ -84,6 +84,7 @@ def predict_note(
         inter_op=int(noted.get("inter_op", 1)),
         device=target.device,
         compiled=compiled,
+        steps=int(note.raw.get("steps_wanted", STEPS)),
         draws=1 if _is_whole(note, compiled) else None,
         progress=progress,
     )

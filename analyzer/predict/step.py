@@ -28,7 +28,8 @@ from analyzer.predict.workers import Workers
 from analyzer.xla.plan import Plan as XlaPlan
 
 STEPS: Final = 3
-"""Steps played where a counter may decide a branch: gradient accumulation, loss scaling."""
+"""Steps played from the start, unless asked for otherwise: the second may differ from the first (slots),
+the third from the second (chunks); more differ where a counter decides a branch (accumulation)."""
 
 REWRITES: Final = 16
 """Orders of oneDNN's rewritten nodes that are drawn from."""
@@ -80,6 +81,7 @@ class Prepared:
             holds as its constant becomes a variable's value (an accumulator set to zero).
         seconds: About how long each node runs.
         device: The device that it runs on.
+        steps: Steps played from the start.
     """
 
     wirings: tuple[Wiring, ...]
@@ -94,6 +96,7 @@ class Prepared:
     settles: bool
     seconds: tuple[float, ...]
     device: KernelDevice = CPU
+    steps: int = STEPS
 
     @property
     def wiring(self) -> Wiring:
@@ -140,6 +143,7 @@ def prepare(
     threads: int,
     device: KernelDevice = CPU,
     compiled: Mapping[str, XlaPlan] | None = None,
+    steps: int = STEPS,
 ) -> Prepared:
     """Wire the graph and look up its kernels.
 
@@ -149,6 +153,7 @@ def prepare(
         threads: Intra-op threads of the device.
         device: The device that it runs on.
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
+        steps: Steps to play from the start.
     """
     ops = fold(ops)
     wirings = wire_all(ops, _rewrites(ops, device), is_cheap=device.is_cheap)
@@ -177,6 +182,7 @@ def prepare(
         settles=_assigns_constants(wiring, kernels),
         seconds=durations_of(wiring),
         device=device,
+        steps=steps,
     )
 
 
@@ -225,10 +231,10 @@ def play(
     machine = ledger if threads == 1 else running
 
     def workers(step: int) -> Workers[Any]:
-        chance = seed * (STEPS + 1) + step
+        chance = seed * (prepared.steps + 1) + step
         return Workers(threads, running, prepared.seconds, wiring.expensive, chance)
 
-    for number in range(steps or (STEPS if wiring.has_branches else settling)):
+    for number in range(steps or (prepared.steps if wiring.has_branches else settling)):
         first = ledger.instants
         ledger.ran.clear()
         if order is not None:
