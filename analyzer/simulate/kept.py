@@ -2,7 +2,8 @@
 
 Compiling takes seconds, loading what was compiled a fraction of one. The place is the one that
 compiled plans have (:func:`analyzer.compiler.cache.default_cache`), a folder for each state of the
-sources. A cache that cannot be read or written is no error: it is compiled again.
+sources, and only where that place exists: looking at a trace begins no cache. One that cannot be read
+or written is no error: it is compiled again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from analyzer.compiler.cache import default_cache
 def folder_for(sources: Sequence[Path]) -> Path | None:
     """Return the folder for what these sources compile to, made; None where nothing can be kept."""
     root = default_cache().folder
-    if root is None:
+    if root is None or not root.is_dir():
         return None
     digest = hashlib.sha256(numba.__version__.encode())
     try:

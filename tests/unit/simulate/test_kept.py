@@ -60,3 +60,11 @@ def test_a_folder_that_cannot_be_made_is_none(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "file" / "cache"))
     assert folder_for([Path(__file__)]) is None
+
+
+def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from analyzer.simulate.kept import folder_for
+
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "cache"))
+    assert folder_for([Path(__file__)]) is None
+    assert not (tmp_path / "cache").exists()
