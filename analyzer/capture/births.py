@@ -20,6 +20,9 @@ from analyzer.capture import graphs
 from analyzer.capture.watching import Events, watched_events
 from analyzer.graph.ops import ITEM_BYTES
 
+CHUNK_BYTES: Final = 256
+"""The allocator's smallest chunk: ``BFCAllocator::kMinAllocationSize``."""
+
 _SMALL_ELEMENTS: Final = 64
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 """Ops whose result the initializer's Python code keeps in a local name until it returns."""
@@ -55,11 +58,15 @@ class Births:
     Attributes:
         rows: The births.
         traced_bytes: Allocated bytes that those made while the step was traced left behind here.
+        traced_constants: Constants that the graph of a real first tracing keeps for their initial
+            values: it computes those in the step's own graph, which is not done here.
     """
 
     rows: list[Birth] = field(default_factory=list)
     traced_bytes: int = 0
+    traced_constants: int = 0
     _known: dict[str, Events] = field(default_factory=dict)
+    _kept: dict[str, int] = field(default_factory=dict)
 
     def add(self, variable: Any, initializer: Any, shape: Any, dtype: Any, *, traced: bool) -> None:
         """Note one variable."""
@@ -67,6 +74,10 @@ class Births:
         name = f"{_name(initializer)} {dtype} {tuple(shape)}"
         if name not in self._known:
             self._known[name] = _events(initializer, shape, dtype, size_bytes)
+        if traced:
+            if name not in self._kept:
+                self._kept[name] = _kept_constants(initializer, shape, dtype)
+            self.traced_constants += self._kept[name]
         self.rows.append(Birth(variable, self._known[name], traced, name, initializer))
 
 
@@ -163,6 +174,18 @@ def _events(initializer: Any, shape: Any, dtype: Any, size_bytes: int) -> Events
     except Exception:
         return plain
     return _eager_events(graph, value) or plain
+
+
+def _kept_constants(initializer: Any, shape: Any, dtype: Any) -> int:
+    """Return how many constants a graph keeps of an initializer, for its ops' shape functions."""
+    graph = tf.Graph()
+    before = in_use_bytes()
+    try:
+        with graph.as_default():
+            initializer(shape, dtype=dtype)
+    except Exception:
+        return 0
+    return max(in_use_bytes() - before, 0) // CHUNK_BYTES
 
 
 def _eager_events(graph: Any, value: Any) -> Events:

@@ -129,11 +129,18 @@ def build_up(
         spec = TensorSpec(given.dtype, given.shape)
         history.inputs.append(_input(history, spec))
     slots = [birth for birth in note.births if birth.traced]
-    kept = int(note.raw.get("kept_by_tracing", 0)) if device.kind == CPU.kind else 0
-    # A step that makes variables is traced twice: the slots are given their values in between.
+    on_host = device.kind == CPU.kind
+    kept = int(note.raw.get("kept_by_tracing", 0)) if on_host else 0
+    by_slots = int(note.raw.get("kept_by_slots", 0)) if on_host else 0
+    # A step that makes variables is traced twice: the slots are given their values in between, which
+    # the first tracing computes.
     first = kept - kept // 2 if slots else 0
-    _keep_constants(history, first)
+    _keep_constants(history, first + by_slots)
+    # Their values' shapes are fed to the function that makes them.
+    shapes = [history.birth(_KEPT_BYTES) for _ in range(by_slots)]
     _slots(history, note, slots)
+    for number in shapes:
+        history.death(number)
     _keep_constants(history, kept - first)
     _rehome(history, note, sizes_bytes)
     for node, size_bytes in constants.items():

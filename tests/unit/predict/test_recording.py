@@ -120,14 +120,14 @@ def test_what_the_traced_graph_keeps_is_resident():
 def test_a_step_that_makes_slots_is_traced_twice():
     births = tuple(Birth(k, ((0, 1024),), k > 0, f"zeros {k}") for k in range(2))
     note = RunNote(
-        raw={"kept_by_tracing": 5},
+        raw={"kept_by_tracing": 5, "kept_by_slots": 1},
         variables=(variable("kernel"), variable("velocity", "optimizer_state")),
         births=births,
     )
     grown = build_up(note, [1024] * 2, {})
     kept = ["traced graph" in made.role for made in grown.made]
     slot = grown.values[1]
-    assert (sum(kept[:slot]), sum(kept[slot:])) == (3, 2)
+    assert (sum(kept[:slot]), sum(kept[slot:])) == (4, 2)
 
 
 def test_small_variables_get_a_buffer_of_their_own_before_the_first_step():
