@@ -54,8 +54,8 @@ class Chosen:
     Attributes:
         played: The draw, with one thread, from the process's start.
         allocated_bytes: Allocated peaks of the draws that were looked at, sorted.
-        limit_bytes: A memory limit under which the steps run even in the orders that need most; None
-            where it was not asked for.
+        limit_bytes: A memory limit under which the steps run even in the orders that need most, with
+            :data:`LIMIT_MARGIN`; None where it was not asked for.
     """
 
     played: Played
@@ -80,9 +80,8 @@ def choose(
         options: The allocator's set-up.
         search: Search the memory limit that suffices.
     """
-    count = draws_within(
-        CANDIDATE_RUNS, prediction.prepared.steps * prediction.runs, FEWEST_CANDIDATES, CANDIDATES
-    )
+    each = prediction.prepared.steps * prediction.runs
+    count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
     near = int(NEAR * prediction.peak_bytes)
     alone = prediction.kinds[0]
     found: dict[tuple[int, int], tuple[int, int]] = {}
@@ -108,7 +107,7 @@ def choose(
     )
     limit = None
     if search and len(found) > 1:
-        searched = draws_within(LIMIT_RUNS, STEPS * prediction.runs, FEWEST_LIMITS, LIMITS)
+        searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS)
         highest = sorted(found, key=lambda at: -found[at][0])[:searched]
         limit = max(minimum_limit(sequences[at], options).safe_bytes for at in highest)
         limit += int(LIMIT_MARGIN * limit)
