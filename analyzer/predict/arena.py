@@ -55,9 +55,11 @@ class Arena:
         """
         if len(offsets) <= INLINE_EDGES:
             return list(range(len(offsets)))
+        self.address(max(offsets))  # every block up to there has its place
+        blocks = self._blocks
+        addresses = [blocks[offset // _BLOCK_BYTES] + offset % _BLOCK_BYTES for offset in offsets]
         table = _PointerSet(1 if grows else len(offsets))
-        for position, offset in enumerate(offsets):
-            table.insert(self.address(offset), position)
+        table.insert_all(addresses)
         return table.items()
 
     def _next_block(self) -> int:
@@ -71,14 +73,23 @@ class _PointerSet:
 
     def __init__(self, count: int) -> None:
         self._slots: list[tuple[int, int] | None] = []
-        self._count = 0
         self._resize(count)
 
-    def insert(self, address: int, item: int) -> None:
-        if self._count >= int(len(self._slots) * _FULL_RATIO):
-            self._resize(self._count + 1)
-        self._place(address, item)
-        self._count += 1
+    def insert_all(self, addresses: Sequence[int]) -> None:
+        """Insert addresses, none twice; what an address brings in is its position among them."""
+        slots, room = self._slots, int(len(self._slots) * _FULL_RATIO)
+        mask = len(slots) - 1
+        for position, address in enumerate(addresses):
+            if position >= room:
+                self._resize(position + 1)
+                slots, room = self._slots, int(len(self._slots) * _FULL_RATIO)
+                mask = len(slots) - 1
+            index = ((address + (address >> 6)) >> 8) & mask
+            probes = 1
+            while slots[index] is not None:
+                index = (index + probes) & mask
+                probes += 1
+            slots[index] = (address, position)
 
     def items(self) -> list[int]:
         return [slot[1] for slot in self._slots if slot is not None]

@@ -18,6 +18,16 @@ from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way
 NO_BUFFER: Final = -1
 NO_NODE: Final = -1
 
+# Looked up here once: the lookup of an enumeration's member costs more than what follows from it.
+_NO_LIST: Final = ListUse.NO
+_READ, _UPDATE, _ASSIGN, _SCATTER = (
+    Variable.READ,
+    Variable.UPDATE,
+    Variable.ASSIGN,
+    Variable.SCATTER,
+)
+_ALLOCATE, _FORWARD, _ALIAS = Way.ALLOCATE, Way.FORWARD, Way.ALIAS
+
 
 @dataclass(slots=True)
 class Buffers:
@@ -178,26 +188,32 @@ class Ledger:
             self._returned += [buffer for buffer in buffers if buffer >= 0]
             return [], []
         plan = self._plans[node]
-        temporaries = [self._allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
+        variable = plan.variable
+        temporaries: list[int] = []
+        if plan.before_bytes:
+            temporaries = [
+                self._allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes
+            ]
         for size in plan.scratch_bytes:
             self.release(self._allocate(node, size, NO_NODE, "temp"))
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
-        elif plan.lists is not ListUse.NO:
+        elif plan.lists is not _NO_LIST:
             outputs = self._compute_list(node, plan, buffers)
-        elif plan.variable is Variable.READ:
+        elif variable is _READ:
             outputs = [self._read(node)]
         else:
             outputs = [
                 self._output(node, index, output, buffers)
                 for index, output in enumerate(plan.outputs)
             ]
-        temporaries += [self._allocate(node, size, NO_NODE, "temp") for size in plan.after_bytes]
-        if plan.variable is Variable.UPDATE:
+        for size in plan.after_bytes:
+            temporaries.append(self._allocate(node, size, NO_NODE, "temp"))
+        if variable is _UPDATE:
             self._copy_on_write(node)
-        elif plan.variable is Variable.ASSIGN:
+        elif variable is _ASSIGN:
             self._assign(node, buffers[plan.value or 0])
-        elif plan.variable is Variable.SCATTER:
+        elif variable is _SCATTER:
             self._begin_copying_on_read(node)
         temporaries += [buffer for buffer in buffers if buffer >= 0]
         return outputs, temporaries
@@ -231,16 +247,17 @@ class Ledger:
         return outputs
 
     def _output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:
-        if output.way is Way.ALLOCATE:
+        way = output.way
+        if way is _ALLOCATE:
             return self._allocate(node, output.size_bytes, index, output.region)
-        if output.way is Way.FORWARD:
+        if way is _FORWARD:
             for source in output.inputs:
                 buffer = buffers[source]
                 if buffer >= 0 and self.references[buffer] == 1:
                     buffers[source] = NO_BUFFER
                     return buffer
             return self._allocate(node, output.size_bytes, index, output.region)
-        if output.way is Way.ALIAS:
+        if way is _ALIAS:
             buffer = next((b for b in (buffers[s] for s in output.inputs) if b >= 0), NO_BUFFER)
             if buffer >= 0:
                 self.references[buffer] += 1
