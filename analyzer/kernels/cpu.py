@@ -83,7 +83,8 @@ TensorFlow's allocator sees: Eigen's products and convolutions take theirs from 
 ONEDNN_ALLOCATING: Final = op_types(
     """
     _MklMatMul _MklNativeFusedMatMul _MklNativeAvgPool _MklNativeAvgPoolGrad _MklNativeMaxPool
-    _MklNativeMaxPoolGrad _MklNativeConv2DBackpropFilter
+    _MklNativeMaxPoolGrad _MklNativeAvgPool3D _MklNativeAvgPool3DGrad _MklNativeMaxPool3D
+    _MklNativeMaxPool3DGrad _MklNativeConv2DBackpropFilter
     _MklNativeConv2DBackpropFilterWithBias _MklNativeConv2DBackpropInput
     _MklNativeConv3DBackpropFilterV2 _MklNativeConv3DBackpropInputV2
     _MklNativeDepthwiseConv2dNative _MklNativeDepthwiseConv2dNativeBackpropFilter
@@ -265,6 +266,7 @@ def _rules() -> dict[str, Rule]:
         "_MklNativeConv2D": onednn.plan_convolution,
         "_MklNativeConv3D": onednn.plan_convolution,
         "_MklNativeFusedConv2D": onednn.plan_convolution,
+        "_MklNativeFusedConv3D": onednn.plan_convolution,
         "_MklNativeConv2DWithBias": onednn.plan_convolution,
         "_MklNativePadWithConv2D": onednn.plan_convolution,
         "_MklNativePadWithFusedConv2D": onednn.plan_convolution,
