@@ -37,28 +37,46 @@ def uncertainty_of(
         ``deciding_ops``.
     """
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
-    unmodelled = int(prediction.unmodelled["bytes"].sum())
+    less, more = _unmodelled(prediction)
     spread = prediction.high_bytes - prediction.low_bytes
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
         because += [_told(kind) for kind in prediction.kinds]
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
-    if unmodelled:
-        because.append(f"Ops without a rule may allocate {format_bytes(unmodelled)} more or less.")
+    if less or more:
+        because.append(
+            f"Ops without a rule may hold {format_bytes(less)} less, where a result takes over an "
+            f"input's buffer, or {format_bytes(more)} more, for scratch as large as a result."
+        )
     if limit_bytes is not None:
         because.append(
             f"A memory limit of {format_bytes(limit_bytes)} suffices for the orders that need most."
         )
     return {
         "limit_high_bytes": limit_bytes,
-        "low_bytes": prediction.low_bytes - margin - unmodelled,
-        "high_bytes": prediction.high_bytes + margin + unmodelled,
-        "allocated_low_bytes": allocated[0] - margin - unmodelled,
-        "allocated_high_bytes": allocated[-1] + margin + unmodelled,
+        "low_bytes": max(prediction.low_bytes - margin - less, 0),
+        "high_bytes": prediction.high_bytes + margin + more,
+        "allocated_low_bytes": max(allocated[0] - margin - less, 0),
+        "allocated_high_bytes": allocated[-1] + margin + more,
         "because": because,
         "deciding_ops": deciding,
     }
+
+
+def _unmodelled(prediction: Prediction) -> tuple[int, int]:
+    """Return the bytes that ops without a rule may hold less, and more, at the peak.
+
+    Less: all of their results that are alive then. More: one op's scratch, the size of its results.
+    """
+    prepared = prediction.prepared
+    nodes = prepared.kernels.unmodelled
+    if not nodes:
+        return 0, 0
+    alive = _alive_at_peak(play(prepared, prediction.seed))
+    ops = prepared.wiring.ops
+    scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in nodes)
+    return sum(alive[node] for node in nodes), max(scratch)
 
 
 def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
