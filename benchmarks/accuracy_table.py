@@ -225,8 +225,8 @@ measured by `analyze trace` in fresh processes on TensorFlow's CPU with the BFC 
 step counts. The real peak differs from run to run, so an *error* is how far the prediction lies outside
 the range of the real runs, over their median; *plain* is the distance to their median. The networks
 held out were first measured when the rules were done; three later cures (a select that takes over its
-input, initializers, small variables) came from looking at some of them. The protocol asks for five real runs of a case
-in each series; the row *real runs* says how many stand behind this page. Fewer runs make their range
+input, initializers, small variables) came from looking at some of them. The protocol asks
+for five real runs of a case in each series; the row *real runs* says how many stand behind this page. Fewer runs make their range
 narrower, and an error larger.
 """
 _COLUMNS = (
