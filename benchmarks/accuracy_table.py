@@ -226,8 +226,8 @@ step counts. The real peak differs from run to run, so an *error* is how far the
 the range of the real runs, over their median; *plain* is the distance to their median. The networks
 held out were first measured when the rules were done; three later cures (a select that takes over its
 input, initializers, small variables) came from looking at some of them. The protocol asks
-for five real runs of a case in each series; the row *real runs* says how many stand behind this page. Fewer runs make their range
-narrower, and an error larger.
+for five real runs of a case in each series; the row *real runs* says how many stand behind this page.
+Fewer runs make their range narrower, and an error larger.
 """
 _COLUMNS = (
     "case | real requested | error | plain | real allocated | error | plain | resident | category "
