@@ -19,9 +19,7 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 from analyzer.capture import graphs
 from analyzer.capture.watching import Events, watched_events
 from analyzer.graph.ops import ITEM_BYTES
-
-CHUNK_BYTES: Final = 256
-"""The allocator's smallest chunk: ``BFCAllocator::kMinAllocationSize``."""
+from analyzer.units import GRANULE_BYTES
 
 _SMALL_ELEMENTS: Final = 64
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
@@ -185,7 +183,7 @@ def _kept_constants(initializer: Any, shape: Any, dtype: Any) -> int:
             initializer(shape, dtype=dtype)
     except Exception:
         return 0
-    return max(in_use_bytes() - before, 0) // CHUNK_BYTES
+    return max(in_use_bytes() - before, 0) // GRANULE_BYTES
 
 
 def _eager_events(graph: Any, value: Any) -> Events:

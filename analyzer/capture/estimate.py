@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
-from analyzer.capture.births import CHUNK_BYTES, Birth, in_use_bytes, noting_births
+from analyzer.capture.births import Birth, in_use_bytes, noting_births
 from analyzer.capture.gpu_graph import gpu_step
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
@@ -28,6 +28,7 @@ from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
+from analyzer.units import GRANULE_BYTES
 
 
 def note_step(
@@ -129,7 +130,7 @@ def _note(
     found.run.update(
         kind="static",
         births=_rows(slots, variables.raw),
-        kept_by_tracing=kept // CHUNK_BYTES,
+        kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         threads={"intra_op": _threads(), "inter_op": _inter_op()},
     )

@@ -41,7 +41,6 @@ class HandleArgument:
         name: Name of the ``tf.Variable`` where the function knows it; empty otherwise.
         dtype: TensorFlow's name of the element type.
         shape: Sizes of the axes; None where they are not known.
-        handle_id: ``id`` of the captured handle, to find whose variable it is.
     """
 
     op: str
@@ -49,7 +48,6 @@ class HandleArgument:
     name: str
     dtype: str
     shape: Shape
-    handle_id: int
 
     @property
     def size_bytes(self) -> int:
@@ -221,7 +219,6 @@ def used_variables(function: Any, captures: list[Any], ops: list[Op]) -> tuple[H
                     name=names.get(id(capture), ""),
                     dtype=dtype.name,
                     shape=shape,
-                    handle_id=id(capture),
                 )
             )
     return tuple(found)

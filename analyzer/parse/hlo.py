@@ -44,8 +44,6 @@ ELEMENT_TYPES: Final[dict[int, str]] = {
 }
 """XLA's numbers for element types (``xla/xla_data.proto``) by the names that TensorFlow uses."""
 
-_MUST_ALIAS: Final = 2
-
 
 class HeapAction(Choice):
     """What the compiler's heap simulator did with a logical buffer."""
@@ -118,7 +116,6 @@ class BufferAllocation:
         index: Its number.
         size_bytes: Its bytes.
         parameter: Number of the module's parameter that it is, None for others.
-        parameter_index: Which part of that parameter, where it is a tuple.
         is_live_out: It holds a part of the result.
         is_constant: It lies in the executable.
         is_thread_local: It lies on the stack of whoever runs a kernel.
@@ -129,7 +126,6 @@ class BufferAllocation:
     index: int
     size_bytes: int
     parameter: int | None
-    parameter_index: tuple[int, ...]
     is_live_out: bool
     is_constant: bool
     is_thread_local: bool
@@ -166,14 +162,11 @@ class Alias:
 
     Attributes:
         output_index: Which part of the result.
-        parameter, parameter_index: Which parameter, and which part of it.
-        is_must: The caller has no choice.
+        parameter: Which parameter.
     """
 
     output_index: tuple[int, ...]
     parameter: int
-    parameter_index: tuple[int, ...]
-    is_must: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +260,6 @@ def _hlo(proto: Any) -> Hlo:
             Alias(
                 output_index=tuple(entry.output_shape_index),
                 parameter=entry.parameter_number,
-                parameter_index=tuple(entry.parameter_shape_index),
-                is_must=entry.kind == _MUST_ALIAS,
             )
             for entry in module.input_output_alias.entries
         ),
@@ -345,7 +336,6 @@ def _allocation(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> BufferAllocat
         index=raw.index,
         size_bytes=raw.size,
         parameter=raw.parameter_number if raw.is_entry_computation_parameter else None,
-        parameter_index=tuple(raw.parameter_shape_index),
         is_live_out=raw.maybe_live_out,
         is_constant=raw.is_constant,
         is_thread_local=raw.is_thread_local,

@@ -46,8 +46,6 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "AliasEntry": {
         "output_shape_index": (1, "int64[]"),
         "parameter_number": (2, "int64"),
-        "parameter_shape_index": (3, "int64[]"),
-        "kind": (4, "int64"),
     },
     "InputOutputAlias": {"entries": (1, "AliasEntry[]")},
     "FileLocation": {"file_name_id": (1, "int64"), "line": (3, "int64")},
@@ -75,7 +73,6 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "id": (1, "int64"),
         "size": (2, "int64"),
         "defined_at": (3, "Location"),
-        "color": (4, "int64"),
     },
     "Assigned": {
         "logical_buffer_id": (1, "int64"),
@@ -89,12 +86,9 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "is_entry_computation_parameter": (5, "bool"),
         "parameter_number": (6, "int64"),
         "maybe_live_out": (7, "bool"),
-        "color": (8, "int64"),
         "assigned": (9, "Assigned[]"),
-        "parameter_shape_index": (10, "int64[]"),
         "is_tuple": (11, "bool"),
         "is_constant": (12, "bool"),
-        "is_parameter_aliased_with_output": (13, "bool"),
     },
     "HeapEvent": {
         "kind": (1, "int64"),

@@ -212,7 +212,8 @@ def rectangles(replay: Replay, first_op: int = 0, last_op: int | None = None) ->
             "end_op": end,
             "first_instant": instant[first],
             "end_instant": np.append(instant, after_last)[end],
-        }
+        },
+        columns=list(RECTANGLES),
     )
 
 

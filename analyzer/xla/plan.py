@@ -156,11 +156,6 @@ class Plan:
         return sum(region.size_bytes for region in self.temporaries)
 
     @property
-    def constant_bytes(self) -> int:
-        """Bytes of the constants, which lie in the executable."""
-        return sum(region.size_bytes for region in self.regions if region.use is Use.CONSTANT)
-
-    @property
     def peak_bytes(self) -> int:
         """Arguments, results and temporaries together, each byte once."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
