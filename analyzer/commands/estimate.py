@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from analyzer.capture.launch import default_out
-from analyzer.capture.spec import CaptureOptions, TargetKind, parse_shapes, parse_target
+from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_shapes, parse_target
 from analyzer.commands import options
 from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.progress import progress_bar
@@ -22,7 +22,6 @@ from analyzer.opening import open_estimate
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run import read_run
 from analyzer.session import Result, estimate_target
-from analyzer.units import parse_bytes
 
 
 def estimate(
@@ -142,34 +141,11 @@ def estimate(
         device="gpu" if card else "cpu",
         gpu=card,
     )
-    what_if = WhatIf(
-        memory_limit_bytes=None if limit is None else parse_bytes(limit),
-        growth=growth,
-        fragmentation_fraction=fragmentation_fraction,
-    )
+    what_if = options.what_if_of(limit, growth, fragmentation_fraction)
     if spec.kind is TargetKind.TRACE and (device or gpu):
         _check_noted(Path(spec.path), card)
     compiling = CardOptions(both=both_products, time_out_s=compile_timeout)
-    with progress_bar() as progress:
-        if spec.kind is TargetKind.TRACE:
-            result = open_estimate(
-                Path(spec.path),
-                threads=threads,
-                what_if=what_if,
-                card_options=compiling,
-                progress=progress,
-            )
-        else:
-            result = estimate_target(
-                spec,
-                chosen,
-                out or default_out(spec),
-                force=force,
-                threads=threads,
-                what_if=what_if,
-                card_options=compiling,
-                progress=progress,
-            )
+    result = _result(spec, chosen, out, force, threads, what_if, compiling)
     if not card and spec.kind is not TargetKind.TRACE and not quiet:
         print("Predicting for this machine's CPU; --gpu NAME predicts for a card.", file=sys.stderr)
     deliver(result, outputs)
@@ -179,6 +155,36 @@ def estimate(
     fits = result.document["fits"] if replayed is None else replayed["fits"]
     if fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _result(
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    out: Path | None,
+    force: bool,
+    threads: int | None,
+    what_if: WhatIf,
+    compiling: CardOptions,
+) -> Result:
+    with progress_bar() as progress:
+        if spec.kind is TargetKind.TRACE:
+            return open_estimate(
+                Path(spec.path),
+                threads=threads,
+                what_if=what_if,
+                card_options=compiling,
+                progress=progress,
+            )
+        return estimate_target(
+            spec,
+            chosen,
+            out or default_out(spec),
+            force=force,
+            threads=threads,
+            what_if=what_if,
+            card_options=compiling,
+            progress=progress,
+        )
 
 
 def _card(device: str, gpu: str) -> str:

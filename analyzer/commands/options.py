@@ -8,6 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from analyzer.errors import InputError
+from analyzer.findings.pool import WhatIf
+from analyzer.units import parse_bytes
 
 CAPTURE: Final = "How the step is run"
 RESULT: Final = "What comes out"
@@ -132,6 +134,21 @@ OpenPage = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no tables.", rich_help_panel=RESULT)
 ]
+
+
+def what_if_of(
+    limit: str | None, growth: bool | None, fragmentation_fraction: float | None
+) -> WhatIf:
+    """Return the settings of the allocator to replay under, as they were asked for.
+
+    Raises:
+        InputError: the limit is not a size.
+    """
+    return WhatIf(
+        memory_limit_bytes=None if limit is None else parse_bytes(limit),
+        growth=growth,
+        fragmentation_fraction=fragmentation_fraction,
+    )
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -17,7 +17,6 @@ from analyzer.errors import ExitCode
 from analyzer.findings.pool import WhatIf
 from analyzer.opening import open_result
 from analyzer.session import Result, trace_target
-from analyzer.units import parse_bytes
 
 
 def trace(
@@ -121,14 +120,15 @@ def trace(
         inter_op_threads=inter_op_threads,
         device=device,
     )
-    what_if = WhatIf(
-        memory_limit_bytes=None if limit is None else parse_bytes(limit),
-        growth=growth,
-        fragmentation_fraction=fragmentation_fraction,
-    )
+    what_if = options.what_if_of(limit, growth, fragmentation_fraction)
     result = _result(spec, chosen, out, force, host, allocator, what_if, search=outputs.has_files)
     deliver(result, outputs)
     _say_where(result, spec, quiet=quiet)
+    _exit_where_bad(result, spec)
+
+
+def _exit_where_bad(result: Result, spec: TargetSpec) -> None:
+    """Exit with the step's own code where it failed, with 3 where it does not fit a limit asked for."""
     if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
         raise typer.Exit(int(result.exit_code))
     replayed = result.document["what_if"]

@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -80,6 +80,8 @@ class CompiledNote:
         platform: The device that ``plan`` was compiled for.
         module: File with the module before XLA's passes (gzip, HloModuleProto); None where not kept.
         plan: The compiled module with its buffer assignment; None where not kept.
+        fixed: The inputs of such an op whose values are compiled in, and the op that needs each.
+        compilations: How often it was compiled while it ran; 0 where nothing ran.
     """
 
     ops: tuple[str, ...]
@@ -87,6 +89,8 @@ class CompiledNote:
     platform: str
     module: Path | None
     plan: Hlo | None
+    fixed: tuple[tuple[int, str], ...] = ()
+    compilations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +148,7 @@ def read_run(path: Path) -> RunNote:
         graph = _read_graph(path, raw.get("graph"))
         return RunNote(
             raw=raw,
-            variables=tuple(
-                Variable(
-                    path=str(row["path"]),
-                    dtype=str(row["dtype"]),
-                    shape=None if row["shape"] is None else tuple(row["shape"]),
-                    category=str(row["category"]),
-                    role=str(row.get("role", "")),
-                    trainable=bool(row.get("trainable")),
-                    argument=row.get("argument"),
-                )
-                for row in raw.get("variables", ())
-            ),
+            variables=tuple(_variable(row) for row in raw.get("variables", ())),
             inputs=tuple(
                 Input(str(row["name"]), str(row["dtype"]), tuple(row["shape"]), row["address"])
                 for row in raw.get("inputs", ())
@@ -172,21 +165,10 @@ def read_run(path: Path) -> RunNote:
             },
             ops=tuple(from_json(graph.get("ops", []))),
             traced=tuple(_traced(row) for row in graph.get("traced", ())),
-            births=tuple(
-                Birth(
-                    variable=row["variable"],
-                    events=tuple((int(number), int(size)) for number, size in row["events"]),
-                    traced=bool(row["traced"]),
-                    sharing=str(row["sharing"]),
-                )
-                for row in raw.get("births", ())
-            ),
+            births=tuple(_birth(row) for row in raw.get("births", ())),
             inside=tuple(from_json(graph.get("inside", []))),
             compiled=tuple(_compiled(path.parent, row) for row in raw.get("xla", ())),
-            compiling=tuple(
-                tuple((int(number), int(size)) for number, size in one)
-                for one in graph.get("compiling", ())
-            ),
+            compiling=tuple(_requests(one) for one in graph.get("compiling", ())),
         )
     except (
         OSError,
@@ -220,6 +202,31 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _variable(row: Mapping[str, Any]) -> Variable:
+    return Variable(
+        path=str(row["path"]),
+        dtype=str(row["dtype"]),
+        shape=None if row["shape"] is None else tuple(row["shape"]),
+        category=str(row["category"]),
+        role=str(row.get("role", "")),
+        trainable=bool(row.get("trainable")),
+        argument=row.get("argument"),
+    )
+
+
+def _birth(row: Mapping[str, Any]) -> Birth:
+    return Birth(
+        variable=row["variable"],
+        events=_requests(row["events"]),
+        traced=bool(row["traced"]),
+        sharing=str(row["sharing"]),
+    )
+
+
+def _requests(rows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(number), int(size_bytes)) for number, size_bytes in rows)
+
+
 def _compiled(folder: Path, row: Mapping[str, Any]) -> CompiledNote:
     plan, module = row.get("plan"), row.get("module")
     return CompiledNote(
@@ -228,6 +235,8 @@ def _compiled(folder: Path, row: Mapping[str, Any]) -> CompiledNote:
         platform=str(row["platform"]),
         module=_inside(folder, module) if module else None,
         plan=read_hlo(gzip.decompress(_inside(folder, plan).read_bytes())) if plan else None,
+        fixed=tuple((int(index), str(why)) for index, why in row.get("fixed", ())),
+        compilations=int(row.get("compilations", 0)),
     )
 
 
