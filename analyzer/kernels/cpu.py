@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from analyzer.kernels import convolution, layout, onednn
+from analyzer.kernels import convolution, layout, lists, onednn
 from analyzer.kernels.call import Call, alias, allocate, allocate_all, forward
 from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way, op_types
 
@@ -168,7 +168,16 @@ def _plan_add_n(call: Call) -> Plan:
     """Take over any input that is free (``AddNOp``)."""
     if len(call.inputs) == 1:
         return Plan(outputs=(alias(),))
+    if lists.is_list(call):
+        return Plan(outputs=(Output(Way.NONE),), lists=ListUse.ADD)
     return Plan(outputs=(forward(call, range(len(call.inputs))),))
+
+
+def _plan_zeros_like(call: Call) -> Plan:
+    """Take over the input (``ZerosLikeOp``); zeros for each element of a list."""
+    if lists.is_list(call):
+        return Plan(outputs=(Output(Way.NONE),), lists=ListUse.ZEROS)
+    return _plan_unary(call)
 
 
 def _plan_select(call: Call) -> Plan:
@@ -213,13 +222,6 @@ def _plan_scatter(call: Call) -> Plan:
     return Plan(variable=Variable.SCATTER)
 
 
-def _list_rule(use: ListUse, value: int | None = None) -> Rule:
-    def rule(call: Call) -> Plan:
-        return Plan(outputs=allocate_all(call), lists=use, value=value)
-
-    return rule
-
-
 def _rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = dict.fromkeys(ALIASES, _plan_alias)
     rules |= dict.fromkeys(UNARY, _plan_unary)
@@ -229,8 +231,10 @@ def _rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(_IN_PLACE, _plan_update)
     rules |= dict.fromkeys(_SCATTERS, _plan_scatter)
     rules |= dict.fromkeys(_NOTHING | _CONSTANT, _plan_nothing)
+    rules |= lists.RULES
     rules |= {
         "AddN": _plan_add_n,
+        "ZerosLike": _plan_zeros_like,
         "Select": _plan_select,
         "SelectV2": _plan_select,
         "Switch": _plan_switch,
@@ -275,14 +279,6 @@ def _rules() -> dict[str, Rule]:
         "_MklFusedBatchMatMulV2": onednn.plan_batch_matmul,
         "_MklEinsum": onednn.plan_einsum,
         "_MklSoftmax": onednn.plan_softmax,
-        "EmptyTensorList": _list_rule(ListUse.NEW),
-        "TensorListReserve": _list_rule(ListUse.NEW),
-        "TensorListPushBack": _list_rule(ListUse.PUSH, 1),
-        "TensorListPopBack": _list_rule(ListUse.POP),
-        "TensorListSetItem": _list_rule(ListUse.SET, 2),
-        "TensorListGetItem": _list_rule(ListUse.GET),
-        "TensorListStack": _list_rule(ListUse.STACK),
-        "TensorListFromTensor": _list_rule(ListUse.UNSTACK),
     }
     return rules
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.graph.ops import Op
-from analyzer.kernels import cpu
+from analyzer.kernels import cpu, lists
 from analyzer.kernels.call import Call
 from analyzer.kernels.plan import Plan
 
@@ -44,6 +44,8 @@ class KernelDevice:
 
 def _held_on_cpu(op: Op) -> int:
     spec = op.outputs[0]
+    if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
+        return lists.HANDLE_BYTES  # an empty list, made beforehand
     return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
 
 

@@ -22,7 +22,7 @@ from analyzer.kernels import cpu, gpu_convolution, gpu_reduction, gpu_rnn, onedn
 from analyzer.kernels.call import Call, allocate, allocate_all, forward
 from analyzer.kernels.device import KernelDevice
 from analyzer.kernels.gpu_convolution import Capability
-from analyzer.kernels.gpu_memory import COPY, output_on_host, runs_on_host
+from analyzer.kernels.gpu_memory import COPY, HOST_TYPES, output_on_host, runs_on_host
 from analyzer.kernels.plan import ListUse, Output, Plan, Way, op_types
 
 ALLOCATOR: Final = "GPU_0_bfc"
@@ -82,8 +82,10 @@ def _on_card(call: Call, rules: dict[str, Callable[[Call], Plan]]) -> Plan:
         return Plan(outputs=tuple(_ELSEWHERE for _ in op.outputs))
     rule = rules.get(op.type)
     plan = rule(call) if rule is not None else cpu.plan(call)
-    if plan.lists is not ListUse.NO or not plan.outputs:
+    if not plan.outputs:
         return plan
+    if plan.lists is not ListUse.NO:
+        return _list_on_card(call, plan)
     host = [output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
     if not any(host):
         return plan
@@ -96,6 +98,18 @@ def _on_card(call: Call, rules: dict[str, Callable[[Call], Plan]]) -> Plan:
     return replace(
         plan, outputs=outputs, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True
     )
+
+
+def _list_on_card(call: Call, plan: Plan) -> Plan:
+    """Leave out a list's own tensor, and elements that lie in host memory."""
+    first = call.op.outputs[0].dtype
+    outputs = tuple(
+        _ELSEWHERE if spec.dtype in HOST_TYPES else output
+        for spec, output in zip(call.op.outputs, plan.outputs, strict=True)
+    )
+    given = call.inputs[0].dtype if call.inputs and call.inputs[0] is not None else first
+    rows_bytes = () if given in HOST_TYPES else plan.rows_bytes
+    return replace(plan, outputs=outputs, rows_bytes=rows_bytes)
 
 
 def _plan_allocating(call: Call) -> Plan:

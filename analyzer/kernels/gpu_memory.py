@@ -27,7 +27,8 @@ from analyzer.kernels.plan import op_types
 COPY: Final = "_Recv"
 """Op type of a copy from the host, as TensorFlow names the receiving end."""
 
-_HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
+HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
+"""Element types that lie in host memory, but for what :data:`DEVICE_INT32` names."""
 
 DEVICE_INT32: Final = op_types(
     """
@@ -150,8 +151,8 @@ def output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> b
     if runs_on_host(op) or op.type in _SHAPES:
         return True
     if op.type in _COMPARISONS:
-        return bool(inputs) and inputs[0] is not None and inputs[0].dtype in _HOST_TYPES
-    if dtype not in _HOST_TYPES:
+        return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
+    if dtype not in HOST_TYPES:
         return False
     return dtype != "int32" or op.type not in (*DEVICE_INT32, COPY)
 
@@ -169,7 +170,7 @@ def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bo
         return True
     if spec.dtype == "int32":
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
-    if spec.dtype in _HOST_TYPES:
+    if spec.dtype in HOST_TYPES:
         return True
     return op.type in ("_Retval", "_DeviceRetval")  # the caller copies it where it wants it
 

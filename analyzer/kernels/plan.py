@@ -46,6 +46,9 @@ class ListUse(str, Enum):
     GET = "get"
     STACK = "stack"
     UNSTACK = "unstack"
+    RESIZE = "resize"
+    ZEROS = "zeros"
+    ADD = "add"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Plan:
         variable: What it does to the variable behind its first input.
         value: Input that becomes the variable's value, or joins a TensorList.
         lists: What it does to the TensorList in its first input.
+        rows_bytes: Bytes of each element of the TensorList that it makes of a tensor.
         workspace_bytes: Most that a library called by the kernel may ask for beside all that, while
             the kernel runs; left out of the prediction, part of its range.
         modelled: Whether a rule is known; without one, every output is taken to be allocated.
@@ -102,6 +106,7 @@ class Plan:
     variable: Variable = Variable.UNTOUCHED
     value: int | None = None
     lists: ListUse = ListUse.NO
+    rows_bytes: tuple[int, ...] = ()
     modelled: bool = True
     compiled: Compiled | None = None
 

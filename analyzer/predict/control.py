@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from analyzer.predict.executor import NO_BUFFER, Machine, Pool
 from analyzer.predict.fanout import FanOut
-from analyzer.predict.values import Value, follow
+from analyzer.predict.values import LISTS, InLists, Value, follow, index_of
 from analyzer.predict.wiring import Wiring
 from analyzer.predict.workers import Workers
 
@@ -92,6 +92,7 @@ class ControlExecutor:
                 name = str(op.attrs["frame_name"])
                 self._enters[name] = self._enters.get(name, 0) + 1
         self.undecided: dict[int, int] = {}
+        self._in_lists = InLists()
 
     def run(self) -> None:
         """Run the graph once."""
@@ -161,6 +162,8 @@ class ControlExecutor:
             taken = next((k for k, entry in enumerate(slots) if entry is not None), 0)
             made = self._machine.compute(node, buffers)
             return [(made[0], values[taken]), *((b, None) for b in made[1:])]
+        if op.type in LISTS:
+            return self._compute_list(node, op.type, buffers, values)
         made = self._machine.compute(node, buffers)
         if op.type in _SWITCH:
             return self._switch(node, made, values, iteration)
@@ -174,6 +177,13 @@ class ControlExecutor:
         if value is None and op.outputs:
             value = follow(op, values, specs)
         return [(buffer, value if k == 0 else None) for k, buffer in enumerate(made)]
+
+    def _compute_list(
+        self, node: int, kind: str, buffers: list[int], values: list[Value | None]
+    ) -> list[Entry | None]:
+        self._in_lists.join(kind, buffers, values)
+        made = self._machine.compute(node, buffers, index_of(kind, values))
+        return [(buffer, self._in_lists.leave(kind, k, buffer)) for k, buffer in enumerate(made)]
 
     def _variable_value(self, node: int, values: list[Value | None]) -> Value | None:
         handle = self._handles[node]

@@ -30,8 +30,11 @@ _CHUNK: Final = 500
 class Machine(Protocol):
     """What a node's turn does; buffers are numbers, each handed over with one reference."""
 
-    def compute(self, node: int, buffers: list[int]) -> list[int]:
-        """Run the node on these input buffers and return its output buffers."""
+    def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
+        """Run the node on these input buffers and return its output buffers.
+
+        ``index`` is the value of its second input where a TensorList's kernel is told it.
+        """
 
     def retain(self, buffer: int) -> None:
         """Add a reference."""

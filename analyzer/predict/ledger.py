@@ -14,6 +14,7 @@ from typing import Final
 
 from analyzer.kernels.compiled import TABLE, Compiled
 from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way
+from analyzer.predict.lists import TensorLists
 
 NO_BUFFER: Final = -1
 NO_NODE: Final = -1
@@ -66,9 +67,9 @@ class Running:
         self.retain = ledger.retain
         self.release = ledger.release
 
-    def compute(self, node: int, buffers: list[int]) -> list[int]:
+    def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Start the node on these input buffers and return its output buffers."""
-        outputs, self._in_use = self._ledger.begin(node, buffers)
+        outputs, self._in_use = self._ledger.begin(node, buffers, index)
         return outputs
 
     def take(self) -> list[int]:
@@ -121,7 +122,7 @@ class Ledger:
         self.references: list[int] = []
         self.instants = 0
         self._sizes_bytes = list(sizes_bytes)
-        self._elements: dict[int, list[int]] = {}
+        self.lists = TensorLists(self)
         self._sharers: dict[int, list[int]] = {}
         self._copied_on_read: set[int] = set()
         if ran_before:
@@ -159,22 +160,28 @@ class Ledger:
         self.references[buffer] -= 1
         if self.references[buffer]:
             return
-        for element in self._elements.pop(buffer, ()):
-            if element >= 0:
-                self.release(element)
+        if buffer in self.lists.elements:
+            self.lists.end(buffer)
         if self.buffers.size_bytes[buffer]:
             self.buffers.dies[buffer] = self.instants
             self.instants += 1
 
-    def compute(self, node: int, buffers: list[int]) -> list[int]:
+    def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Run one op: allocate, forward, alias, update its variable; then clear its inputs."""
-        outputs, in_use = self.begin(node, buffers)
+        outputs, in_use = self.begin(node, buffers, index)
         for buffer in in_use:
             self.release(buffer)
         return outputs
 
-    def begin(self, node: int, buffers: list[int]) -> tuple[list[int], list[int]]:
+    def begin(
+        self, node: int, buffers: list[int], index: int | None = None
+    ) -> tuple[list[int], list[int]]:
         """Run one op up to where its kernel has all that it asks for.
+
+        Args:
+            node: The op.
+            buffers: Its inputs.
+            index: For a TensorList's kernel, the value of its second input; None where not known.
 
         Returns:
             Its output buffers, and the temporaries and inputs to release when it ends, in order.
@@ -191,15 +198,14 @@ class Ledger:
         variable = plan.variable
         temporaries: list[int] = []
         if plan.before_bytes:
-            temporaries = [
-                self._allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes
-            ]
+            temporaries = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
         for size in plan.scratch_bytes:
-            self.release(self._allocate(node, size, NO_NODE, "temp"))
+            self.release(self.allocate(node, size, NO_NODE, "temp"))
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
         elif plan.lists is not _NO_LIST:
-            outputs = self._compute_list(node, plan, buffers)
+            outputs, more = self.lists.compute(node, plan, buffers, index)
+            temporaries += more
         elif variable is _READ:
             outputs = [self._read(node)]
         else:
@@ -208,7 +214,7 @@ class Ledger:
                 for index, output in enumerate(plan.outputs)
             ]
         for size in plan.after_bytes:
-            temporaries.append(self._allocate(node, size, NO_NODE, "temp"))
+            temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
         if variable is _UPDATE:
             self._copy_on_write(node)
         elif variable is _ASSIGN:
@@ -224,7 +230,7 @@ class Ledger:
         tables: list[int] = []
         temporaries: list[int] = []
         for size_bytes, output in compiled.requests:
-            buffer = self._allocate(
+            buffer = self.allocate(
                 node, size_bytes, max(output, NO_NODE), "temp" if output < 0 else "output"
             )
             if output >= 0:
@@ -235,7 +241,7 @@ class Ledger:
         for source, size_bytes in compiled.updates:
             variable = self._arguments.get(node, ())[source]
             if variable >= 0 and self.references[self.values[variable]] > 1:
-                adopted.append((variable, self._allocate(node, size_bytes, NO_NODE, "output")))
+                adopted.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
         for buffer in temporaries:
             self.release(buffer)
         for variable, fresh in adopted:
@@ -249,14 +255,14 @@ class Ledger:
     def _output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:
         way = output.way
         if way is _ALLOCATE:
-            return self._allocate(node, output.size_bytes, index, output.region)
+            return self.allocate(node, output.size_bytes, index, output.region)
         if way is _FORWARD:
             for source in output.inputs:
                 buffer = buffers[source]
                 if buffer >= 0 and self.references[buffer] == 1:
                     buffers[source] = NO_BUFFER
                     return buffer
-            return self._allocate(node, output.size_bytes, index, output.region)
+            return self.allocate(node, output.size_bytes, index, output.region)
         if way is _ALIAS:
             buffer = next((b for b in (buffers[s] for s in output.inputs) if b >= 0), NO_BUFFER)
             if buffer >= 0:
@@ -264,7 +270,8 @@ class Ledger:
             return buffer
         return NO_BUFFER
 
-    def _allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
+    def allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
+        """Ask for a buffer and return it, with one reference."""
         table = self.buffers
         table.size_bytes.append(size_bytes)
         table.born.append(self.instants if size_bytes else NO_BUFFER)
@@ -279,8 +286,12 @@ class Ledger:
             self.instants += 1
         return len(self.references) - 1
 
+    def size_bytes(self, buffer: int) -> int:
+        """Return the bytes of a buffer."""
+        return self.buffers.size_bytes[buffer]
+
     def _resident(self, size_bytes: int, *, variable: int = -1, node: int = NO_NODE) -> int:
-        buffer = self._allocate(node, size_bytes, 0 if node >= 0 else NO_NODE, "")
+        buffer = self.allocate(node, size_bytes, 0 if node >= 0 else NO_NODE, "")
         self.instants = 0
         self.buffers.born[buffer] = -1
         self.buffers.variable[buffer] = variable
@@ -291,7 +302,7 @@ class Ledger:
         if variable < 0:
             return NO_BUFFER
         if variable in self._copied_on_read:
-            return self._allocate(node, self._sizes_bytes[variable], 0, "output")
+            return self.allocate(node, self._sizes_bytes[variable], 0, "output")
         buffer = self.values[variable]
         self.references[buffer] += 1
         return buffer
@@ -313,7 +324,7 @@ class Ledger:
 
     def _copy(self, node: int, variable: int) -> None:
         old = self.values[variable]
-        fresh = self._allocate(node, self._sizes_bytes[variable], NO_NODE, "temp")
+        fresh = self.allocate(node, self._sizes_bytes[variable], NO_NODE, "temp")
         self._become(variable, fresh)
         self.release(old)
 
@@ -326,7 +337,7 @@ class Ledger:
             return
         old = self.values[variable]
         if value < 0:
-            value = self._allocate(NO_NODE, 0, NO_NODE, "")
+            value = self.allocate(NO_NODE, 0, NO_NODE, "")
         self.references[value] += 1
         self._become(variable, value)
         self.release(old)
@@ -342,45 +353,3 @@ class Ledger:
         if self.buffers.born[buffer] >= 0 or self.buffers.variable[buffer] < 0:
             self.buffers.variable[buffer] = variable
             self.buffers.turned[buffer] = max(self.instants - 1, 0)
-
-    def _compute_list(self, node: int, plan: Plan, buffers: list[int]) -> list[int]:
-        """Lists refer to their elements; one that nothing else uses is changed in place."""
-        if plan.lists is ListUse.STACK or not buffers:
-            return [self._output(node, k, output, buffers) for k, output in enumerate(plan.outputs)]
-        if plan.lists in (ListUse.NEW, ListUse.UNSTACK):
-            handle = self._list(node, [])
-            if plan.lists is ListUse.UNSTACK and buffers[0] >= 0:
-                self.references[buffers[0]] += 1
-                self._elements[handle] = [buffers[0]]
-            return [handle]
-        source = buffers[0]
-        elements = self._elements.get(source, [])
-        if plan.lists is ListUse.GET:
-            return [self._element(elements)]
-        if source >= 0 and self.references[source] == 1:
-            buffers[0] = NO_BUFFER
-            handle = source
-        else:
-            for element in elements:
-                self.references[element] += 1
-            handle = self._list(node, list(elements))
-        own = self._elements.setdefault(handle, [])
-        if plan.lists is ListUse.POP:
-            return [handle, own.pop() if own else NO_BUFFER]
-        value = buffers[plan.value or 0]
-        if value >= 0:
-            self.references[value] += 1
-            own.append(value)
-        return [handle]
-
-    def _element(self, elements: list[int]) -> int:
-        if not elements:
-            return NO_BUFFER
-        buffer = elements[-1]
-        self.references[buffer] += 1
-        return buffer
-
-    def _list(self, node: int, elements: list[int]) -> int:
-        handle = self._allocate(node, 0, NO_NODE, "")
-        self._elements[handle] = elements
-        return handle

@@ -81,6 +81,8 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> Mapping[str, ob
     node, output, variable = buffers.node[row], buffers.output[row], buffers.variable[row]
     op = prepared.wiring.ops[node] if node >= 0 else None
     spec = op.outputs[output] if op is not None and 0 <= output < len(op.outputs) else None
+    # A TensorList's own buffer is a handle and no tensor of the graph, as in a trace.
+    is_tensor = op is not None and spec is not None and spec.dtype != "variant"
     path, category = "", _category(op, output)
     if variable >= 0:
         owner = prepared.owners[variable]
@@ -91,7 +93,7 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> Mapping[str, ob
         "source": op.source if op is not None else "",
         "dtype": spec.dtype if spec is not None else "",
         "shape": spec.shape_text if spec is not None else "",
-        "tensor": f"{op.name}:{output}" if op is not None and spec is not None else "",
+        "tensor": f"{op.name}:{output}" if op is not None and is_tensor else "",
         "variable": path,
         "category": str(category),
     }

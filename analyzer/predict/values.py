@@ -52,6 +52,13 @@ _REDUCE: Final[dict[str, Callable[[Value], int]]] = {
     "Prod": math.prod,
 }
 
+_INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
+_JOINS: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+_LEAVES: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0}
+LISTS: Final = _INDEXED | frozenset(_JOINS) | frozenset(_LEAVES)
+"""Kernels of TensorLists that take an index or a count, or by which a number joins a list or leaves
+one: a loop's backward pass pops the counter that its forward pass pushed."""
+
 
 def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
     """Return the value of an op's first output, None where it is not known.
@@ -88,6 +95,34 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
     if len(known) != len(inputs):
         return None
     return _combine(op, known)
+
+
+def index_of(kind: str, values: list[Value | None]) -> int | None:
+    """Return the index or count that a TensorList's kernel is given; None where not known."""
+    told = values[1] if kind in _INDEXED else None
+    return told[0] if told else None
+
+
+class InLists:
+    """The numbers that are elements of TensorLists, by the buffer that holds them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Value] = {}
+
+    def join(self, kind: str, buffers: list[int], values: list[Value | None]) -> None:
+        """Note the number that a kernel adds to a list."""
+        place = _JOINS.get(kind)
+        if place is None or buffers[place] < 0:
+            return
+        value = values[place]
+        if value is None:
+            self._known.pop(buffers[place], None)
+        else:
+            self._known[buffers[place]] = value
+
+    def leave(self, kind: str, output: int, buffer: int) -> Value | None:
+        """Return the number in an output of a kernel, where it is an element of a list."""
+        return self._known.get(buffer) if _LEAVES.get(kind) == output else None
 
 
 def constant(op: Op) -> Value | None:

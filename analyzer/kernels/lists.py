@@ -1,0 +1,66 @@
+"""Kernels of TensorLists, the stacks and arrays of loops (``tensorflow/core/kernels/list_kernels.h``).
+
+A plan says what a kernel does to the list; the elements are followed where the step is played
+(:mod:`analyzer.predict.lists`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from analyzer.kernels.call import Call, allocate, allocate_all
+from analyzer.kernels.plan import ListUse, Output, Plan, Way
+
+HANDLE_BYTES: Final = 64
+"""A list's own tensor: one ``Variant``."""
+
+_HANDLE: Final = Output(Way.ALLOCATE, HANDLE_BYTES)
+
+
+def is_list(call: Call) -> bool:
+    """Say whether an op that is not one of lists alone is given one here."""
+    return bool(call.op.outputs) and call.op.outputs[0].dtype == "variant"
+
+
+def _makes(use: ListUse, value: int | None = None) -> Callable[[Call], Plan]:
+    def rule(call: Call) -> Plan:
+        return Plan(outputs=(_HANDLE,), lists=use, value=value)
+
+    return rule
+
+
+def _gives(use: ListUse) -> Callable[[Call], Plan]:
+    def rule(call: Call) -> Plan:
+        return Plan(outputs=allocate_all(call), lists=use)
+
+    return rule
+
+
+def _plan_pop(call: Call) -> Plan:
+    return Plan(outputs=(_HANDLE, allocate(call, 1)), lists=ListUse.POP)
+
+
+def _plan_unstack(call: Call) -> Plan:
+    """Copy every row into a buffer of its own (``TensorListFromTensor``)."""
+    shape = call.shape(0)
+    rows = shape[0] if shape else 0
+    row_bytes = call.input_size(0) // rows if rows else 0
+    return Plan(outputs=(_HANDLE,), lists=ListUse.UNSTACK, rows_bytes=(row_bytes,) * rows)
+
+
+RULES: Final[dict[str, Callable[[Call], Plan]]] = {
+    "EmptyTensorList": _makes(ListUse.NEW),
+    "TensorListReserve": _makes(ListUse.NEW),
+    "TensorListPushBack": _makes(ListUse.PUSH, 1),
+    "TensorListSetItem": _makes(ListUse.SET, 2),
+    "TensorListResize": _makes(ListUse.RESIZE),
+    "TensorListPopBack": _plan_pop,
+    "TensorListGetItem": _gives(ListUse.GET),
+    "TensorListStack": _gives(ListUse.STACK),
+    "TensorListConcatV2": _gives(ListUse.STACK),
+    "TensorListGather": _gives(ListUse.STACK),
+    "TensorListFromTensor": _plan_unstack,
+    "TensorListScatterV2": _plan_unstack,
+}
+"""What each kernel does; those that sum or zero other tensors too are with those."""
