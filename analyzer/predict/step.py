@@ -180,7 +180,7 @@ def prepare(
         results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
         shares=_shares(known),
         settles=_assigns_constants(wiring, kernels),
-        seconds=durations_of(wiring),
+        seconds=durations_of(wiring, kernels.plans),
         device=device,
         steps=steps,
     )
