@@ -71,6 +71,7 @@ def open_estimate(
     path: Path,
     *,
     threads: int | None = None,
+    inter_op: int | None = None,
     what_if: WhatIf | None = None,
     search: bool = True,
     card_options: CardOptions | None = None,
@@ -82,6 +83,7 @@ def open_estimate(
     Args:
         path: The folder.
         threads: Threads that one op may use; None for those of the machine that made it.
+        inter_op: Threads that run ops side by side; None for those of that machine.
         what_if: Settings of the allocator to replay under.
         search: Search the minimum limit too.
         card_options: How a card's compiler is used.
@@ -110,6 +112,7 @@ def open_estimate(
     predicted = predict_note(
         note,
         threads=threads,
+        inter_op=inter_op,
         plans=card.plans if card else None,
         search=search,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),

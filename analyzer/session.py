@@ -181,7 +181,7 @@ def estimate(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
-            return open_estimate(Path(spec.path), threads=threads)
+            return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
         place = Path(out) if out else default_out(spec)
         return estimate_target(spec, chosen, place, force=force, threads=threads)
     from analyzer.capture.live import note_live

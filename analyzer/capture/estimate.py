@@ -132,7 +132,7 @@ def _note(
         births=_rows(slots, variables.raw),
         kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
-        threads={"intra_op": _threads(), "inter_op": _inter_op()},
+        threads=_threads(),
     )
     found.compiled = compiled
     found.inside = graphs.inside_ops(function, [one.function for one in compiled])
@@ -164,13 +164,25 @@ def _rows(births: list[Birth], variables: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _threads() -> int:
-    """Return how many threads a kernel of this device may use."""
-    chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
-    return chosen or len(os.sched_getaffinity(0))
+def _threads() -> dict[str, int | bool]:
+    """Return how many threads a kernel may use, how many ops may run side by side, and who says so.
+
+    The configuration comes first, then the environment, then the number of cores
+    (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``).
+    """
+    cores = len(os.sched_getaffinity(0))
+    intra = int(tf.config.threading.get_intra_op_parallelism_threads())
+    inter = int(tf.config.threading.get_inter_op_parallelism_threads())
+    intra = intra or _from_environment("TF_NUM_INTRAOP_THREADS")
+    inter = inter or _from_environment("TF_NUM_INTEROP_THREADS")
+    return {
+        "intra_op": intra or cores,
+        "inter_op": inter or cores,
+        "inter_op_fixed": bool(inter),
+    }
 
 
-def _inter_op() -> int:
-    """Return how many ops the executor may run side by side: TensorFlow takes all cores."""
-    chosen = int(tf.config.threading.get_inter_op_parallelism_threads())
-    return chosen or len(os.sched_getaffinity(0))
+def _from_environment(name: str) -> int:
+    """Return the number in a variable; 0 where there is none."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -73,6 +73,15 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    inter_op_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads that run ops side by side; default this machine's, and one in the range.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
     both_products: Annotated[
         bool | None,
         typer.Option(
@@ -138,6 +147,7 @@ def estimate(
         loss=loss,
         jit=jit,
         dtype_policy=dtype_policy,
+        inter_op_threads=inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
     )
@@ -171,6 +181,7 @@ def _result(
             return open_estimate(
                 Path(spec.path),
                 threads=threads,
+                inter_op=chosen.inter_op_threads,
                 what_if=what_if,
                 card_options=compiling,
                 progress=progress,

@@ -52,14 +52,15 @@ class Chosen:
     """The draw to show, and what the others need.
 
     Attributes:
-        played: The draw, with one thread, from the process's start.
-        allocated_bytes: Allocated peaks of the draws that were looked at, sorted.
+        played: The draw, from the process's start.
+        allocated_bytes: By number of threads, the allocated peaks of the draws that were looked at,
+            sorted.
         limit_bytes: A memory limit under which the steps run even in the orders that need most, with
             :data:`LIMIT_MARGIN`; None where it was not asked for.
     """
 
     played: Played
-    allocated_bytes: tuple[int, ...]
+    allocated_bytes: Mapping[int, tuple[int, ...]]
     limit_bytes: int | None
 
 
@@ -83,7 +84,6 @@ def choose(
     each = prediction.prepared.steps * prediction.runs
     count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
     near = int(NEAR * prediction.peak_bytes)
-    alone = prediction.kinds[0]
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
     about: dict[tuple[int, int], Played] = {}
@@ -99,7 +99,10 @@ def choose(
             found[drawn] = allocated_in_step(
                 sequence, one.instants, one.steps[-1], options, engine=engine
             )
-            if kind is alone and abs(kind.draws_bytes[at] - prediction.peak_bytes) <= near:
+            if (
+                kind is prediction.kinds[0]
+                and abs(kind.draws_bytes[at] - prediction.peak_bytes) <= near
+            ):
                 about[drawn] = one
     peak_bytes, before_bytes = (median_low([found[at][k] for at in about]) for k in (0, 1))
     shown = min(
@@ -113,6 +116,11 @@ def choose(
         limit += int(LIMIT_MARGIN * limit)
     return Chosen(
         played=about[shown],
-        allocated_bytes=tuple(sorted(peak for peak, _ in found.values())),
+        allocated_bytes={
+            kind.threads: tuple(
+                sorted(peak for (_, threads), (peak, _) in found.items() if threads == kind.threads)
+            )
+            for kind in prediction.kinds
+        },
         limit_bytes=limit,
     )

@@ -34,8 +34,8 @@ RANDOM: Final = 1e9
 """Random bytes per second (Philox, ten rounds for four numbers)."""
 
 OPERATIONS: Final = 170e9
-"""Floating-point operations per second of a product or convolution by oneDNN, where they take longer than
-reading its tensors."""
+"""Floating-point operations per second of a product or convolution by oneDNN, where they take longer
+than reading its tensors."""
 
 INPUT_OPERATIONS: Final = 110e9
 """The same for a convolution's gradient for its input, which copies into another layout."""

@@ -23,7 +23,7 @@ FEWEST_DRAWS: Final = 15
 """The same where each draw is much work."""
 
 FEWEST_ASIDE: Final = 7
-"""The same of the draws with several threads."""
+"""The same of the draws with another number of threads than the one shown."""
 
 RUNS: Final = 120_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
@@ -42,6 +42,11 @@ class Schedules:
     threads: int
     seeds: tuple[int, ...]
     draws_bytes: tuple[int, ...]
+
+    @property
+    def middle_bytes(self) -> int:
+        """The middle peak."""
+        return self.draws_bytes[(len(self.draws_bytes) - 1) // 2]
 
     @property
     def low_bytes(self) -> int:
@@ -65,12 +70,11 @@ class Prediction:
         resident_bytes: Requested bytes alive before the last step.
         peak_bytes: Highest requested bytes of the last step, what is resident included.
         peak_instant: Where.
-        kinds: The draws with one thread, which ``allocations`` is of, and those with several where the
-            step may run on several.
+        kinds: The draws by number of threads; ``allocations`` is of the first kind.
         unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
         undecided: Ops that decide a branch or a loop and whose value could not be followed.
         prepared: The graph and its kernels.
-        seed: The middle draw.
+        seed: The middle draw, which runs on the threads of the first kind.
         runs: How often an op runs in a step: more often than there are ops where there are loops.
     """
 
@@ -103,7 +107,7 @@ def predict(
     owners: Sequence[Owner],
     *,
     threads: int = 1,
-    inter_op: int = 1,
+    inter_op: Sequence[int] = (1,),
     draws: int | None = None,
     device: KernelDevice = CPU,
     compiled: Mapping[str, XlaPlan] | None = None,
@@ -116,34 +120,32 @@ def predict(
         ops: The graph that the executor runs.
         owners: The variables that it uses.
         threads: Intra-op threads of the device, which size oneDNN's scratchpads.
-        inter_op: Most threads that run ops side by side; with more than one, schedules of both kinds
-            are drawn.
-        draws: How many schedules to draw; None chooses by the size of the graph.
+        inter_op: How many threads run ops side by side; schedules of each number are drawn, and the
+            first is shown. A device whose kernels all count as cheap runs them on one.
+        draws: How many schedules of the first kind to draw; None chooses by the size of the graph.
         device: The device that it runs on.
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
         steps: Steps to play from the start.
         progress: Called with the share done, 0 to 1.
     """
     prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
-    played: list[Draw] = [play(prepared, 0)]
-    runs = len(played[0].order)
+    inter_op = (1,) if device.is_cheap else tuple(dict.fromkeys(inter_op))
+    first = play(prepared, 0, threads=inter_op[0])
+    runs = len(first.order)
     count = draws or draws_within(RUNS, runs, FEWEST_DRAWS, DRAWS)
-    aside = 0
-    if inter_op > 1 and count > 1 and not device.is_cheap:
-        aside = draws_within(RUNS // 2, runs, FEWEST_ASIDE, DRAWS)
-
-    def draw(seed: int, threads: int, done: int) -> Draw:
-        if progress is not None:
-            progress(done / (count + aside))
-        return play(prepared, seed, threads=threads)
-
-    played += [draw(seed, 1, seed) for seed in range(1, count)]
-    kinds = [_schedules(played, 1)]
-    if aside:
-        kinds.append(
-            _schedules([draw(seed, inter_op, count + seed) for seed in range(aside)], inter_op)
-        )
-    middle = next(one for one in played if one.seed == kinds[0].seeds[(count - 1) // 2])
+    aside = draws_within(RUNS // 2, runs, FEWEST_ASIDE, DRAWS) if count > 1 else 0
+    total = count + aside * (len(inter_op) - 1)
+    played = {inter_op[0]: [first]}
+    for number in inter_op:
+        drawn = played.setdefault(number, [])
+        for seed in range(len(drawn), count if number == inter_op[0] else aside):
+            if progress is not None:
+                progress(sum(map(len, played.values())) / total)
+            drawn.append(play(prepared, seed, threads=number))
+    kinds = tuple(_schedules(drawn, number) for number, drawn in played.items() if drawn)
+    middle = next(
+        one for one in played[inter_op[0]] if one.seed == kinds[0].seeds[(count - 1) // 2]
+    )
     return Prediction(
         allocations=allocations_of(prepared, middle),
         instants=middle.instants,
@@ -154,7 +156,7 @@ def predict(
         resident_bytes=middle.resident_bytes,
         peak_bytes=middle.peak_bytes,
         peak_instant=middle.peak_instant,
-        kinds=tuple(kinds),
+        kinds=kinds,
         unmodelled=unmodelled_of(prepared),
         undecided=tuple(prepared.wiring.ops[node].name for node in middle.undecided),
         prepared=prepared,

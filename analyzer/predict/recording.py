@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -52,6 +52,7 @@ def predict_note(
     note: RunNote,
     *,
     threads: int | None = None,
+    inter_op: int | None = None,
     plans: Mapping[str, XlaPlan] | None = None,
     search: bool = False,
     progress: Callable[[float], None] | None = None,
@@ -61,6 +62,8 @@ def predict_note(
     Args:
         note: What the capture noted; nothing of it ran.
         threads: Threads that a kernel may use; None for those of the machine that took the note.
+        inter_op: Threads that run ops side by side; None for those of the machine that took the note,
+            and one thread beside them as a second kind of schedule.
         plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
             for those in the note.
         search: Search the memory limit that suffices for the orders that need most, on a CPU: a second
@@ -77,22 +80,23 @@ def predict_note(
     owners = _owners(note, target.device)
     noted = note.raw.get("threads", {})
     compiled = plans_of(note) if plans is None else plans
+    whole = _is_whole(note, compiled)
     prediction = predict(
         note.ops,
         list(owners.values()),
         threads=threads or int(noted.get("intra_op", 1)),
-        inter_op=int(noted.get("inter_op", 1)),
+        inter_op=(1,) if whole else (inter_op,) if inter_op else _inter_op(noted),
         device=target.device,
         compiled=compiled,
         steps=int(note.raw.get("steps_wanted", STEPS)),
-        draws=1 if _is_whole(note, compiled) else None,
+        draws=1 if whole else None,
         progress=progress,
     )
     chosen = choose(note, prediction, owners, target.options, search=search and target.gpu is None)
     history, draw = history_of(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
     doubts = uncertainty_of(prediction, chosen.allocated_bytes, chosen.limit_bytes)
-    if target.gpu is not None and not _is_whole(note, compiled):
+    if target.gpu is not None and not whole:
         doubts = with_gpu_doubts(doubts, prediction, draw)
     table, events, options = place(table, history.instants, target.options)
     shown = show_inside(
@@ -134,6 +138,16 @@ def predict_note(
         },
     )
     return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
+
+
+def _inter_op(noted: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of inter-op threads to draw schedules for, the one to show first.
+
+    One thread is drawn beside the machine's number, as many fix it for repeatable runs, unless the user
+    fixed another.
+    """
+    number = int(noted.get("inter_op", 1))
+    return (number,) if noted.get("inter_op_fixed") else (number, 1)
 
 
 def _is_whole(note: RunNote, compiled: Mapping[str, XlaPlan]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median_low
 from typing import Any, Final
 
 from analyzer.predict.prediction import Prediction, Schedules
@@ -22,19 +23,22 @@ _DECIDING: Final = 8
 
 
 def uncertainty_of(
-    prediction: Prediction, allocated: Sequence[int], limit_bytes: int | None = None
+    prediction: Prediction,
+    allocated: Mapping[int, Sequence[int]],
+    limit_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return the range of the peak and ``because``.
 
     Args:
         prediction: The draws.
-        allocated: Allocated peaks of the draws that were looked at, sorted, bytes.
+        allocated: By number of threads, allocated peaks of the draws that were looked at, sorted,
+            bytes.
         limit_bytes: A memory limit that suffices for the orders that need most; None where unknown.
 
     Returns:
         ``low_bytes`` and ``high_bytes`` (requested), ``allocated_low_bytes`` and
-        ``allocated_high_bytes``, ``limit_high_bytes`` or None, ``because``: sentences, and
-        ``deciding_ops``.
+        ``allocated_high_bytes``, ``limit_high_bytes`` or None, ``because``: sentences,
+        ``deciding_ops``, and ``schedules``: what each number of inter-op threads gives.
     """
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
     less, more = _unmodelled(prediction)
@@ -57,10 +61,24 @@ def uncertainty_of(
         "limit_high_bytes": limit_bytes,
         "low_bytes": max(prediction.low_bytes - margin - less, 0),
         "high_bytes": prediction.high_bytes + margin + more,
-        "allocated_low_bytes": max(allocated[0] - margin - less, 0),
-        "allocated_high_bytes": allocated[-1] + margin + more,
+        "allocated_low_bytes": max(min(map(min, allocated.values())) - margin - less, 0),
+        "allocated_high_bytes": max(map(max, allocated.values())) + margin + more,
         "because": because,
         "deciding_ops": deciding,
+        "schedules": [_schedule(kind, allocated[kind.threads]) for kind in prediction.kinds],
+    }
+
+
+def _schedule(kind: Schedules, allocated: Sequence[int]) -> dict[str, int]:
+    return {
+        "inter_op_threads": kind.threads,
+        "draws": len(kind.seeds),
+        "requested_bytes": kind.middle_bytes,
+        "requested_low_bytes": kind.low_bytes,
+        "requested_high_bytes": kind.high_bytes,
+        "allocated_bytes": median_low(allocated),
+        "allocated_low_bytes": min(allocated),
+        "allocated_high_bytes": max(allocated),
     }
 
 
@@ -73,7 +91,7 @@ def _unmodelled(prediction: Prediction) -> tuple[int, int]:
     nodes = prepared.kernels.unmodelled
     if not nodes:
         return 0, 0
-    alive = _alive_at_peak(play(prepared, prediction.seed))
+    alive = _alive_at_peak(play(prepared, prediction.seed, threads=prediction.kinds[0].threads))
     ops = prepared.wiring.ops
     scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in nodes)
     return sum(alive[node] for node in nodes), max(scratch)
@@ -102,7 +120,8 @@ def _told(kind: Schedules) -> str:
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
-        f"between {format_bytes(kind.low_bytes)} and {format_bytes(kind.high_bytes)}."
+        f"between {format_bytes(kind.low_bytes)} and {format_bytes(kind.high_bytes)}, the middle one "
+        f"at {format_bytes(kind.middle_bytes)}."
     )
 
 

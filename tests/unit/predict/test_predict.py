@@ -289,11 +289,11 @@ def test_several_threads_run_every_op_once_and_hold_more_at_once():
 
 
 def test_the_range_is_over_one_thread_and_several():
-    both, one = (predict(side_by_side(), [], inter_op=threads) for threads in (4, 1))
-    assert [kind.threads for kind in both.kinds] == [1, 4]
-    assert both.peak_bytes == one.peak_bytes
+    both, one, four = (predict(side_by_side(), [], inter_op=n) for n in ((4, 1), (1,), (4,)))
+    assert [kind.threads for kind in both.kinds] == [4, 1]
+    assert both.peak_bytes == four.peak_bytes > one.peak_bytes
     assert both.low_bytes <= one.low_bytes
-    assert both.high_bytes > one.high_bytes
+    assert both.high_bytes == four.high_bytes > one.high_bytes
 
 
 def test_several_threads_take_branches_and_loops():
