@@ -4,7 +4,8 @@
     python benchmarks/accuracy.py --cache FOLDER --write docs/accuracy.md --json accuracy.json
 
 For each case ``analyze estimate`` and, in fresh processes, ``analyze trace`` of the same step: with one
-inter-op thread, and a second series with TensorFlow's default threads. The third step counts. What was
+inter-op thread, and a second series with TensorFlow's default threads, each held against the estimate
+for that number of threads. The third step counts. What was
 run is kept in the cache by case and source, so that a broken-off benchmark goes on where it was; what
 is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds.
 """
@@ -46,6 +47,7 @@ HELD_OUT_CASES = """
 """
 TUNING, HELD_OUT = TUNING_CASES.split(), HELD_OUT_CASES.split()
 THREADS = {"one": ("--inter-op-threads", "1"), "default": ()}
+INTER_OP = (("one", 1), ("default", None))
 
 
 @dataclass(frozen=True)
@@ -97,16 +99,16 @@ class Bench:
                 rows.append(json.loads(file.read_text(encoding="utf-8")))
         return rows
 
-    def capped(self, case: str, need_bytes: int) -> bool | None:
+    def capped(self, case: str, series: str, need_bytes: int) -> bool | None:
         """Say whether a real run lives under a limit, rounded up to MiB; None where not run."""
         limit = -(-need_bytes // (1 << 20))
-        file = self.folder(case) / f"capped-{limit}.json"
+        file = self.folder(case) / f"capped-{series}-{limit}.json"
         if not file.is_file():
             if not self.may_run:
                 return None
             environment = {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
-            out = self.folder(case) / f"capped-{limit}"
-            self._run(case, "one", out, environment)
+            out = self.folder(case) / f"capped-{series}-{limit}"
+            self._run(case, series, out, environment)
             done = json.loads((out / "run.json").read_text(encoding="utf-8"))
             lives = done["steps_done"] == 3 and not done["error"]
             file.write_text(json.dumps({"lives": lives}), encoding="utf-8")
@@ -151,7 +153,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--half", choices=["tuning", "held-out"])
     parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
-    parser.add_argument("--default-threads", action="store_true", help="the second series too")
+    parser.add_argument("--series", default="one,default", help="one, default or both")
     parser.add_argument("--capped", action="store_true", help="real runs under the stated need")
     parser.add_argument("--peers", action="store_true", help="other methods' figures beside ours")
     parser.add_argument("--write", type=Path, help="Markdown file for the tables")
@@ -183,15 +185,15 @@ def score(bench: Bench, case: str, options: argparse.Namespace) -> dict[str, Any
     from analyzer.opening import open_estimate
 
     bench.folder(case).mkdir(parents=True, exist_ok=True)
-    real = bench.real(case, "one")
-    many = bench.real(case, "default") if options.default_threads else []
+    real = {name: bench.real(case, name) for name in THREADS if name in options.series.split(",")}
     note = bench.note(case)
-    if not real or note is None:
+    if not any(real.values()) or note is None:
         return None
-    document = open_estimate(note).document
-    row = table.compare(case, table.summary(document), real, many)
+    told = {name: table.summary(open_estimate(note, inter_op=n).document) for name, n in INTER_OP}
+    row = table.compare(case, told, real)
     if options.capped:
-        row["capped_lives"] = bench.capped(case, row["need_bytes"])
+        for name, found in row["series"].items():
+            found["capped_lives"] = bench.capped(case, name, found["need_bytes"])
     if options.peers:
         row["peers"] = bench.peers(case)
     return row
