@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
 
 from analyzer.errors import AccountingError
 from analyzer.simulate.options import (
@@ -30,6 +32,7 @@ from analyzer.simulate.options import (
     round_up,
 )
 from analyzer.simulate.pool import BINS, Chunk, Extension, Region, bin_of
+from analyzer.simulate.sameness import ANY_BYTES, Sameness
 from analyzer.units import GRANULE_BYTES
 
 
@@ -56,6 +59,24 @@ class BfcAllocator:
         self._chunks: dict[int, Chunk] = {}
         self._regions: dict[int, Region] = {}
         self._lowest = self._highest = 0
+        self._sameness = Sameness(options)
+
+    @property
+    def same_under(self) -> tuple[int, int]:
+        """The least and the highest memory limit under which all that was done goes as it went."""
+        return self._sameness.least_bytes, self._sameness.most_bytes
+
+    def under(self, memory_limit_bytes: int) -> BfcAllocator:
+        """Return a copy, with all that it holds, that goes on under another limit."""
+        other = copy(self)
+        other.options = replace(self.options, memory_limit_bytes=memory_limit_bytes)
+        other.extensions, other.released = list(self.extensions), list(self.released)
+        other._bins = [list(free) for free in self._bins]
+        other._chunks, other._regions = {}, {}
+        for address, region in self._regions.items():
+            other._regions[address] = region.copied(other._chunks)
+        other._sameness = self._sameness.under(memory_limit_bytes, other._chunks)
+        return other
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -142,15 +163,30 @@ class BfcAllocator:
 
     def _take(self, rounded_bytes: int) -> Chunk | None:
         """Take the best free chunk out of its bin, split where the rule says so."""
-        for free in self._bins[bin_of(rounded_bytes) :]:
+        sameness = self._sameness
+        for number in range(bin_of(rounded_bytes), BINS):
+            free = self._bins[number]
             at = bisect_left(free, (rounded_bytes, -1))
             if at < len(free):
-                chunk = self._chunks[free.pop(at)[1]]
+                chunk = self._chunks[free[at][1]]
+                if sameness.flexible is not None:
+                    larger_bytes = self._larger_bytes(number, at)
+                    sameness.note_choice(rounded_bytes, chunk, larger_bytes, self._max_spare_bytes)
+                del free[at]
                 spare_bytes = chunk.size_bytes - rounded_bytes
                 if spare_bytes >= rounded_bytes or spare_bytes >= self._max_spare_bytes:
                     self._split(chunk, rounded_bytes)
                 return chunk
+        if sameness.flexible is not None:
+            sameness.note_no_chunk(rounded_bytes)
         return None
+
+    def _larger_bytes(self, number: int, at: int) -> int:
+        """Return the size of the free chunk that is next in order, or ``ANY_BYTES`` for none."""
+        free = self._bins[number]
+        if at + 1 < len(free):
+            return free[at + 1][0]
+        return next((chunks[0][0] for chunks in self._bins[number + 1 :] if chunks), ANY_BYTES)
 
     def _split(self, chunk: Chunk, rounded_bytes: int) -> None:
         """Leave ``rounded_bytes`` in ``chunk`` and make the rest a free chunk above it."""
@@ -168,6 +204,7 @@ class BfcAllocator:
         chunk.size_bytes = rounded_bytes
         self._chunks[rest.address] = rest
         self._insert(rest)
+        self._sameness.moved(chunk, rest)
 
     def _merged(self, chunk: Chunk) -> Chunk:
         """Join a free chunk that is in no bin with its free neighbours; return the result."""
@@ -186,6 +223,7 @@ class BfcAllocator:
         if upper.above is not None:
             upper.above.below = lower
         del self._chunks[upper.address]
+        self._sameness.moved(upper, lower)
 
     def _insert(self, chunk: Chunk) -> None:
         insort(self._bins[bin_of(chunk.size_bytes)], (chunk.size_bytes, chunk.address))
@@ -200,11 +238,17 @@ class BfcAllocator:
         """Take one more region that can hold ``rounded_bytes``; tell whether it was given."""
         available_bytes = round_down(self.options.memory_limit_bytes - self.pool_bytes)
         if rounded_bytes > available_bytes:
+            self._sameness.note_no_region(self.pool_bytes + rounded_bytes)
             return False
         planned_bytes = self._next_region_bytes
         while rounded_bytes > self._next_region_bytes:
             self._next_region_bytes *= 2
         asked_bytes = ask_bytes = min(self._next_region_bytes, available_bytes)
+        is_rest = available_bytes <= self._next_region_bytes
+        self._sameness.note_region(
+            self.pool_bytes + (rounded_bytes if is_rest else self._next_region_bytes),
+            self.pool_bytes + self._next_region_bytes if is_rest else ANY_BYTES,
+        )
         while not self.options.driver_can_give(self.pool_bytes, ask_bytes):
             smaller_bytes = back_pedalled(ask_bytes)
             if smaller_bytes < rounded_bytes or smaller_bytes == ask_bytes:
@@ -227,7 +271,10 @@ class BfcAllocator:
                 available_bytes=available_bytes,
             )
         )
-        self._add_region(address, ask_bytes)
+        chunk = self._add_region(address, ask_bytes)
+        if is_rest:
+            self._sameness.flexible = chunk
+        self._insert(self._merged(chunk))
         return True
 
     def _place(self, size_bytes: int, region_address: int | None) -> int:
@@ -249,7 +296,8 @@ class BfcAllocator:
         self._highest = max(self._highest, address + size_bytes)
         return address
 
-    def _add_region(self, address: int, size_bytes: int) -> None:
+    def _add_region(self, address: int, size_bytes: int) -> Chunk:
+        """Add a region's bytes to the pool; return its chunk, which is in no bin yet."""
         self.pool_bytes += size_bytes
         self.peak_pool_bytes = max(self.peak_pool_bytes, self.pool_bytes)
         chunk = Chunk(address, size_bytes)
@@ -261,7 +309,7 @@ class BfcAllocator:
             before.size_bytes += size_bytes
             *_, last = before.chunks()
             last.above, chunk.below = chunk, last
-        self._insert(self._merged(chunk))
+        return chunk
 
     def _region_ending_at(self, address: int) -> Region | None:
         for region in self._regions.values():
@@ -273,6 +321,7 @@ class BfcAllocator:
         """Give every wholly free region back, if the request could be served then."""
         if not self.options.garbage_collection:
             return False
+        self._sameness.end()
         idle = [
             region
             for region in self._regions.values()

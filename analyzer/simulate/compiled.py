@@ -92,8 +92,7 @@ class CompiledAllocator:
             ],
             np.int64,
         )
-        self._scalars = np.zeros(12, np.int64)
-        self._scalars[self._kernel.NEXT_REGION] = options.first_region_bytes
+        self._scalars = self._kernel.scalars_of(options.first_region_bytes)
         self._bin_length = np.zeros(BINS, np.int64)
         self._chunks = np.empty((0, 5), np.int64)
         self._bins: NDArray[Any] = np.empty((BINS, 0), np.int32)
@@ -153,6 +152,16 @@ class CompiledAllocator:
                 setattr(other, name, value.copy())
         other._options[self._kernel.LIMIT] = memory_limit_bytes
         return other
+
+    @property
+    def same_under(self) -> tuple[int, int]:
+        """The least and the highest memory limit under which all that was fed goes as it went.
+
+        Bytes; said of an allocator without a fragmentation fraction, which is one of the limit.
+        """
+        if self.options.fragmentation_fraction > 0:
+            return int(self._options[self._kernel.LIMIT]), int(self._options[self._kernel.LIMIT])
+        return int(self._scalars[self._kernel.LEAST]), int(self._scalars[self._kernel.MOST])
 
     @property
     def in_use_bytes(self) -> int:

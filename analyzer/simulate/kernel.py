@@ -14,7 +14,7 @@ too short; the caller makes it longer and calls again.
 ``regions``     (capacity, 3) int64: address, bytes, lowest chunk
 ``extensions``  (capacity, 11) int64: regions taken
 ``releases``    (capacity, 3) int64: regions given back
-``scalars``     (12,) int64, see the names below
+``scalars``     (15,) int64, see the names below
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from analyzer.simulate.kept import folder_for, keep_in
 from analyzer.simulate.kernel_chunks import (
     ABOVE,
     ADDRESS,
+    ANY,
     BELOW,
     BYTES,
     COALESCE,
@@ -38,21 +39,24 @@ from analyzer.simulate.kernel_chunks import (
     ENDED,
     FAILED,
     FIRST,
+    FLEXIBLE,
     FREE,
     FULL,
     GAP,
     HIGHEST,
     IN_USE,
     INVALID,
+    LEAST,
     LIMIT,
     LOWEST,
     LOWEST_CHUNK,
-    MAX_SPARE,
+    MOST,
     N_CHUNKS,
     N_EXTENSIONS,
     N_RECYCLED,
     N_REGIONS,
     N_RELEASES,
+    N_SCALARS,
     NEXT_REGION,
     NONE,
     PEAK,
@@ -63,6 +67,7 @@ from analyzer.simulate.kernel_chunks import (
     UPPER,
     compiled,
     drop,
+    hold_for,
     new_chunk,
     release,
     remove,
@@ -71,6 +76,15 @@ from analyzer.simulate.kernel_chunks import (
 
 if TYPE_CHECKING:
     from analyzer.simulate.kernel_chunks import Handles, Table
+
+
+def scalars_of(first_region_bytes: int) -> Table:
+    """Return the numbers of a pool that holds nothing."""
+    scalars = np.zeros(N_SCALARS, np.int64)
+    scalars[NEXT_REGION] = first_region_bytes
+    scalars[FLEXIBLE] = NONE
+    scalars[LEAST], scalars[MOST] = -ANY, ANY
+    return scalars
 
 
 @compiled
@@ -128,11 +142,20 @@ def extend(
     rounded = (request + 255) >> 8 << 8
     available = (options[LIMIT] - scalars[POOL]) >> 8 << 8
     if rounded > available:
+        if scalars[FLEXIBLE] == NONE:
+            hold_for(scalars, -ANY, scalars[POOL] + rounded - 1)
         return False
     planned = scalars[NEXT_REGION]
     while rounded > scalars[NEXT_REGION]:
         scalars[NEXT_REGION] *= 2
     asked = min(scalars[NEXT_REGION], available)
+    is_rest = available <= scalars[NEXT_REGION]
+    if is_rest:
+        hold_for(scalars, scalars[POOL] + rounded, scalars[POOL] + scalars[NEXT_REGION])
+    else:
+        hold_for(scalars, scalars[POOL] + scalars[NEXT_REGION], ANY)
+    if options[DRIVER] >= 0:
+        hold_for(scalars, options[LIMIT], options[LIMIT])
     ask = asked
     while options[DRIVER] >= 0 and scalars[POOL] + ask > options[DRIVER]:
         smaller = (int(np.float32(ask) * np.float32(0.9)) + 255) >> 8 << 8
@@ -157,6 +180,8 @@ def extend(
     row[10] = scalars[IN_USE]
     scalars[POOL] += ask
     handle = new_chunk(scalars, chunks, recycled, address, ask)
+    if is_rest:
+        scalars[FLEXIBLE] = handle
     before = NONE
     if options[COALESCE]:
         for i in range(scalars[N_REGIONS]):
@@ -195,6 +220,7 @@ def collect(
     """Give every wholly free region back, if the request could be served then."""
     if not options[COLLECT]:
         return False
+    hold_for(scalars, options[LIMIT], options[LIMIT])
     idle = 0
     for i in range(scalars[N_REGIONS]):
         first = regions[i, LOWEST_CHUNK]
@@ -223,6 +249,50 @@ def collect(
 
 
 @compiled
+def serve(
+    options: Table,
+    scalars: Table,
+    chunks: Table,
+    bins: Handles,
+    bin_length: Table,
+    recycled: Handles,
+    regions: Table,
+    extensions: Table,
+    releases: Table,
+    asked: int,
+    known: int,
+    op: int,
+) -> int:
+    """Return the chunk for a request: a free one, else of a new region; NONE where there is no room."""
+    rounded = (asked + 255) >> 8 << 8
+    handle = take(options, scalars, chunks, bins, bin_length, recycled, rounded)
+    if handle != NONE:
+        return int(handle)
+    if extend(
+        options, scalars, chunks, bins, bin_length, recycled, regions, extensions, asked, known, op
+    ) or (
+        collect(
+            options, scalars, chunks, bins, bin_length, recycled, regions, releases, rounded, op
+        )
+        and extend(
+            options,
+            scalars,
+            chunks,
+            bins,
+            bin_length,
+            recycled,
+            regions,
+            extensions,
+            asked,
+            known,
+            op,
+        )
+    ):
+        return int(take(options, scalars, chunks, bins, bin_length, recycled, rounded))
+    return NONE
+
+
+@compiled
 def run(
     options: Table,
     scalars: Table,
@@ -244,11 +314,12 @@ def run(
 ) -> int:
     """Replay ops ``start…`` and return how many of all ops are done; see ``scalars[REASON]``.
 
+    All of it would be the same under every limit from ``scalars[LEAST]`` to ``scalars[MOST]``.
+
     ``request`` is the bytes asked for, 0 for a free; ``slot`` names the buffer and may be used
     again once freed; ``known`` is the address a trace gives (length 0: none). ``out`` gets a row
     for each op: address, chunk bytes, in use, pool, largest free.
     """
-    max_spare = options[MAX_SPARE]
     for op in range(start, slot.shape[0]):
         if (
             scalars[N_CHUNKS] - scalars[N_RECYCLED] + 3 > chunks.shape[0]
@@ -262,24 +333,11 @@ def run(
             if handle_of[slot[op]] != NONE:
                 scalars[REASON] = INVALID
                 return op
-            rounded = (asked + 255) >> 8 << 8
-            handle = take(max_spare, scalars, chunks, bins, bin_length, recycled, rounded)
-            if handle == NONE:
-                hint = int(known[op]) if known.shape[0] else NONE
-                if extend(
-                    options, scalars, chunks, bins, bin_length, recycled, regions, extensions,
-                    asked, hint, first_op + op,
-                ) or (
-                    collect(
-                        options, scalars, chunks, bins, bin_length, recycled, regions, releases,
-                        rounded, first_op + op,
-                    )
-                    and extend(
-                        options, scalars, chunks, bins, bin_length, recycled, regions, extensions,
-                        asked, hint, first_op + op,
-                    )
-                ):  # fmt: skip
-                    handle = take(max_spare, scalars, chunks, bins, bin_length, recycled, rounded)
+            hint = int(known[op]) if known.shape[0] else NONE
+            handle = serve(
+                options, scalars, chunks, bins, bin_length, recycled, regions, extensions, releases,
+                asked, hint, first_op + op,
+            )  # fmt: skip
             if handle == NONE:
                 scalars[REASON] = FAILED
                 return op

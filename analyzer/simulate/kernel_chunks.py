@@ -34,10 +34,16 @@ LOWEST_CHUNK = 2
     N_EXTENSIONS,
     N_RELEASES,
     REASON,
-) = range(12)
+    FLEXIBLE,
+    LEAST,
+    MOST,
+    N_SCALARS,
+) = range(16)
+"""Places in ``scalars``, and how many there are."""
 ENDED, FAILED, FULL, INVALID = range(4)
 LIMIT, MAX_SPARE, COALESCE, COLLECT, DRIVER, DESCENDING, FIRST, GAP, UPPER = range(9)
 TOP_BIN = 20
+ANY = 1 << 62
 
 
 @compiled
@@ -135,8 +141,65 @@ def drop(scalars: Table, recycled: Handles, handle: int) -> None:
 
 
 @compiled
+def next_size(chunks: Table, bins: Handles, bin_length: Table, which: int, at: int) -> int:
+    """Return the size of the free chunk that is next in order after the one at ``at``, or ``ANY``."""
+    if at + 1 < bin_length[which]:
+        return int(chunks[bins[which, at + 1], BYTES])
+    for larger in range(which + 1, TOP_BIN + 1):
+        if bin_length[larger]:
+            return int(chunks[bins[larger, 0], BYTES])
+    return ANY
+
+
+@compiled
+def hold_for(scalars: Table, least: int, most: int) -> None:
+    """Note that what has been done would be the same under the limits from ``least`` to ``most``."""
+    scalars[LEAST] = max(scalars[LEAST], least)
+    scalars[MOST] = min(scalars[MOST], most)
+
+
+@compiled
+def note_choice(
+    limit: int,
+    scalars: Table,
+    chunks: Table,
+    rounded: int,
+    handle: int,
+    next_bytes: int,
+    least_spare: int,
+) -> None:
+    """Note under which limits the same chunk is taken for a request, and split or not as it is.
+
+    Only one chunk is as much larger as the limit is: the one at the end of the last region.
+
+    Args:
+        limit: The limit.
+        scalars, chunks: The pool, with ``handle`` still whole.
+        rounded: What is asked for.
+        handle: The chunk taken, ``NONE`` where none is large enough.
+        next_bytes: What the next larger one has.
+        least_spare: Left-over from which a chunk is split.
+    """
+    flexible = scalars[FLEXIBLE]
+    if handle != NONE and handle == flexible:
+        spare = chunks[handle, BYTES] - rounded
+        least, most = limit - spare, limit + max(next_bytes - chunks[handle, BYTES] - 1, 0)
+        if spare >= least_spare:
+            least += least_spare
+        else:
+            most = min(most, limit + least_spare - spare - 1)
+        hold_for(scalars, least, most)
+    elif flexible != NONE and chunks[flexible, STATE] == FREE:
+        size = chunks[flexible, BYTES]
+        if size < rounded:
+            hold_for(scalars, -ANY, limit + rounded - size - 1)
+        else:
+            hold_for(scalars, limit + min(chunks[handle, BYTES] - size + 1, 0), ANY)
+
+
+@compiled
 def take(
-    max_spare: int,
+    options: Table,
     scalars: Table,
     chunks: Table,
     bins: Handles,
@@ -153,11 +216,17 @@ def take(
         if at == length:
             continue
         handle = int(bins[which, at])
+        least_spare = max(min(rounded, options[MAX_SPARE]), 1)
+        if scalars[FLEXIBLE] != NONE:
+            larger = next_size(chunks, bins, bin_length, which, at)
+            note_choice(options[LIMIT], scalars, chunks, rounded, handle, larger, least_spare)
         remove_at(bins, bin_length, which, at)
         chunks[handle, STATE] = USED
         spare = chunks[handle, BYTES] - rounded
-        if spare > 0 and (spare >= rounded or spare >= max_spare):
+        if spare >= least_spare:
             rest = new_chunk(scalars, chunks, recycled, chunks[handle, ADDRESS] + rounded, spare)
+            if handle == scalars[FLEXIBLE]:
+                scalars[FLEXIBLE] = rest
             above = chunks[handle, ABOVE]
             chunks[rest, BELOW] = handle
             chunks[rest, ABOVE] = above
@@ -167,6 +236,8 @@ def take(
             chunks[handle, BYTES] = rounded
             insert(chunks, bins, bin_length, rest)
         return handle
+    if scalars[FLEXIBLE] != NONE:
+        note_choice(options[LIMIT], scalars, chunks, rounded, NONE, ANY, 0)
     return NONE
 
 
@@ -178,6 +249,8 @@ def absorb(scalars: Table, chunks: Table, recycled: Handles, lower: int, upper: 
     chunks[lower, ABOVE] = above
     if above != NONE:
         chunks[above, BELOW] = lower
+    if upper == scalars[FLEXIBLE]:
+        scalars[FLEXIBLE] = lower
     drop(scalars, recycled, upper)
 
 

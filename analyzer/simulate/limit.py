@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from analyzer.errors import AccountingError, InputError
-from analyzer.simulate.compiled import CompiledAllocator
+from analyzer.simulate.feeding import Feedable, allocator_of
 from analyzer.simulate.options import (
     FIRST_REGION_BYTES,
     UNLIMITED_BYTES,
@@ -33,7 +33,6 @@ from analyzer.simulate.replay import (
     Engine,
     Replay,
     choose,
-    operations_done,
     replay,
 )
 from analyzer.simulate.sequence import Sequence
@@ -113,11 +112,18 @@ class _Search:
         self.step_bytes = step_bytes
         self.engine = engine
         self.tried: dict[int, bool] = {}
-        self._shared: tuple[CompiledAllocator, int] | None = None
+        self._known: list[tuple[int, int, bool]] = []
+        self._shared: tuple[Feedable, int] | None = None
 
     def fits(self, limit_bytes: int) -> bool:
         if limit_bytes not in self.tried:
-            self.tried[limit_bytes] = self._done(limit_bytes) == len(self.sequence)
+            known = (fits for least, most, fits in self._known if least <= limit_bytes <= most)
+            found = next(known, None)
+            if found is None:
+                done, least, most = self._done(limit_bytes)
+                found = done == len(self.sequence)
+                self._known.append((least, most, found))
+            self.tried[limit_bytes] = found
         return self.tried[limit_bytes]
 
     def share(self, unlimited: Replay, bound: int) -> None:
@@ -128,7 +134,7 @@ class _Search:
         """
         options, sequence = self.options, self.sequence
         apart = options.fragmentation_fraction > 0 or options.driver_bytes is not None
-        if self.engine is not Engine.COMPILED or apart or bound < FIRST_REGION_BYTES:
+        if apart or bound < FIRST_REGION_BYTES:
             return
         common, pool_bytes = len(sequence), 0
         for extension in unlimited.extensions:
@@ -136,18 +142,24 @@ class _Search:
             if pool_bytes > bound:
                 common = extension.owner
                 break
-        begun = CompiledAllocator(replace(options, memory_limit_bytes=bound), sequence.n_buffers)
+        begun = self._begin(bound)
         self._shared = begun, begun.feed(sequence.slot[:common], sequence.request[:common])
 
-    def _done(self, limit_bytes: int) -> int:
-        """Return how many operations succeed under a limit."""
+    def _done(self, limit_bytes: int) -> tuple[int, int, int]:
+        """Return how many operations succeed under a limit, and from which to which limit it is so."""
         sequence = self.sequence
         if self._shared is None:
-            options = replace(self.options, memory_limit_bytes=limit_bytes)
-            return operations_done(sequence, options, engine=self.engine)
-        begun, common = self._shared
-        left = begun.under(limit_bytes)
-        return common + left.feed(sequence.slot[common:], sequence.request[common:])
+            allocator, common = self._begin(limit_bytes), 0
+        else:
+            begun, common = self._shared
+            allocator = begun.under(limit_bytes)
+        done = common + allocator.feed(sequence.slot[common:], sequence.request[common:])
+        return done, *allocator.same_under
+
+    def _begin(self, limit_bytes: int) -> Feedable:
+        options = replace(self.options, memory_limit_bytes=limit_bytes)
+        is_compiled = self.engine is Engine.COMPILED
+        return allocator_of(options, self.sequence.n_buffers, is_compiled=is_compiled)
 
     def up(self, size_bytes: int) -> int:
         return -(-size_bytes // self.step_bytes) * self.step_bytes

@@ -53,6 +53,16 @@ class Region:
             yield chunk
             chunk = chunk.above
 
+    def copied(self, chunks: dict[int, Chunk]) -> Region:
+        """Return a copy with chunks of its own, and put those into ``chunks`` by their address."""
+        below: Chunk | None = None
+        for chunk in self.chunks():
+            new = Chunk(chunk.address, chunk.size_bytes, chunk.owner, chunk.requested_bytes, below)
+            if below is not None:
+                below.above = new
+            chunks[new.address] = below = new
+        return Region(self.address, self.size_bytes, chunks[self.first.address])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:

@@ -15,6 +15,7 @@ from analyzer.choice import Choice
 from analyzer.errors import AccountingError, InputError
 from analyzer.simulate import compiled
 from analyzer.simulate.bfc import BfcAllocator
+from analyzer.simulate.feeding import allocator_of
 from analyzer.simulate.options import AsyncOptions, BfcOptions, Options, round_up
 from analyzer.simulate.pool import Extension
 from analyzer.simulate.sequence import NOWHERE, Caution, Sequence
@@ -211,22 +212,9 @@ def operations_done(sequence: Sequence, options: Options, *, engine: Engine = En
     if isinstance(options, AsyncOptions):
         over = sequence.live_requested_bytes() > options.memory_limit_bytes
         return int(np.argmax(over)) if over.any() else len(sequence)
-    if choose(engine, len(sequence)) is Engine.COMPILED:
-        allocator = compiled.CompiledAllocator(options, sequence.n_buffers)
-        return allocator.feed(sequence.slot, sequence.request)
-    bfc = BfcAllocator(options)
-    held: dict[int, int] = {}
-    for op, (slot, request) in enumerate(
-        zip(sequence.slot.tolist(), sequence.request.tolist(), strict=True)
-    ):
-        if not request:
-            bfc.free(held.pop(slot))
-            continue
-        address = bfc.allocate(request, owner=op)
-        if address is None:
-            return op
-        held[slot] = address
-    return len(sequence)
+    is_compiled = choose(engine, len(sequence)) is Engine.COMPILED
+    allocator = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
+    return allocator.feed(sequence.slot, sequence.request)
 
 
 def choose(engine: Engine, n_operations: int) -> Engine:
