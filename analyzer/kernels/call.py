@@ -24,12 +24,14 @@ class Call:
         inputs: What each input is; None where it is not known.
         values: The value of each input where it is a small constant, flat.
         threads: Intra-op threads, which size oneDNN's scratchpads.
+        unused: Outputs that no op uses (``OpKernelContext::output_required``).
     """
 
     op: Op
     inputs: tuple[TensorSpec | None, ...]
     values: tuple[tuple[int, ...] | None, ...]
     threads: int = 1
+    unused: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute's plain value."""

@@ -190,9 +190,11 @@ def _plan_switch(call: Call) -> Plan:
 
 
 def _plan_merge(call: Call) -> Plan:
-    """Hand on the input that arrived; the index output is a small tensor (``MergeOp``)."""
+    """Hand on the input that arrived; its index is made only where it is used (``MergeOp``)."""
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
-    return Plan(outputs=(arrived, allocate(call, 1)) if len(call.op.outputs) > 1 else (arrived,))
+    if len(call.op.outputs) == 1:
+        return Plan(outputs=(arrived,))
+    return Plan(outputs=(arrived, Output(Way.NONE) if 1 in call.unused else allocate(call, 1)))
 
 
 def _plan_sparse_cross_entropy(call: Call) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from analyzer.kernels.call import ALIGNMENT_BYTES, Call, alias, allocate, allocate_all
-from analyzer.kernels.plan import Output, Plan
+from analyzer.kernels.plan import Output, Plan, Way
 
 _MAX_REDUCED_GROUPS = 3
 
@@ -104,11 +104,16 @@ def plan_split(call: Call) -> Plan:
 
 
 def plan_unpack(call: Call) -> Plan:
-    """Share aligned rows of the first axis, else allocate each (``UnpackOp``)."""
+    """Share aligned rows of the first axis, else allocate each that is used (``UnpackOp``)."""
     aligned = bool(call.op.outputs) and _aligned(call.size())
     if int(call.attr("axis", 0)) == 0 and aligned:
         return Plan(outputs=tuple(alias() for _ in call.op.outputs))
-    return Plan(outputs=allocate_all(call))
+    return Plan(
+        outputs=tuple(
+            Output(Way.NONE) if index in call.unused else output
+            for index, output in enumerate(allocate_all(call))
+        )
+    )
 
 
 def plan_reduction(call: Call) -> Plan:

@@ -59,6 +59,7 @@ def plan_kernels(
             inputs=tuple(_spec(wiring, feed) for feed in feeds),
             values=tuple(constants[source] for source, _ in feeds),
             threads=threads,
+            unused=_unused(wiring, node),
         )
         xla_plan = xla_plans.get(op.name)
         plans.append(device.plan(call) if xla_plan is None else plan_compiled(call, xla_plan))
@@ -78,6 +79,13 @@ def _spec(wiring: Wiring, feed: tuple[int, int]) -> TensorSpec | None:
     source, output = feed
     outputs = wiring.ops[source].outputs
     return outputs[output] if output < len(outputs) else None
+def _unused(wiring: Wiring, node: int) -> frozenset[int]:
+    count = len(wiring.ops[node].outputs)
+    if count < 2 and wiring.data_out[node]:
+        return frozenset()
+    return frozenset(range(count)) - {output for _, output, _ in wiring.data_out[node]}
+
+
 
 
 def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:

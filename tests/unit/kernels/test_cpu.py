@@ -1,5 +1,7 @@
 """What one run of a CPU kernel does to memory, against what TensorFlow's allocator was seen to do."""
 
+from dataclasses import replace
+
 import pytest
 
 from analyzer.graph.ops import Op, TensorSpec
@@ -37,6 +39,15 @@ def test_another_element_type_is_never_taken_over():
     op = Op("op", "Less", outputs=(TensorSpec("bool", (4,)),))
     specs = (TensorSpec("float32", (4,)), TensorSpec("float32", (4,)))
     assert cpu.plan(Call(op, specs, (None, None))).outputs[0].inputs == ()
+
+
+def test_an_output_that_no_op_uses_is_not_made():
+    rows = call("Unpack", [(3, 4)], [(4,)] * 3, axis=0)
+    merged = call("Merge", [(8,), (8,)], [(8,), ()])
+    ways = [output.way for output in cpu.plan(replace(rows, unused=frozenset({1}))).outputs]
+    assert ways == [Way.ALLOCATE, Way.NONE, Way.ALLOCATE]
+    assert cpu.plan(merged).outputs[1].way is Way.ALLOCATE
+    assert cpu.plan(replace(merged, unused=frozenset({1}))).outputs[1].way is Way.NONE
 
 
 @pytest.mark.parametrize("kind", ["Reshape", "Identity", "Squeeze", "Enter"])
