@@ -7,7 +7,7 @@ MiB). Its bytes are then resident, and the node no longer runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from analyzer.kernels.plan import op_types
 
 _MOST_BYTES: Final = 10 << 20
 _CONSTANTS: Final = op_types("Const HostConst")
+_SUFFIX: Final = "/__cf__"
 _FOLDED: Final = (
     UNARY
     | BINARY
@@ -31,7 +32,12 @@ _FOLDED: Final = (
 
 
 def fold(ops: Sequence[Op]) -> list[Op]:
-    """Return the graph with what can be computed beforehand turned into constants."""
+    """Return the graph with what can be computed beforehand turned into constants.
+
+    A constant takes a node's place for those that read it. The node itself goes, unless another waits
+    for it: then it runs all the same, with what it needs, and no one reads the result
+    (``ReplaceTensorWithConstant`` moves the data edges only; ``RemoveDeadNodes``).
+    """
     by_name = {op.name: op for op in ops}
     folded = {op.name for op in ops if op.type in _CONSTANTS}
     computed: dict[str, tuple[str, ...]] = {}
@@ -47,19 +53,73 @@ def fold(ops: Sequence[Op]) -> list[Op]:
                 changed = True
     if not computed:
         return list(ops)
-    used = {
+    read = {
         split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs
-    } | {name for op in ops for name in op.control_inputs}
+    } & computed.keys()
+    kept = _kept(by_name, folded, computed, read)
+    moved = {name: f"{name}{_SUFFIX}" for name in read & kept}
     result = []
     for op in ops:
-        if op.name in folded and op.name not in used:
-            continue
-        if op.name in computed:
+        if op.name in read:
             held = tuple(name for name in computed[op.name] if name in by_name)
-            result.append(replace(op, type="Const", inputs=(), control_inputs=held, attrs={}))
-        else:
+            result.append(
+                Op(
+                    moved.get(op.name, op.name),
+                    "Const",
+                    control_inputs=held,
+                    outputs=op.outputs,
+                    device=op.device,
+                    source=op.source,
+                )
+            )
+        if op.name not in folded:
+            result.append(_redirected(op, moved))
+        elif op.name in kept:
             result.append(op)
     return result
+
+
+def _kept(
+    by_name: Mapping[str, Op],
+    folded: Collection[str],
+    computed: Mapping[str, Sequence[str]],
+    read: Collection[str],
+) -> set[str]:
+    """Return the nodes, of those that could be constants, that stay as they are.
+
+    Args:
+        by_name: The graph.
+        folded: Constants, and what can be computed from them.
+        computed: Of these what is no constant yet, and what its constant waits for.
+        read: Those whose constant is read by what is not constant.
+    """
+    queue = [name for op in by_name.values() if op.name not in folded for name in op.control_inputs]
+    queue += [name for op in read for name in computed[op]]
+    queue += [
+        name
+        for op in by_name.values()
+        if op.name not in folded
+        for name in (split_tensor(tensor)[0] for tensor in op.inputs)
+        if name not in computed
+    ]
+    kept: set[str] = set()
+    while queue:
+        name = queue.pop()
+        if name in kept or name not in folded:
+            continue
+        kept.add(name)
+        op = by_name[name]
+        queue += op.control_inputs
+        queue += [split_tensor(tensor)[0] for tensor in op.inputs]
+    return kept
+
+
+def _redirected(op: Op, moved: Mapping[str, str]) -> Op:
+    """Return the op reading the constants instead of the nodes that stay beside them."""
+    if not any(split_tensor(tensor)[0] in moved for tensor in op.inputs):
+        return op
+    found = (split_tensor(tensor) for tensor in op.inputs)
+    return replace(op, inputs=tuple(f"{moved.get(name, name)}:{k}" for name, k in found))
 
 
 def _can_fold(op: Op, folded: set[str]) -> bool:

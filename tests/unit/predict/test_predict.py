@@ -211,6 +211,27 @@ def test_every_draw_frees_what_it_allocates():
         assert all(buffers.dies[k] > buffers.born[k] for k in born)
 
 
+def test_what_another_op_waits_for_runs_beside_the_constant_computed_from_it():
+    """As seen: a later constant waits for the gradient of a mean, which is a constant itself."""
+    ops = [
+        arg("x", 0),
+        constant("one", 1),
+        op("tile", "Tile", "one", "one"),
+        op("share", "Mul", "tile", "tile"),
+        op("two", "Const", control=("share",), spec=SCALAR),
+        op("product", "Mul", "x", "share"),
+        op("scaled", "Mul", "product", "two"),
+        result("scaled", "scaled:0"),
+    ]
+    folded = {o.name: o for o in fold(ops)}
+    assert {"tile", "share"} < folded.keys()
+    assert folded["product"].inputs == ("x:0", "share/__cf__:0")
+    assert folded["share/__cf__"].type == "Const"
+    rows = predict(ops, []).allocations
+    assert (rows.op == "tile").sum() == 1
+    assert (rows.op == "share/__cf__").sum() == 1
+
+
 def test_constants_of_constants_are_computed_beforehand():
     ops = [constant("a", 1), constant("b", 2), op("sum", "AddV2", "a", "b", spec=SCALAR)]
     ops += [arg("x", 0), op("use", "Tile", "x", "sum")]
