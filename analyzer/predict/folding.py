@@ -7,11 +7,11 @@ MiB). Its bytes are then resident, and the node no longer runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analyzer.graph.ops import Op, split_tensor
+from analyzer.graph.ops import PLACE, Op, split_tensor
 from analyzer.kernels.cpu import BINARY, REDUCTIONS, UNARY
 from analyzer.kernels.plan import op_types
 
@@ -36,7 +36,8 @@ def fold(ops: Sequence[Op]) -> list[Op]:
 
     A constant takes a node's place for those that read it. The node itself goes, unless another waits
     for it: then it runs all the same, with what it needs, and no one reads the result
-    (``ReplaceTensorWithConstant`` moves the data edges only; ``RemoveDeadNodes``).
+    (``ReplaceTensorWithConstant`` moves the data edges only; ``RemoveDeadNodes``). Constants of equal
+    value become one (``OptimizeCSE``).
     """
     by_name = {op.name: op for op in ops}
     folded = {op.name for op in ops if op.type in _CONSTANTS}
@@ -57,14 +58,15 @@ def fold(ops: Sequence[Op]) -> list[Op]:
         split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs
     } & computed.keys()
     kept = _kept(by_name, folded, computed, read)
-    moved = {name: f"{name}{_SUFFIX}" for name in read & kept}
+    same = _equal(by_name, computed, [op.name for op in ops if op.name in read])
+    moved = {name: f"{first}{_SUFFIX}" if first in kept else first for name, first in same.items()}
     result = []
     for op in ops:
-        if op.name in read:
+        if same.get(op.name) == op.name:
             held = tuple(name for name in computed[op.name] if name in by_name)
             result.append(
                 Op(
-                    moved.get(op.name, op.name),
+                    moved[op.name],
                     "Const",
                     control_inputs=held,
                     outputs=op.outputs,
@@ -114,8 +116,31 @@ def _kept(
     return kept
 
 
+def _equal(
+    by_name: Mapping[str, Op], computed: Mapping[str, Sequence[str]], names: Sequence[str]
+) -> dict[str, str]:
+    """Return, for each of these computed nodes, the first of them that is computed alike."""
+    keys: dict[str, Hashable] = {}
+
+    def key(name: str) -> Hashable:
+        if name in keys:
+            return keys[name]
+        op = by_name[name]
+        attrs = {k: v for k, v in op.attrs.items() if k != PLACE}
+        value = attrs.get("value")
+        if op.type in _CONSTANTS and not (isinstance(value, dict) and "values" in value):
+            keys[name] = name  # too large for its values to be known
+        else:
+            inputs = tuple((key(n), k) for n, k in (split_tensor(t) for t in op.inputs))
+            keys[name] = (op.type, repr(sorted(attrs.items())), inputs)
+        return keys[name]
+
+    first: dict[Hashable, str] = {}
+    return {name: first.setdefault((key(name), computed[name]), name) for name in names}
+
+
 def _redirected(op: Op, moved: Mapping[str, str]) -> Op:
-    """Return the op reading the constants instead of the nodes that stay beside them."""
+    """Return the op reading constants under the names that they have."""
     if not any(split_tensor(tensor)[0] in moved for tensor in op.inputs):
         return op
     found = (split_tensor(tensor) for tensor in op.inputs)
