@@ -118,6 +118,27 @@ class Finding:
     evidence: tuple[dict[str, Any], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledAnew:
+    """A function that XLA compiles again whenever a value changes that is compiled into it.
+
+    Attributes:
+        op: Name of the op that calls it.
+        because: Type and name of the op in it that has to know a value.
+        variables: Paths of the variables whose values are compiled in and that it updates itself.
+        variable_bytes: Their bytes together.
+        inputs: What the step is fed of which the same is true.
+        compilations: How often it was compiled in a trace; 0 in a prediction.
+    """
+
+    op: str
+    because: str
+    variables: tuple[str, ...]
+    variable_bytes: int
+    inputs: tuple[str, ...] = ()
+    compilations: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """A sequence of allocations, measured or predicted, and what is known about it.
@@ -136,6 +157,7 @@ class Recording:
         warnings: What the reader should know before trusting a figure; plain sentences.
         versions: Versions of what made it: tensorflow, keras, python, analyzer.
         error: How the step ended where it failed: ``type``, ``message``, ``exit_code``.
+        compiled_anew: Functions that are compiled again in every step.
         extra: Facts kept for the report and not used by any analysis.
     """
 
@@ -151,6 +173,7 @@ class Recording:
     warnings: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     error: dict[str, Any] | None = None
+    compiled_anew: tuple[CompiledAnew, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     @cached_property

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from analyzer.compiler.flags import spelled_out
 from analyzer.parse.hloproto import Hlo
 
 _OURS: Final = re.compile(r"\s*--xla_dump_to=\S*\s+--xla_dump_hlo_as_proto$")
@@ -22,7 +23,7 @@ def dumping_flags(folder: Path, flags: str = "") -> str:
         folder: Where to; made by XLA.
         flags: What the user set.
     """
-    return f"{flags} --xla_dump_to={folder} --xla_dump_hlo_as_proto".strip()
+    return f"{spelled_out(flags)} --xla_dump_to={folder} --xla_dump_hlo_as_proto".strip()
 
 
 def without_dumping(flags: str) -> str:
@@ -41,10 +42,19 @@ def dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
         The module with its buffer assignment (HloProto) without literals, empty where there is none;
         and ``cpu`` or ``gpu``.
     """
-    names = sorted(dump.glob(f"*.{_module_name(function)}*after_optimizations.hlo.pb"))
+    names = _compiled(dump, function)
     if not names:
         return b"", ""
     return _without_literals(names[-1].read_bytes()), "gpu" if ".gpu_" in names[-1].name else "cpu"
+
+
+def dumped_count(dump: Path, function: str) -> int:
+    """Return how often a function was compiled since the folder was empty."""
+    return len(_compiled(dump, function))
+
+
+def _compiled(dump: Path, function: str) -> list[Path]:
+    return sorted(dump.glob(f"*.{_module_name(function)}*after_optimizations.hlo.pb"))
 
 
 def empty(dump: Path) -> None:

@@ -113,7 +113,9 @@ def _note(
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
         is_for_card = gpu is not None and not options.cpu_plan and has_compiler()
-        compiled, doubts = compile_calls(function, step.ops, dump, plans=not is_for_card)
+        compiled, doubts = compile_calls(
+            function, step.ops, dump, args=program.args, plans=not is_for_card
+        )
         program.notes.extend(doubts)
         report("reading the graph", 0.9)
         found = captured(

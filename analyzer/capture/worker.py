@@ -154,6 +154,8 @@ def _write_compiled(folder: Path, compiled: list[CompiledFunction]) -> list[dict
             "ops": list(one.ops),
             "function": one.function,
             "platform": one.platform,
+            "fixed": [list(known) for known in one.fixed],
+            "compilations": one.compilations,
         }
         for key, content in (("module", one.module), ("plan", one.plan)):
             row[key] = f"{key}{suffix}.hlo.pb.gz" if content else None

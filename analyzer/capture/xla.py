@@ -13,11 +13,8 @@ together from two of TensorFlow's stages, at the cost of a second compilation.
 from __future__ import annotations
 
 import contextlib
-import math
-import mmap
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,24 +23,20 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import tensor_util
 
-from analyzer.capture.dumps import dumped_plan, empty, packed
+from analyzer.capture.dumps import dumped_count, dumped_plan, empty, packed
+from analyzer.capture.fixed import FixedInputs
 from analyzer.capture.frames import plain_message
 from analyzer.capture.graphs import all_graphs, function_graphs, spec_of
 from analyzer.capture.requests import Requests, lasting, noting_requests
+from analyzer.capture.stand_ins import CPU_DEVICE, StandIns, stand_ins
 from analyzer.capture.static import StaticStep, handle_type, static_step, used_variables
 from analyzer.errors import TargetError
 from analyzer.graph.ops import Op, TensorSpec, split_tensor
 from analyzer.parse.hloproto import Hlo
 
-_CPU: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _FUNCTION: Final = "__inference_"
 _FEW_VALUES: Final = 64
 """Elements up to which a constant's values are looked at: axes, shapes, paddings."""
-_PAGE_BYTES: Final = 1 << 20
-"""Values below this get a buffer of their own; larger ones share the one that is never touched."""
-_NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
-"""``MAP_NORESERVE``: the system promises no memory for the mapping, so that its size does not count."""
-_ROW_BYTES: Final = 64  # every element type divides it, and a slice at 0 needs no copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +52,9 @@ class CompiledFunction:
         requests: What lowering it asks the CPU's allocator for, as
             :class:`analyzer.capture.requests.Requests` lists it: constants are folded.
         platform: The device that the plan is for: ``cpu`` or ``gpu``.
+        fixed: The inputs of such an op whose values are compiled in, and the op inside that needs to
+            know each; see :mod:`analyzer.capture.fixed`.
+        compilations: How often it was compiled while it ran; 0 where nothing ran.
     """
 
     ops: tuple[str, ...]
@@ -67,44 +63,8 @@ class CompiledFunction:
     plan: bytes
     requests: tuple[tuple[int, int], ...] = ()
     platform: str = "cpu"
-
-
-@dataclass(eq=False)
-class StandIns:
-    """Handles of variables that have a shape and a value without memory."""
-
-    _handles: list[Any] = field(default_factory=list)
-    _flat: Any = None
-
-    def tensor(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor of this shape whose bytes are never written."""
-        size_bytes = math.prod(shape) * dtype.size
-        if size_bytes < _PAGE_BYTES or dtype == tf.bool:
-            return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=False)
-        if self._flat is None or int(self._flat.shape[0]) < size_bytes:
-            self._flat = _untouched(-(-size_bytes // _ROW_BYTES) * _ROW_BYTES)
-        flat = self._flat[:size_bytes]
-        if dtype.size > 1:
-            flat = tf.reshape(flat, [-1, dtype.size])
-        return tf.reshape(tf.bitcast(flat, dtype), list(shape))
-
-    def variable(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return the handle of a variable with such a value."""
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=dtype,
-            shape=list(shape),
-            shared_name=f"analyzer_xla_{id(self)}_{len(self._handles)}",
-        )
-        tf.raw_ops.AssignVariableOp(resource=handle, value=self.tensor(dtype, shape))
-        self._handles.append(handle)
-        return handle
-
-    def close(self) -> None:
-        """Let go of them all."""
-        for handle in self._handles:
-            tf.raw_ops.DestroyResourceOp(resource=handle)
-        self._handles.clear()
-        self._flat = None
+    fixed: tuple[tuple[int, str], ...] = ()
+    compilations: int = 0
 
 
 def is_compiled_call(op: Op) -> bool:
@@ -161,6 +121,7 @@ def compile_calls(
     ops: Sequence[Op],
     dump: Path | None,
     *,
+    args: Sequence[Any] = (),
     plans: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[list[CompiledFunction], list[str]]:
@@ -170,6 +131,7 @@ def compile_calls(
         function: The step's concrete function.
         ops: The graph that its executor runs.
         dump: The folder that :mod:`analyzer.capture.dumps` named, None where XLA dumps nothing.
+        args: What the step is fed: some of it may be compiled in.
         plans: Compile for this machine's CPU too; False only lowers.
         progress: Called with the share done, 0 to 1.
 
@@ -183,6 +145,7 @@ def compile_calls(
     by_name = {op.name: op for op in ops}
     arguments = _arguments(function)
     functions = function_graphs(function)
+    known = FixedInputs(functions)
     for op in ops:
         if is_compiled_call(op):
             inputs = tuple(
@@ -192,9 +155,13 @@ def compile_calls(
     found: list[CompiledFunction] = []
     doubts: list[str] = []
     for number, ((name, inputs), callers) in enumerate(calls.items()):
-        with _stand_ins() as stand_ins:
+        fixed = _fixed(known, name)
+        compiled_in = {index: _fed(callers[0].inputs[index], by_name, args) for index, _ in fixed}
+        with stand_ins() as things:
             try:
-                module, plan, requests = _compile(name, inputs, stand_ins, dump, plans=plans)
+                module, plan, requests = _compile(
+                    name, inputs, things, dump, plans=plans, compiled_in=compiled_in
+                )
             except (ValueError, tf.errors.OpError) as error:
                 reason = _reason(error)
                 if len(calls) == 1 and len(callers) == 1 and _is_whole(ops):
@@ -211,6 +178,7 @@ def compile_calls(
                 module=module,
                 plan=plan,
                 requests=tuple(requests),
+                fixed=fixed,
             )
         )
         if progress is not None:
@@ -234,15 +202,27 @@ def ran_compiled(function: Any, dump: Path) -> list[CompiledFunction]:
             if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
                 callers.setdefault(attrs["f"].func.name, []).append(op.name)
     found = []
+    known = FixedInputs(function_graphs(function))
     for name, ops in callers.items():
         plan, platform = dumped_plan(dump, name)
         if plan:
             found.append(
                 CompiledFunction(
-                    ops=tuple(ops), function=name, module=b"", plan=plan, platform=platform
+                    ops=tuple(ops),
+                    function=name,
+                    module=b"",
+                    plan=plan,
+                    platform=platform,
+                    fixed=_fixed(known, name),
+                    compilations=dumped_count(dump, name),
                 )
             )
     return found
+
+
+def _fixed(found: FixedInputs, name: str) -> tuple[tuple[int, str], ...]:
+    graph = found.graphs.get(name)
+    return () if graph is None else tuple(found.of(graph).items())
 
 
 def _text(name: Any) -> str:
@@ -292,6 +272,15 @@ def _described(
     return "variable", None if dtype is None else dtype.name, shape
 
 
+def _fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
+    """Return the value that an input of a call has where the step is fed with it, else None."""
+    op = by_name[split_tensor(tensor)[0]]
+    while op.type == "Identity" and op.inputs:
+        op = by_name[split_tensor(op.inputs[0])[0]]
+    index = int(op.attrs.get("index", -1)) if op.type in ("_Arg", "_DeviceArg") else -1
+    return args[index] if 0 <= index < len(args) else None
+
+
 def _constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:
     """Return the values of a function's output where it is a small constant, flat."""
     if graph is None or index >= len(graph.outputs):
@@ -305,10 +294,11 @@ def _constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:
 def _compile(
     name: str,
     inputs: Sequence[tuple[Any, ...]],
-    stand_ins: StandIns,
+    things: StandIns,
     dump: Path | None,
     *,
     plans: bool,
+    compiled_in: Mapping[int, Any],
 ) -> tuple[bytes, bytes, list[tuple[int, int]]]:
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
@@ -316,18 +306,26 @@ def _compile(
     # Specs come first and things after them, as TensorFlow tells arguments from captures. Only where
     # all arguments are things does it look at their values.
     leading = 0
-    if all(described[0] != "value" for described in inputs):
+    if all(
+        described[0] == "variable" or (described[0] == "tensor" and index not in compiled_in)
+        for index, described in enumerate(inputs)
+    ):
         while leading < len(inputs) and inputs[leading][0] == "tensor":
             leading += 1
     specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
-    held = [_thing(described, stand_ins) for described in inputs[leading:]]
+    held = [
+        compiled_in[index]
+        if compiled_in.get(index) is not None
+        else _thing(described, things, filled=index in compiled_in)
+        for index, described in enumerate(inputs[leading:], start=leading)
+    ]
     if not specs:
         specs, held = held, []
 
     def stage(which: str) -> bytes:
         return bytes(
             context.context().get_compiler_ir(
-                device_name=_CPU,
+                device_name=CPU_DEVICE,
                 platform_name=None,
                 function_name=name,
                 flat_args=specs,
@@ -351,30 +349,13 @@ def _compile(
     return module, plan, requests
 
 
-def _thing(described: tuple[Any, ...], stand_ins: StandIns) -> Any:
+def _thing(described: tuple[Any, ...], things: StandIns, *, filled: bool) -> Any:
     kind, dtype, shape, *values = described
     if kind == "variable":
-        return stand_ins.variable(tf.as_dtype(dtype), shape)
+        return things.variable(tf.as_dtype(dtype), shape, filled=filled)
     if kind == "value":
         return tf.constant(values[0], dtype, shape)
-    return stand_ins.tensor(tf.as_dtype(dtype), shape)
-
-
-def _untouched(size_bytes: int) -> Any:
-    """Return a tensor of bytes over addresses that no memory is kept for until they are written."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    room = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
-    return tf.experimental.dlpack.from_dlpack(room.__dlpack__())
-
-
-@contextlib.contextmanager
-def _stand_ins() -> Iterator[StandIns]:
-    found = StandIns()
-    try:
-        with tf.init_scope(), tf.device(_CPU):
-            yield found
-    finally:
-        found.close()
+    return (things.filled if filled else things.tensor)(tf.as_dtype(dtype), shape)
 
 
 def _put_together(compiled: bytes, module: bytes) -> bytes:

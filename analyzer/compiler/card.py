@@ -48,6 +48,7 @@ def plan_for_card(
     cache: PlanCache,
     *,
     cublas: bool = False,
+    users: tuple[str, ...] = (),
     time_out_s: float = TIME_OUT_S,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -59,6 +60,7 @@ def plan_for_card(
         gpu: The card.
         cache: Where plans are kept.
         cublas: Give all matrix products to cuBLAS.
+        users: The user's own XLA flags.
         time_out_s: After which the compiler is ended.
         folder: Where the compiler's temporary folder is made; None for the system's place.
         progress: Called with the stage and the share done.
@@ -69,7 +71,7 @@ def plan_for_card(
         AccountingError: the buffers do not add up to the compiler's totals.
     """
     compiler = find_compiler()
-    flags = CUBLAS_PRODUCTS if cublas else ()
+    flags = (*users, *(CUBLAS_PRODUCTS if cublas else ()))
     target = target_text(gpu)
     key = key_of(module, target, flags, compiler.version)
     compiled = cache.find(key)

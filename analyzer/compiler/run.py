@@ -144,12 +144,12 @@ def compile_in_child(
 def _environment(
     place: Path, dump: Path, compiler: Compiler, flags: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return the child's environment: XLA's flags are ours alone, its temporary files lie with us."""
+    """Return the child's environment: the XLA flags asked for and ours, temporary files beside it."""
     ours = (
+        *flags,
         f"--xla_gpu_cuda_data_dir={compiler.cuda}",
         f"--xla_dump_to={dump}",
         "--xla_dump_hlo_as_proto",
-        *flags,
     )
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -10,21 +10,26 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from analyzer.compiler.cache import PlanCache, packed, unpacked
 from analyzer.compiler.card import CardPlan, central, checked_plan, plan_for_card
 from analyzer.compiler.doubts import TRITON_FROM, PlanDoubts, card_doubts, cpu_doubts
+from analyzer.compiler.flags import taken_over
 from analyzer.compiler.run import TIME_OUT_S, CompilerRefused, Progress
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.gpus.catalogue import Gpu
 from analyzer.parse.run import CompiledNote, RunNote
 from analyzer.xla.assignment import plan_of
+from analyzer.xla.inside import with_fixed
 from analyzer.xla.plan import Plan
 
 CARD_FILE: Final = "card.json"
+
+_UNKNOWN: Final = "Unknown flag"
+"""In what XLA says before it dies of a flag that it does not know (``parse_flags_from_env.cc``)."""
 
 BOTH_UP_TO_BYTES: Final = 1_000_000
 """Modules together up to this size are compiled a second time, with cuBLAS' products: seconds. Larger
@@ -94,16 +99,20 @@ def card_step(
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
-    found = _kept(folder, gpu, functions)
+    flags = taken_over(str(note.raw.get("environment", {}).get("XLA_FLAGS", "")))
+    found, unknown = _kept(folder, gpu, functions)
     if found is None or (options.both and _lacks_cublas(found, gpu)):
         job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)
-        found = job.run(functions)
+        found, unknown = job.run(functions, flags)
         if keep:
-            _keep(folder, gpu, found)
+            _keep(folder, gpu, found, unknown)
     shown = [central(one.plans) for one in found]
+    plans: dict[str, Plan] = {}
+    for one, plan in zip(functions, shown, strict=True):
+        plans |= dict.fromkeys(one.ops, with_fixed(plan.plan, one))
     return CardStep(
-        plans={name: plan.plan for one, plan in zip(found, shown, strict=True) for name in one.ops},
-        doubts=card_doubts([one.plans for one in found], gpu),
+        plans=plans,
+        doubts=_with_flags(card_doubts([one.plans for one in found], gpu), flags, unknown),
         compiler=shown[0].compiled.compiler if shown else "",
     )
 
@@ -117,8 +126,21 @@ class _Job:
     folder: Path
     options: CardOptions
     progress: Progress | None
+    flags: tuple[str, ...] = ()
 
-    def run(self, functions: list[CompiledNote]) -> list[_Found]:
+    def run(
+        self, functions: list[CompiledNote], flags: tuple[str, ...]
+    ) -> tuple[list[_Found], str]:
+        """Return the plans with the user's flags, or without those and why, where one is unknown."""
+        try:
+            return replace(self, flags=flags).plans(functions), ""
+        except CompilerRefused as why:
+            if not flags or _UNKNOWN not in why.message:
+                raise
+            return self.plans(functions), why.message
+
+    def plans(self, functions: list[CompiledNote]) -> list[_Found]:
+        """Return the plans of the functions."""
         modules = [module_of(one) for one in functions]
         total = sum(map(len, modules)) or 1
         both = self.options.both
@@ -143,8 +165,8 @@ class _Job:
         half = share / 2 if has_triton and both else share
         try:
             yield self._plan(module, cublas=False, start=start, share=half)
-        except CompilerRefused:
-            if not has_triton:
+        except CompilerRefused as why:
+            if not has_triton or _UNKNOWN in why.message:
                 raise
             both = True
         if both and has_triton:
@@ -156,6 +178,7 @@ class _Job:
             self.gpu,
             self.cache,
             cublas=cublas,
+            users=self.flags,
             time_out_s=self.options.time_out_s,
             folder=self.folder,
             progress=_part(self.progress, start, share),
@@ -173,12 +196,22 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
     if any(one.plan is None for one in note.compiled):
         return None
     plans = {
-        name: plan_of(one.plan, platform=one.platform)
+        name: with_fixed(plan_of(one.plan, platform=one.platform), one)
         for one in note.compiled
         if one.plan is not None
         for name in one.ops
     }
     return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
+
+
+def _with_flags(doubts: PlanDoubts, flags: tuple[str, ...], unknown: str) -> PlanDoubts:
+    """Return the doubts with a word on the user's ``XLA_FLAGS``."""
+    if not flags:
+        return doubts
+    word = f"Compiled with the XLA_FLAGS that are set here: {' '.join(flags)}"
+    if unknown:
+        word = f"Compiled without the XLA_FLAGS that are set here ({' '.join(flags)}): {unknown}"
+    return replace(doubts, because=(*doubts.because, word))
 
 
 def _lacks_cublas(found: list[_Found], gpu: Gpu) -> bool:
@@ -217,7 +250,7 @@ def _part(progress: Progress | None, start: float, share: float) -> Progress | N
     return lambda stage, done: progress(stage, start + share * done)
 
 
-def _keep(folder: Path, gpu: Gpu, found: list[_Found]) -> None:
+def _keep(folder: Path, gpu: Gpu, found: list[_Found], unknown: str) -> None:
     rows = []
     for number, one in enumerate(found):
         files = {}
@@ -225,26 +258,34 @@ def _keep(folder: Path, gpu: Gpu, found: list[_Found]) -> None:
             files[products] = f"card-{number}-{products}.plan.gz"
             (folder / files[products]).write_bytes(packed(plan.compiled))
         rows.append({"ops": list(one.ops), "plans": files})
-    content: dict[str, Any] = {"schema_version": 1, "card": gpu.id, "functions": rows}
+    content: dict[str, Any] = {
+        "schema_version": 1,
+        "card": gpu.id,
+        "functions": rows,
+        "without_flags": unknown,
+    }
     (folder / CARD_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[_Found] | None:
-    """Return the plans that lie in the folder, None where there are none of this card and step."""
+def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_Found] | None, str]:
+    """Return the plans that lie in the folder, and why they were made without the user's flags.
+
+    None where there are none of this card and step.
+    """
     file = folder / CARD_FILE
     if not file.is_file():
-        return None
+        return None, ""
     try:
         told = json.loads(file.read_text("utf-8"))
         if told["card"] == gpu.id and "failed" in told:
             failed = told["failed"]
             raise CompilerUnavailable(str(failed["message"]), hint=str(failed["hint"]))
         if told["card"] != gpu.id or len(told["functions"]) != len(functions):
-            return None
+            return None, ""
         found = []
         for row, one in zip(told["functions"], functions, strict=True):
             if tuple(row["ops"]) != one.ops:
-                return None
+                return None, ""
             kept = _Found(one.ops)
             for products, name in row["plans"].items():
                 if Path(name).name != name:
@@ -254,10 +295,11 @@ def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[_Found]
                     plan=checked_plan(compiled, gpu), compiled=compiled, products=products
                 )
             if not kept.plans:
-                return None
+                return None, ""
             found.append(kept)
+        unknown = str(told.get("without_flags", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceError(
             f"{file} is damaged ({type(error).__name__}: {error}).", hint="Estimate again."
         ) from None
-    return found
+    return found, unknown

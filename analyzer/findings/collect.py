@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analyzer.findings.analysis import Analysis
+from analyzer.findings.compiled import find_compiled_anew
 from analyzer.findings.fragmentation import find_internal_waste, find_trend
 from analyzer.findings.oom import find_out_of_memory
 from analyzer.findings.peak import find_largest, find_peak_owner
@@ -26,6 +27,7 @@ def collect(analysis: Analysis) -> Analysis:
     found: list[Finding] = [
         *analysis.findings,
         *find_out_of_memory(analysis),
+        *find_compiled_anew(analysis),
         *find_peak_owner(analysis),
         *find_retained(analysis, retained_rows(analysis)),
         *find_overdue(analysis),

@@ -34,18 +34,24 @@ class Compiled:
         requests: Bytes of each request, and the op's output that it is: :data:`TEMPORARY`,
             :data:`TABLE` for what is freed when the call is over.
         updates: For each variable that gets a new value: the input with its handle, the bytes.
+        anew: Those of them whose old value was compiled in: the next call compiles the function anew.
+        keeps: The compiled functions stay, and with each the values that were compiled into it
+            (``DeviceCompilationClusterSignature``; where the device is not the host, copies of them).
     """
 
     requests: tuple[tuple[int, int], ...]
     updates: tuple[tuple[int, int], ...]
+    anew: frozenset[int] = frozenset()
+    keeps: bool = False
 
 
-def plan_compiled(call: Call, plan: XlaPlan) -> Plan:
+def plan_compiled(call: Call, plan: XlaPlan, *, on_host: bool = True) -> Plan:
     """Return what one call of a compiled function does.
 
     Args:
         call: The call's op.
         plan: The function's memory plan.
+        on_host: The device's memory is the host's.
     """
     sources = _sources(call, plan)
     aliased = {result: sources[p] for result, p in plan.aliases.items() if p < len(sources)}
@@ -75,6 +81,8 @@ def plan_compiled(call: Call, plan: XlaPlan) -> Plan:
             updates=tuple(
                 (source, plan.outputs[result]) for result, source in sorted(aliased.items())
             ),
+            anew=plan.fixed & set(aliased.values()),
+            keeps=on_host,
         ),
     )
 
@@ -82,8 +90,8 @@ def plan_compiled(call: Call, plan: XlaPlan) -> Plan:
 def _sources(call: Call, plan: XlaPlan) -> list[int]:
     """Return the op's input behind each parameter of the compiled module.
 
-    A tensor that has to be known when the function is compiled is no parameter: those whose bytes
-    do not fit the next parameter are passed over.
+    A tensor that has to be known when the function is compiled is no parameter: those that are told
+    of, and those whose bytes do not fit the next parameter, are passed over.
     """
     handles = [
         index
@@ -92,6 +100,9 @@ def _sources(call: Call, plan: XlaPlan) -> list[int]:
     ]
     tensors = [index for index in range(len(call.inputs)) if index not in handles]
     count = max(len(plan.parameters) - len(handles), 0)
+    if count < len(tensors):
+        told = [index for index in tensors if index not in plan.fixed]
+        tensors = told if count <= len(told) else tensors
     chosen: list[int] = []
     for position, index in enumerate(tensors):
         left, wanted = len(tensors) - position, count - len(chosen)

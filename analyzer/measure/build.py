@@ -36,6 +36,7 @@ from analyzer.parse.logdir import find_run_file, find_traces
 from analyzer.parse.run import RunNote, read_run
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span, read_trace
 from analyzer.units import GRANULE_BYTES, format_bytes
+from analyzer.xla.anew import compiled_anew
 from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 
 _HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "gpu_host_bfc")
@@ -135,6 +136,7 @@ def measure(
         ),
         versions=dict(note.raw.get("versions", {})) if note is not None else {},
         error=note.raw.get("error") if note is not None else None,
+        compiled_anew=compiled_anew(note, plans) if note is not None else (),
         extra={
             "notes": list(note.raw.get("notes", [])) if note is not None else [],
             "from_process_start": bool(note is not None and note.raw.get("from_process_start")),

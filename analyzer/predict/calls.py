@@ -62,7 +62,11 @@ def plan_kernels(
             unused=_unused(wiring, node),
         )
         xla_plan = xla_plans.get(op.name)
-        plans.append(device.plan(call) if xla_plan is None else plan_compiled(call, xla_plan))
+        plans.append(
+            device.plan(call)
+            if xla_plan is None
+            else plan_compiled(call, xla_plan, on_host=device.kind == CPU.kind)
+        )
     return Kernels(
         plans=plans,
         handles=_handles(wiring),

@@ -207,9 +207,11 @@ def _told(
         if position >= 0:
             since = None
             if draw.buffers.turned[buffer] >= 0:
-                # As in a trace: the old value is the variable's until no one reads it any more.
-                ended = draw.buffers.dies[last[position]] if position in last else -1
-                since = max(draw.buffers.turned[buffer], ended) + offset
+                # As in a trace: the old value is the variable's until no one reads it any more;
+                # where it stays for good, the new one is too from the start.
+                ended = draw.buffers.dies[last[position]] if position in last else 0
+                if ended >= 0:
+                    since = max(draw.buffers.turned[buffer], ended) + offset
             last[position] = buffer
             holdings.append(Holding(row, number_of[position], since))
         elif buffer in origin:

@@ -240,7 +240,11 @@ class Ledger:
         adopted = []
         for source, size_bytes in compiled.updates:
             variable = self._arguments.get(node, ())[source]
-            if variable >= 0 and self.references[self.values[variable]] > 1:
+            if variable < 0:
+                continue
+            if compiled.keeps and source in compiled.anew:
+                self.references[self.values[variable]] += 1  # for as long as the process lives
+            if self.references[self.values[variable]] > 1:
                 adopted.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
         for buffer in temporaries:
             self.release(buffer)

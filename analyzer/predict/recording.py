@@ -41,6 +41,7 @@ from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import STEPS, Draw, Owner
 from analyzer.predict.target import target_of
 from analyzer.predict.uncertainty import uncertainty_of
+from analyzer.xla.anew import compiled_anew
 from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.plan import Plan as XlaPlan
 
@@ -127,6 +128,7 @@ def predict_note(
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
         warnings=_doubts(prediction),
+        compiled_anew=compiled_anew(note, compiled),
         versions=dict(note.raw.get("versions", {})),
         extra={
             "notes": list(note.raw.get("notes", [])),

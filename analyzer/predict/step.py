@@ -79,6 +79,7 @@ class Prepared:
         shares: Variable -> an earlier variable whose buffer it has before the first step.
         settles: Whether the second step begins with other buffers than the first: one that a kernel
             holds as its constant becomes a variable's value (an accumulator set to zero).
+        grows: Whether each step keeps something: one that is compiled anew keeps old values.
         seconds: About how long each node runs.
         device: The device that it runs on.
         steps: Steps played from the start.
@@ -94,6 +95,7 @@ class Prepared:
     results: frozenset[int]
     shares: Mapping[int, int]
     settles: bool
+    grows: bool
     seconds: tuple[float, ...]
     device: KernelDevice = CPU
     steps: int = STEPS
@@ -180,6 +182,10 @@ def prepare(
         results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
         shares=_shares(known),
         settles=_assigns_constants(wiring, kernels),
+        grows=any(
+            plan.compiled is not None and plan.compiled.keeps and plan.compiled.anew
+            for plan in kernels.plans
+        ),
         seconds=durations_of(wiring, kernels.plans),
         device=device,
         steps=steps,
@@ -226,7 +232,7 @@ def play(
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
     undecided: set[int] = set()
     spans: list[tuple[int, int]] = []
-    settling = 2 if prepared.settles else 1
+    settling = prepared.steps if prepared.grows else 2 if prepared.settles else 1
     running = Running(ledger)
     machine = ledger if threads == 1 else running
 

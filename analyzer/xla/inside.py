@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
 
 from analyzer.graph.structure import Structure
 from analyzer.model import Step
-from analyzer.parse.run import RunNote
+from analyzer.parse.run import CompiledNote, RunNote
 from analyzer.xla.assignment import plan_of
 from analyzer.xla.divide import Divided, Division, Label, divide
 from analyzer.xla.labels import label_holders
@@ -28,8 +29,14 @@ def plans_of(note: RunNote) -> dict[str, Plan]:
     plans = {}
     for one in note.compiled:
         if one.plan is not None:
-            plans.update(dict.fromkeys(one.ops, plan_of(one.plan, platform=one.platform)))
+            plan = with_fixed(plan_of(one.plan, platform=one.platform), one)
+            plans.update(dict.fromkeys(one.ops, plan))
     return plans
+
+
+def with_fixed(plan: Plan, one: CompiledNote) -> Plan:
+    """Return a function's plan with the inputs whose values are compiled in."""
+    return replace(plan, fixed=frozenset(index for index, _ in one.fixed))
 
 
 def tensors_in_steps(allocations: pd.DataFrame) -> set[str]:

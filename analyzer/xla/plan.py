@@ -121,6 +121,8 @@ class Plan:
         aliases: Result -> parameter whose place it may take.
         outputs: For each result, its size in bytes.
         schedule: Names of the instructions in the order in which the entry computation runs them.
+        fixed: The inputs of the op that calls it whose values are compiled in: a tensor among them is
+            no parameter; a variable is one all the same.
     """
 
     module: str
@@ -130,6 +132,7 @@ class Plan:
     aliases: dict[int, int]
     outputs: tuple[int, ...]
     schedule: tuple[str, ...]
+    fixed: frozenset[int] = frozenset()
 
     @property
     def argument_bytes(self) -> int:

@@ -50,3 +50,12 @@ def partly():
         return loss
 
     return step, (tf.ones([1024, 512]),)
+
+
+def anew():
+    """A model whose step TensorFlow compiles again each time: see ``analyzer/capture/fixed.py``."""
+    words = keras.Input((8,), dtype="int32")
+    values = keras.layers.Flatten()(keras.layers.Embedding(2000, 32)(words))
+    model = keras.Model(words, keras.layers.Dense(4)(values))
+    model.compile(keras.optimizers.RMSprop(momentum=0.9), "mse", jit_compile=True)
+    return model

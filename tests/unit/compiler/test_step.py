@@ -73,6 +73,34 @@ def ask(folder: Path, *, both: bool | None = None, **options: Any) -> step.CardS
     return found
 
 
+def test_the_users_flags_are_taken_over_or_left_out_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def answer(module: bytes, gpu: Any, cache: Any, *, users: Any, **options: Any) -> CardPlan:
+        asked.append(users)
+        if "--xla_new=1" in users:
+            raise CompilerRefused("XLA's compiler died: Unknown flag in XLA_FLAGS: --xla_new=1")
+        return a_plan("triton")
+
+    monkeypatch.setattr(step, "plan_for_card", answer)
+    note = replace(a_note(tmp_path), raw={"environment": {"XLA_FLAGS": "--xla_a=2"}})
+    with_one = CardOptions(both=False)
+    found = card_step(note, tmp_path, A100, NONE, options=with_one)
+    assert asked == [("--xla_a=2",)]
+    assert "Compiled with the XLA_FLAGS that are set here: --xla_a=2" in found.doubts.because
+
+    asked.clear()
+    note = replace(note, raw={"environment": {"XLA_FLAGS": "--xla_a=2 --xla_new=1"}})
+    found = card_step(note, tmp_path, A100, NONE, options=with_one, keep=True)
+    assert asked == [("--xla_a=2", "--xla_new=1"), ()]
+    assert found.doubts.because[-1].startswith("Compiled without the XLA_FLAGS")
+    again = card_step(note, tmp_path, A100, NONE, options=with_one)
+    assert len(asked) == 2
+    assert again.doubts == found.doubts
+
+
 def test_the_buffers_add_up_to_the_compilers_totals() -> None:
     found = a_plan("triton")
     told = found.compiled.statistics

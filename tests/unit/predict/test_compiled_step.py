@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from analyzer.findings.compiled import find_compiled_anew
 from analyzer.findings.pool import WhatIf
 from analyzer.measure.build import Measured, open_measured
-from analyzer.model import Category
+from analyzer.model import Category, Device
 from analyzer.opening import explain
 from analyzer.parse.run import read_run
 from analyzer.predict.recording import predict_note
@@ -94,6 +98,36 @@ def test_the_peak_is_shown_where_the_buffer_is_fullest(predicted: Measured) -> N
     assert int(inside["requested_bytes"].sum()) == region.peak_bytes
     assert {Category.ACTIVATION.value, Category.TEMPORARY.value} <= set(inside["category"])
     assert set(inside["layer"]) >= {"mlp/dense", "mlp/dense_1"}
+
+
+def test_a_value_that_is_compiled_in_and_updated_stays_after_each_step() -> None:
+    note = read_run(NOTE)
+    (one,) = note.compiled
+    (call,) = [op for op in note.ops if op.name in one.ops]
+    largest = max(
+        (row for row in note.variables if row.argument is not None),
+        key=lambda row: math.prod(row.shape or ()),
+    )
+    argument = next(op for op in note.ops if op.attrs.get("index") == largest.argument)
+    fixed = ((call.inputs.index(f"{argument.name}:0"), "UnsortedSegmentSum update/sum"),)
+    note = replace(note, compiled=(replace(one, fixed=fixed),))
+    grown = predict_note(note)
+    analysis = explain(grown, WhatIf(), search=False)
+    size_bytes = 4 * math.prod(largest.shape or ())
+    assert size_bytes > 4096
+    ends = [analysis.line.at(step.last)[0] for step in analysis.recording.steps]
+    assert [after - before for before, after in itertools.pairwise(ends)] == [size_bytes] * 2
+    (finding,) = [found for found in analysis.findings if found.id == "compiled-anew"]
+    assert finding.saves_bytes == size_bytes
+    assert "UnsortedSegmentSum update/sum" in finding.detail
+    assert largest.path in finding.detail
+    # On a card the host keeps a copy of it.
+    on_card = replace(
+        analysis,
+        recording=replace(analysis.recording, device=Device(kind="gpu", name="T4")),
+    )
+    (finding,) = find_compiled_anew(on_card)
+    assert finding.saves_bytes is None
 
 
 def test_a_compiled_step_leaves_no_order_open(predicted: Measured) -> None:

@@ -1,0 +1,26 @@
+"""The user's ``XLA_FLAGS``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analyzer.capture.dumps import dumping_flags, without_dumping
+from analyzer.compiler.flags import spelled_out, taken_over
+
+
+def test_what_decides_the_plan_is_taken_over() -> None:
+    text = "--xla_gpu_autotune_level=0 --xla_dump_to=/tmp/x --xla_dump_hlo_as_text"
+    assert taken_over(text) == ("--xla_gpu_autotune_level=0",)
+    assert taken_over("--xla_gpu_cuda_data_dir='/a b' --xla_x='1 2'") == ("--xla_x=1 2",)
+    assert taken_over("--xla_x='half") == ("--xla_x='half",)
+    assert taken_over("") == ()
+
+
+def test_a_file_of_flags_is_spelled_out(tmp_path: Path) -> None:
+    file = tmp_path / "flags"
+    file.write_text("--xla_a=1\n--xla_b=2\n", encoding="utf-8")
+    assert taken_over(str(file)) == ("--xla_a=1", "--xla_b=2")
+    assert spelled_out(str(tmp_path / "none")) == ""
+    ours = dumping_flags(tmp_path / "dump", str(file))
+    assert ours.startswith("--xla_a=1 --xla_b=2 --xla_dump_to=")
+    assert without_dumping(ours) == "--xla_a=1 --xla_b=2"
