@@ -29,6 +29,16 @@ RUNS: Final = 120_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
 
 
+LEFT_BELOW: Final = 0.05
+"""Share of the draws that a stated range leaves below it: a rare low peak widens the range and harms
+nobody. Above it none is left."""
+
+
+def lowest_stated(count: int) -> int:
+    """Return which of ``count`` sorted draws a range begins with."""
+    return round(LEFT_BELOW * (count - 1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
     """Draws with one number of threads.
@@ -49,9 +59,14 @@ class Schedules:
         return self.draws_bytes[(len(self.draws_bytes) - 1) // 2]
 
     @property
+    def low(self) -> int:
+        """Which draw ends the range below, among the sorted ones."""
+        return lowest_stated(len(self.seeds))
+
+    @property
     def low_bytes(self) -> int:
-        """The lowest peak."""
-        return self.draws_bytes[0]
+        """The peak below which one draw in twenty lies."""
+        return self.draws_bytes[self.low]
 
     @property
     def high_bytes(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any, Final
 
-from analyzer.predict.prediction import Prediction, Schedules
+from analyzer.predict.prediction import Prediction, Schedules, lowest_stated
 from analyzer.predict.step import Draw, play
 from analyzer.units import format_bytes
 
@@ -61,7 +61,7 @@ def uncertainty_of(
         "limit_high_bytes": limit_bytes,
         "low_bytes": max(prediction.low_bytes - margin - less, 0),
         "high_bytes": prediction.high_bytes + margin + more,
-        "allocated_low_bytes": max(min(map(min, allocated.values())) - margin - less, 0),
+        "allocated_low_bytes": max(min(map(_low, allocated.values())) - margin - less, 0),
         "allocated_high_bytes": max(map(max, allocated.values())) + margin + more,
         "because": because,
         "deciding_ops": deciding,
@@ -77,9 +77,13 @@ def _schedule(kind: Schedules, allocated: Sequence[int]) -> dict[str, int]:
         "requested_low_bytes": kind.low_bytes,
         "requested_high_bytes": kind.high_bytes,
         "allocated_bytes": median_low(allocated),
-        "allocated_low_bytes": min(allocated),
+        "allocated_low_bytes": _low(allocated),
         "allocated_high_bytes": max(allocated),
     }
+
+
+def _low(allocated: Sequence[int]) -> int:
+    return allocated[lowest_stated(len(allocated))]
 
 
 def _unmodelled(prediction: Prediction) -> tuple[int, int]:
@@ -118,10 +122,12 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
 
 def _told(kind: Schedules) -> str:
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
+    lowest = kind.draws_bytes[0]
+    rare = f" (rarely as low as {format_bytes(lowest)})" if lowest < kind.low_bytes else ""
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
-        f"between {format_bytes(kind.low_bytes)} and {format_bytes(kind.high_bytes)}, the middle one "
-        f"at {format_bytes(kind.middle_bytes)}."
+        f"between {format_bytes(kind.low_bytes)} and {format_bytes(kind.high_bytes)}{rare}, the "
+        f"middle one at {format_bytes(kind.middle_bytes)}."
     )
 
 
@@ -129,7 +135,7 @@ def _ends(prediction: Prediction) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return seed and threads of the draws at the low and at the high end."""
     low = min(prediction.kinds, key=lambda kind: kind.low_bytes)
     high = max(prediction.kinds, key=lambda kind: kind.high_bytes)
-    return (low.seeds[0], low.threads), (high.seeds[-1], high.threads)
+    return (low.seeds[low.low], low.threads), (high.seeds[-1], high.threads)
 
 
 def _alive_at_peak(draw: Draw) -> Counter[int]:

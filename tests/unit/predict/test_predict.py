@@ -8,7 +8,7 @@ from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
-from analyzer.predict.prediction import draws_within
+from analyzer.predict.prediction import Schedules, draws_within
 from analyzer.predict.step import play, prepare
 from analyzer.predict.table import allocations_of
 from analyzer.predict.wiring import wire
@@ -331,6 +331,13 @@ def test_the_range_is_over_one_thread_and_several():
     assert both.peak_bytes == four.peak_bytes > one.peak_bytes
     assert both.low_bytes <= one.low_bytes
     assert both.high_bytes == four.high_bytes > one.high_bytes
+
+
+def test_a_range_leaves_one_draw_in_twenty_below_it_and_none_above():
+    kind = Schedules(threads=1, seeds=tuple(range(41)), draws_bytes=tuple(range(100, 141)))
+    assert (kind.low_bytes, kind.middle_bytes, kind.high_bytes) == (102, 120, 140)
+    few = Schedules(threads=1, seeds=(0, 1, 2), draws_bytes=(5, 6, 7))
+    assert (few.low_bytes, few.middle_bytes, few.high_bytes) == (5, 6, 7)
 
 
 def test_several_threads_take_branches_and_loops():
