@@ -12,6 +12,7 @@ from analyzer.model import Step
 from analyzer.schema import ALLOCATIONS, EVENTS, conform
 from analyzer.simulate import BfcOptions, Engine, Replay, Sequence, from_allocations, replay
 from analyzer.simulate.options import UNLIMITED_BYTES
+from analyzer.simulate.replay import in_use_bytes
 
 
 def place(
@@ -33,7 +34,11 @@ def place(
         AccountingError: the table leaves an instant out or uses one twice.
     """
     sequence = from_allocations(table, n_events=instants)
-    result = _replayed(sequence, instants, options)
+    _check(sequence, instants)
+    options = options or BfcOptions.cpu()
+    result = replay(sequence, options)
+    if result.failure is not None:
+        result = replay(sequence, _unlimited(options))
     address, chunk_bytes = result.buffers()
     addresses = np.zeros(len(table), dtype=np.int64)
     chunks = np.zeros(len(table), dtype=np.int64)
@@ -52,22 +57,22 @@ def allocated_in_step(
     engine: Engine = Engine.AUTO,
 ) -> tuple[int, int]:
     """Return the most bytes of chunks in use at once in a step, and those in use before it."""
-    in_use = _replayed(sequence, instants, options, engine).in_use_bytes
+    _check(sequence, instants)
+    options = options or BfcOptions.cpu()
+    in_use = in_use_bytes(sequence, options, engine=engine)
+    if len(in_use) < len(sequence):
+        in_use = in_use_bytes(sequence, _unlimited(options), engine=engine)
     before = int(in_use[step.first - 1]) if step.first else 0
     return int(in_use[step.first : step.last + 1].max(initial=before)), before
 
 
-def _replayed(
-    sequence: Sequence, instants: int, options: BfcOptions | None, engine: Engine = Engine.AUTO
-) -> Replay:
+def _check(sequence: Sequence, instants: int) -> None:
     if not np.array_equal(sequence.instant, np.arange(instants)):
         raise AccountingError("the prediction leaves an instant out or uses one twice")
-    options = options or BfcOptions.cpu()
-    result = replay(sequence, options, engine=engine)
-    if result.failure is not None:
-        unlimited = replace(options, memory_limit_bytes=UNLIMITED_BYTES)
-        result = replay(sequence, unlimited, engine=engine)
-    return result
+
+
+def _unlimited(options: BfcOptions) -> BfcOptions:
+    return replace(options, memory_limit_bytes=UNLIMITED_BYTES)
 
 
 def _events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:

@@ -91,7 +91,10 @@ class BfcAllocator:
     @property
     def largest_free_bytes(self) -> int:
         """Size of the largest free chunk; 0 where there is none."""
-        return next((chunks[-1][0] for chunks in reversed(self._bins) if chunks), 0)
+        for free in reversed(self._bins):
+            if free:
+                return free[-1][0]
+        return 0
 
     @property
     def fragmentation(self) -> float:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from analyzer.errors import AccountingError
+from analyzer.simulate import kept
 from analyzer.simulate.options import UPPER_ADDRESS, BfcOptions
 from analyzer.simulate.pool import BINS, Extension
 
@@ -45,6 +46,11 @@ def is_loaded() -> bool:
     return f"{__package__}.kernel" in sys.modules
 
 
+def is_kept() -> bool:
+    """Tell whether an earlier process has compiled them and left the code: loading it is enough."""
+    return kept.is_kept()
+
+
 def _kernel() -> ModuleType:
     """Return the compiled functions; the first call imports Numba, which takes about a second."""
     from analyzer.simulate import kernel
@@ -58,8 +64,6 @@ def _run(kernel: ModuleType, *arguments: Any) -> int:
         return int(kernel.run(*arguments))
     except (EOFError, OSError, ImportError, AttributeError, pickle.UnpicklingError):
         # Reading comes before running, so that nothing is done twice.
-        from analyzer.simulate import kept
-
         kept.forget(kernel.KEPT_IN)
         return int(kernel.run(*arguments))
 

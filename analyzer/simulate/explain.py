@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.choice import Choice
 from analyzer.errors import InputError
-from analyzer.simulate.limit import EXPECTED_PROBES, minimum_limit
+from analyzer.simulate.limit import EXPECTED_RUNS, minimum_limit
 from analyzer.simulate.options import (
     AsyncOptions,
     BfcOptions,
@@ -286,7 +286,7 @@ def remedies(
     unrounded = AsyncOptions(memory_limit_bytes=options.memory_limit_bytes)
     ways.append(("cuda-malloc-async", "", sequence, unrounded))
     if engine is Engine.AUTO:
-        engine = choose(engine, len(sequence) * len(ways) * (EXPECTED_PROBES if limits else 1))
+        engine = choose(engine, len(sequence) * len(ways) * (EXPECTED_RUNS if limits else 1))
     requested = int(sequence.live_requested_bytes().max(initial=0))
     step_bytes = max(GRANULE_BYTES, round_up(requested >> 9))  # to one part in 512
     base: Remedy | None = None

@@ -52,21 +52,29 @@ class ReferenceAllocator:
         """The least and the highest memory limit under which all that was fed goes as it went."""
         return self._bfc.same_under
 
-    def feed(self, slot: Table, request: Table) -> int:
-        """Do operations and return how many were done: all, or as many as succeeded."""
+    def feed(self, slot: Table, request: Table, *, in_use: list[int] | None = None) -> int:
+        """Do operations and return how many were done: all, or as many as succeeded.
+
+        Args:
+            slot: Which buffer, shape ``(n_ops,)``.
+            request: Bytes asked for; 0 frees the slot's buffer.
+            in_use: Gets the bytes in use after each.
+        """
         bfc, held = self._bfc, self._held
         first = self._done
         for op, (buffer, size_bytes) in enumerate(
             zip(slot.tolist(), request.tolist(), strict=True), start=first
         ):
-            if not size_bytes:
+            if size_bytes:
+                address = bfc.allocate(size_bytes, owner=op)
+                if address is None:
+                    self._done = op
+                    return op - first
+                held[buffer] = address
+            else:
                 bfc.free(held.pop(buffer))
-                continue
-            address = bfc.allocate(size_bytes, owner=op)
-            if address is None:
-                self._done = op
-                return op - first
-            held[buffer] = address
+            if in_use is not None:
+                in_use.append(bfc.in_use_bytes)
         self._done = first + len(slot)
         return len(slot)
 

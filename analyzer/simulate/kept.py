@@ -11,36 +11,54 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import numba
-from numba.core import config
+from typing import Any, Final
 
 from analyzer.compiler.cache import default_cache
 
+_SOURCES: Final = ("kernel.py", "kernel_chunks.py")
 
-def folder_for(sources: Sequence[Path]) -> Path | None:
-    """Return the folder for what these sources compile to, made; None where nothing can be kept."""
+
+def kept_in() -> Path | None:
+    """Return the folder for what the sources compile to, there or not; None for nowhere."""
     root = default_cache().folder
     if root is None or not root.is_dir():
         return None
-    digest = hashlib.sha256(numba.__version__.encode())
     try:
-        for source in sources:
-            digest.update(source.read_bytes())
-        folder = root / f"replay-{digest.hexdigest()[:16]}"
-        folder.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(metadata.version("numba").encode())
+        for source in _SOURCES:
+            digest.update(Path(__file__).with_name(source).read_bytes())
+    except (OSError, metadata.PackageNotFoundError):
+        return None
+    return root / f"replay-{digest.hexdigest()[:16]}"
+
+
+def is_kept() -> bool:
+    """Tell whether compiled code lies there, so that it need only be loaded."""
+    folder = kept_in()
+    return folder is not None and next(folder.glob("**/*.nbc"), None) is not None
+
+
+def made_folder() -> Path | None:
+    """Return the folder, made; None where nothing can be kept."""
+    folder = kept_in()
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    return folder if folder is not None and os.access(folder, os.W_OK) else None
 
 
 def keep_in(folder: Path | None, function: Any) -> None:
     """Have Numba load a compiled function from ``folder``, or write it there once compiled."""
     if folder is None:
         return
+    from numba.core import (
+        config,
+    )  # takes a third of a second, and is not needed to look what is kept
+
     before = config.CACHE_DIR
     config.CACHE_DIR = str(folder)
     try:

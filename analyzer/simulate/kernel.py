@@ -19,13 +19,11 @@ too short; the caller makes it longer and calls again.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analyzer.simulate import kernel_chunks
-from analyzer.simulate.kept import folder_for, keep_in
+from analyzer.simulate.kept import keep_in, made_folder
 from analyzer.simulate.kernel_chunks import (
     ABOVE,
     ADDRESS,
@@ -364,7 +362,7 @@ def run(
     return int(slot.shape[0])
 
 
-KEPT_IN = folder_for([Path(__file__), Path(kernel_chunks.__file__)])
+KEPT_IN = made_folder()
 """Where the compiled functions are kept; None for nowhere."""
 
 keep_in(KEPT_IN, run)

@@ -44,14 +44,17 @@ MOST_PROBES = 256
 FEWEST_PROBES = 24
 """Limits tried, evenly spread, however long the sequence."""
 
-EXPECTED_PROBES = 100
-"""What a search takes, counting those that fail early as a part: for the choice of the engine."""
+EXPECTED_RUNS = 12
+"""Whole runs that a search takes, counting parts of them as such: for the choice of the engine."""
 
-COMPILED_BUDGET = 20_000_000
-"""Operations that the spread-out trials may cost with the compiled engine: 2 to 3 seconds."""
+LONG_OPERATIONS = 20_000
+"""From this length on a sequence is searched finely."""
 
-REFERENCE_BUDGET = 150_000
-"""The same with the reference engine: about half a second."""
+BUDGET = 20_000_000
+"""Operations that the limits tried may have in all, were each run; one run answers for many limits."""
+
+SHORT_BUDGET = 150_000
+"""The same where it is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +167,38 @@ class _Search:
     def up(self, size_bytes: int) -> int:
         return -(-size_bytes // self.step_bytes) * self.step_bytes
 
+    def spread(self) -> range:
+        """Return limits evenly spread from one that none can go under to one that is surely enough.
+
+        The end is among those tried, and fits.
+        """
+        bound = int(self.sequence.live_rounded_bytes().max(initial=0))
+        bound = self.up(max(bound, GRANULE_BYTES))
+        top = self.up(self._enough(bound))
+        operations = max(1, len(self.sequence))
+        budget = BUDGET if operations >= LONG_OPERATIONS else SHORT_BUDGET
+        probes = min(MOST_PROBES, max(FEWEST_PROBES, budget // operations))
+        return range(bound, top, self.up(max(self.step_bytes, (top - bound) // probes)))
+
+    def _enough(self, bound: int) -> int:
+        """Return a limit at which the sequence succeeds and, with growth, does above it, too.
+
+        With growth, a limit at or above the pool of an unlimited replay changes none of its regions.
+        """
+        limit = bound
+        if self.options.growth:
+            unlimited = replace(self.options, memory_limit_bytes=UNLIMITED_BYTES)
+            free = replay(self.sequence, unlimited, engine=self.engine)
+            self.share(free, bound)
+            limit = self.up(max(limit, free.peak_pool_bytes))
+        while not self.fits(limit):
+            limit = self.up(limit + limit // 4)
+            if limit > UNLIMITED_BYTES:
+                raise InputError(
+                    "the sequence fails under every limit.", hint="Does the driver have too little?"
+                )
+        return limit
+
     def bisect(self, fails: int, fits: int) -> int:
         """Return a limit that fits, one step above one that fails, between the two given."""
         while fits - fails > self.step_bytes:
@@ -201,7 +236,9 @@ def minimum_limit(
         engine = engine_for(sequence)
     search = _Search(sequence, options, step_bytes, engine)
     bound = int(sequence.live_rounded_bytes().max(initial=0))
-    spacing = _spread(search, search.up(max(bound, GRANULE_BYTES)))
+    spread = search.spread()
+    for limit in spread:
+        search.fits(limit)
     found = min(limit for limit, fits in search.tried.items() if fits)
     below = [limit for limit, fits in search.tried.items() if not fits and limit < found]
     if below:
@@ -218,7 +255,7 @@ def minimum_limit(
         safe_bytes=safe,
         bound_bytes=bound,
         step_bytes=step_bytes,
-        spacing_bytes=spacing,
+        spacing_bytes=spread.step,
         requested_peak_bytes=requested,
         rounding_bytes=bound - requested,
         unsplit_bytes=in_use - bound,
@@ -230,41 +267,41 @@ def minimum_limit(
     return result
 
 
-def engine_for(sequence: Sequence) -> Engine:
-    """Return the implementation that a search of this sequence's limit uses."""
-    return choose(Engine.AUTO, len(sequence) * EXPECTED_PROBES)
+def safe_limit(
+    sequence: Sequence,
+    options: BfcOptions,
+    *,
+    least_bytes: int = 0,
+    step_bytes: int = GRANULE_BYTES,
+    engine: Engine = Engine.AUTO,
+) -> int:
+    """Return ``safe_bytes`` of :func:`minimum_limit` alone, which takes fewer trials.
 
-
-def _spread(search: _Search, bound: int) -> int:
-    """Try limits evenly spread from ``bound`` to one that is surely enough; return the spacing."""
-    top = search.up(_enough(search, bound))
-    compiled = search.engine is Engine.COMPILED
-    budget = COMPILED_BUDGET if compiled else REFERENCE_BUDGET
-    probes = min(MOST_PROBES, max(FEWEST_PROBES, budget // max(1, len(search.sequence))))
-    spacing = search.up(max(search.step_bytes, (top - bound) // probes))
-    for limit in range(bound, top, spacing):
-        search.fits(limit)
-    return spacing
-
-
-def _enough(search: _Search, bound: int) -> int:
-    """Return a limit at which the sequence succeeds and, with growth, does above it, too.
-
-    With growth, a limit at or above the pool of an unlimited replay changes none of its regions.
+    Args:
+        sequence: What is allocated and freed.
+        options: The allocator's set-up but for its limit.
+        least_bytes: What is returned where the sequence needs no more than that.
+        step_bytes: Limits tried are multiples of this, itself a multiple of 256 bytes.
+        engine: Which implementation replays.
     """
-    limit = bound
-    if search.options.growth:
-        unlimited = replace(search.options, memory_limit_bytes=UNLIMITED_BYTES)
-        free = replay(search.sequence, unlimited, engine=search.engine)
-        search.share(free, bound)
-        limit = search.up(max(limit, free.peak_pool_bytes))
-    while not search.fits(limit):
-        limit = search.up(limit + limit // 4)
-        if limit > UNLIMITED_BYTES:
-            raise InputError(
-                "the sequence fails under every limit.", hint="Does the driver have too little?"
-            )
-    return limit
+    if engine is Engine.AUTO:
+        engine = engine_for(sequence)
+    search = _Search(sequence, options, step_bytes, engine)
+    limits = sorted({*search.spread(), *search.tried}, reverse=True)
+    fits: int = limits[0]
+    for limit in limits[1:]:
+        if fits <= least_bytes:
+            return least_bytes
+        if not search.fits(limit):
+            fits = search.bisect(limit, fits)
+            break
+        fits = limit
+    return max(fits, least_bytes)
+
+
+def engine_for(sequence: Sequence, searches: int = 1) -> Engine:
+    """Return the implementation that so many searches of such a sequence's limit use."""
+    return choose(Engine.AUTO, len(sequence) * EXPECTED_RUNS * searches)
 
 
 def _async_limit(requested: int) -> MinimumLimit:

@@ -11,8 +11,12 @@ BINS = 21
 
 
 def bin_of(size_bytes: int) -> int:
-    """Return the bin that holds free chunks of ``size_bytes``: 0 for 256 B, 20 for 256 MiB up."""
-    return min(BINS - 1, (max(size_bytes, GRANULE_BYTES) // GRANULE_BYTES).bit_length() - 1)
+    """Return the bin that holds free chunks of ``size_bytes``: 0 for 256 B, 20 for 256 MiB up.
+
+    No chunk is smaller than 256 B.
+    """
+    number = (size_bytes // GRANULE_BYTES).bit_length() - 1
+    return number if number < BINS - 1 else BINS - 1
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analyzer.simulate.limit import EXPECTED_PROBES, minimum_limit
+from analyzer.simulate.limit import EXPECTED_RUNS, minimum_limit
 from analyzer.simulate.options import Options, round_up
 from analyzer.simulate.replay import Engine, choose
 from analyzer.simulate.sequence import Sequence
@@ -83,7 +83,7 @@ def limit_spread(
         engine: Which implementation replays.
     """
     if engine is Engine.AUTO:
-        engine = choose(engine, len(sequence) * EXPECTED_PROBES * (orders + 1))
+        engine = choose(engine, len(sequence) * EXPECTED_RUNS * (orders + 1))
     requested = int(sequence.live_requested_bytes().max(initial=0))
     step_bytes = max(GRANULE_BYTES, round_up(requested >> 9))
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from workloads import random_operations, sequence_of
 
 from analyzer.errors import AccountingError, InputError
 from analyzer.simulate import BfcOptions, Engine, compiled, replay
-from analyzer.simulate.replay import choose, operations_done
+from analyzer.simulate.replay import choose, in_use_bytes, operations_done
 
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="Numba is not installed")
 
@@ -27,6 +27,9 @@ def both(sequence, options, **how):
     assert reference.releases == fast.releases
     assert reference.failure == fast.failure
     assert operations_done(sequence, options, engine=Engine.COMPILED) == len(fast)
+    for engine in (Engine.REFERENCE, Engine.COMPILED):
+        in_use = in_use_bytes(sequence, options, engine=engine)
+        np.testing.assert_array_equal(in_use, fast.in_use_bytes)
     return fast
 
 

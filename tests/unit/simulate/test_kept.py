@@ -33,9 +33,15 @@ def _in_use(cache: Path) -> int:
     return int(done.stdout)
 
 
-def test_kept_and_damaged_code_gives_the_same(tmp_path: Path) -> None:
+def test_kept_and_damaged_code_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analyzer.simulate import kept
+
     fresh = _in_use(tmp_path)
     (code,) = tmp_path.glob("replay-*/**/*.nbc")
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path))
+    assert kept.is_kept()
     assert _in_use(tmp_path) == fresh
     code.write_bytes(b"")
     assert _in_use(tmp_path) == fresh == 5120
@@ -44,10 +50,10 @@ def test_kept_and_damaged_code_gives_the_same(tmp_path: Path) -> None:
 def test_nothing_is_kept_where_the_cache_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.simulate.kept import folder_for, forget, keep_in
+    from analyzer.simulate.kept import forget, keep_in, made_folder
 
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", "off")
-    assert folder_for([Path(__file__)]) is None
+    assert made_folder() is None
     keep_in(None, None)
     forget(None)
 
@@ -55,16 +61,17 @@ def test_nothing_is_kept_where_the_cache_is_off(
 def test_a_folder_that_cannot_be_made_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.simulate.kept import folder_for
+    from analyzer.simulate.kept import made_folder
 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "file" / "cache"))
-    assert folder_for([Path(__file__)]) is None
+    assert made_folder() is None
 
 
 def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from analyzer.simulate.kept import folder_for
+    from analyzer.simulate.kept import is_kept, made_folder
 
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "cache"))
-    assert folder_for([Path(__file__)]) is None
+    assert made_folder() is None
     assert not (tmp_path / "cache").exists()
+    assert not is_kept()

@@ -19,6 +19,7 @@ from analyzer.simulate import (
     operations_done,
     replay,
 )
+from analyzer.simulate.limit import safe_limit
 
 MIB = 1 << 20
 
@@ -120,3 +121,14 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
         done, least, most = search._done(tried)
         assert done == expected
         assert least <= tried <= most
+
+
+@pytest.mark.parametrize("growth", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
+    sequence = sequence_of(random_operations(300, 25, seed=seed, largest=23))
+    options = BfcOptions(growth=growth, descending=growth)
+    safe = minimum_limit(sequence, options, engine=Engine.REFERENCE).safe_bytes
+    for least in (0, safe - 256, safe, safe + 256, 4 * safe):
+        found = safe_limit(sequence, options, least_bytes=least, engine=Engine.REFERENCE)
+        assert found == max(safe, least)
