@@ -14,8 +14,11 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from random import Random
 from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
 
 Task = TypeVar("Task")
 
@@ -38,6 +41,7 @@ SPREAD: Final = 0.3
 Runs of one op in several processes scatter by 0.25 in the median of 16,000."""
 
 _CHUNK: Final = 500
+_CHANCES: Final = 4096
 
 
 class Machine(Protocol):
@@ -70,10 +74,14 @@ class Workers(Generic[Task]):
         seed: int,
     ) -> None:
         self._machine = machine
-        self._seconds = seconds
         self._expensive = expensive
         self._random = Random(seed)
-        self._stretched: dict[float, float] = {}
+        chances = np.random.default_rng(seed)
+        expected = np.asarray(seconds, dtype=np.float64)
+        # Equal durations are off by the same factor: that of their kind of kernel.
+        kinds, kind = np.unique(expected, return_inverse=True)
+        self._seconds = (expected * chances.lognormal(0.0, SPREAD, len(kinds))[kind]).tolist()
+        self._chances = cycle(chances.lognormal(0.0, SPREAD, _CHANCES).tolist())
         self._inline: list[deque[Task]] = [deque() for _ in range(count)]
         self._own: list[deque[Sequence[Task]]] = [deque() for _ in range(count)]
         self._idle: set[int] = set()
@@ -99,7 +107,7 @@ class Workers(Generic[Task]):
         self._node_of = node_of
         self._idle = set(range(1, len(self._own)))
         self._schedule(0, 0.0, roots)
-        self._next(0, 0.0, begin)
+        self._go_on(0, 0.0, begin, end)
         while self._events:
             now, _, worker, running = heapq.heappop(self._events)
             if running is not None:
@@ -107,26 +115,36 @@ class Workers(Generic[Task]):
                 for buffer in in_use:
                     self._machine.release(buffer)
                 self._schedule(worker, now, end(task, outputs))
-            self._next(worker, now, begin)
+            self._go_on(worker, now, begin, end)
 
-    def _next(self, worker: int, now: float, begin: Callable[[Task], Any]) -> None:
-        taken = self._take(worker, now)
-        if taken is None:
-            self._idle.add(worker)
-            if now >= self._spins_until or self._spinner not in self._idle:
-                self._spinner, self._spins_until = worker, now + SPIN_SECONDS
-            return
-        (task,) = taken
-        outputs = begin(task)
-        node = self._node_of(task)
-        lasts = self._lasts(self._seconds[node]) if node >= 0 else 0.0
-        self._push(now + lasts, worker, (task, outputs, self._machine.take()))
-
-    def _lasts(self, seconds: float) -> float:
-        """Return how long a run takes in this draw: equal ones are off by the same, and by chance."""
-        if seconds not in self._stretched:
-            self._stretched[seconds] = seconds * self._random.lognormvariate(0.0, SPREAD)
-        return self._stretched[seconds] * self._random.lognormvariate(0.0, SPREAD)
+    def _go_on(
+        self,
+        worker: int,
+        now: float,
+        begin: Callable[[Task], Any],
+        end: Callable[[Task, Any], Sequence[Task]],
+    ) -> None:
+        """Run a thread's tasks until something happens elsewhere, or there are none."""
+        events, machine = self._events, self._machine
+        while True:
+            taken = self._take(worker, now)
+            if taken is None:
+                self._idle.add(worker)
+                if now >= self._spins_until or self._spinner not in self._idle:
+                    self._spinner, self._spins_until = worker, now + SPIN_SECONDS
+                return
+            (task,) = taken
+            outputs = begin(task)
+            in_use = machine.take()
+            node = self._node_of(task)
+            if node >= 0:
+                now += self._seconds[node] * next(self._chances)
+            if events and events[0][0] <= now:
+                self._push(now, worker, (task, outputs, in_use))
+                return
+            for buffer in in_use:
+                machine.release(buffer)
+            self._schedule(worker, now, end(task, outputs))
 
     def _take(self, worker: int, now: float) -> tuple[Task] | None:
         """Return the thread's next task: of its own the newest, of another's the oldest."""

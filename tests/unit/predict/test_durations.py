@@ -90,12 +90,12 @@ def test_a_sleeping_thread_takes_part_where_there_is_time_to_wake_it(lasts, thre
     workers = Workers(2, _NoMemory(), [1e-9, lasts, lasts], [True] * 3, seed=1)
     ran = {}
     follow = {0: [1, 2]}
-    begun = workers._next  # which thread runs a task is seen nowhere else
+    going_on = workers._go_on  # which thread runs a task is seen nowhere else
 
-    def spying(worker, now, begin):
-        begun(worker, now, lambda task: ran.setdefault(task, worker) and None)
+    def spying(worker, now, begin, end):
+        going_on(worker, now, lambda task: ran.setdefault(task, worker) and None, end)
 
-    workers._next = spying
+    workers._go_on = spying
     workers.run([0], lambda task: None, lambda task, _: follow.get(task, []), lambda task: task)
     assert set(ran) == {0, 1, 2}
     assert set(ran.values()) == threads
