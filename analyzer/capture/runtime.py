@@ -20,6 +20,7 @@ from analyzer.capture.dumps import without_dumping
 from analyzer.capture.frames import describe_user_error, line_of_user, plain_message
 from analyzer.capture.instrument import Notes, taking_notes
 from analyzer.capture.program import Program
+from analyzer.capture.shapes import executed_outputs
 from analyzer.capture.variables import VariableNotes
 from analyzer.capture.xla import CompiledFunction, ran_compiled
 from analyzer.errors import ExitCode, TargetError
@@ -287,7 +288,7 @@ def captured(
             ops = graphs.traced_ops(function.graph, sources)
             graph_kind = "traced"
         else:
-            ops = graphs.executed_ops(partitions, graphs.traced_outputs(function.graph), sources)
+            ops = graphs.executed_ops(partitions, executed_outputs(function, partitions), sources)
             graph_kind = "executed"
     names = _argument_names(function, len(program.args))
     variables.refresh()

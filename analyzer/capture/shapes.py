@@ -8,14 +8,15 @@ it, which is what ``tf.while_loop`` requires of it. Nothing runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
-from analyzer.capture.graphs import spec_of
+from analyzer.capture.graphs import spec_of, traced_outputs
 from analyzer.graph.ops import TensorSpec
 
 Shape = tuple[int, ...] | None
@@ -50,6 +51,31 @@ def infer_outputs(
         if node.op == "Merge" and len(specs) == 1:
             specs.append(TensorSpec("int32", ()))
         outputs[node.name] = () if node.op in _RESULTS else tuple(specs)
+    return outputs
+
+
+def argument_shapes(function: Any) -> dict[int, Shape]:
+    """Return the shapes of a concrete function's arguments by index, but for handles."""
+    return {
+        index: None
+        if tensor.shape.rank is None
+        else tuple(-1 if a is None else a for a in tensor.shape)
+        for index, tensor in enumerate(function.inputs)
+        if tensor.dtype != tf.resource
+    }
+
+
+def executed_outputs(function: Any, partitions: Sequence[Any]) -> dict[str, tuple[TensorSpec, ...]]:
+    """Return the output specs of the executed graphs' ops: the graphs have lost their shapes.
+
+    They are inferred anew, as for an estimate; where TensorFlow cannot import a graph (one that sends
+    to another device), its ops have the shapes of the traced ops that they are named after.
+    """
+    outputs = traced_outputs(function.graph)
+    shapes = argument_shapes(function)
+    for graph_def in partitions:
+        with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
+            outputs |= infer_outputs(graph_def, shapes)
     return outputs
 
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation, context
 
 from analyzer.capture import graphs
-from analyzer.capture.shapes import Shape, infer_outputs
+from analyzer.capture.shapes import Shape, argument_shapes, infer_outputs
 from analyzer.errors import TargetError
 from analyzer.graph.ops import ITEM_BYTES, PLACE, Op
 
@@ -85,13 +85,7 @@ def static_step(function: Any) -> StaticStep:
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
     partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
-    shapes = {
-        index: None
-        if tensor.shape.rank is None
-        else tuple(-1 if a is None else a for a in tensor.shape)
-        for index, tensor in enumerate(inputs)
-        if tensor.dtype != tf.resource
-    }
+    shapes = argument_shapes(function)
     outputs: dict[str, Any] = {}
     for graph_def in partitions:
         outputs |= infer_outputs(graph_def, shapes)
