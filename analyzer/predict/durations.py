@@ -30,6 +30,9 @@ ELEMENT_WISE: Final = 40e9
 OTHER: Final = 20e9
 """The same for what sums, pools, transposes, tiles, gathers."""
 
+VECTOR_LANES: Final = 16
+"""Channels that oneDNN's convolutions compute at a time (``simd_w`` of AVX-512; 3 cost as much as 16)."""
+
 RANDOM: Final = 1e9
 """Random bytes per second (Philox, ten rounds for four numbers)."""
 
@@ -145,7 +148,12 @@ def _convolved(kind: str, shapes: list[Shape | None], result: Shape | None) -> f
     if not wanted or not filters:
         return 0.0
     each = math.prod(filters[:-2] if "Depthwise" in kind else filters[:-1])
-    return 2.0 * math.prod(wanted) * each
+    return 2.0 * math.prod(wanted) * each * _filled(filters[-2 if _BACKWARD_INPUT in kind else -1])
+
+
+def _filled(channels: int) -> float:
+    """Return how many lanes are worked for each channel: vectors run along the channels written."""
+    return -(-channels // VECTOR_LANES) * VECTOR_LANES / max(channels, 1)
 
 
 def _shape(wiring: Wiring, node: int, output: int) -> Shape | None:

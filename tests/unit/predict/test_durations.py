@@ -58,6 +58,18 @@ def test_a_convolution_s_gradients_take_longer_than_itself_and_that_of_the_filte
     assert found["forward"] < found["back"] < found["filter"]
 
 
+def test_few_channels_take_as_long_as_a_vector_of_them():
+    image, few, many = (8, 32, 32, 64), (8, 32, 32, 2), (8, 32, 32, 16)
+    found = seconds_of(
+        arg("x", 0, *image),
+        arg("w2", 1, 3, 3, 64, 2),
+        arg("w16", 2, 3, 3, 64, 16),
+        op("two", "_MklNativeConv2D", "x", "w2", shape=few),
+        op("sixteen", "_MklNativeConv2D", "x", "w16", shape=many),
+    )
+    assert found["two"] == pytest.approx(found["sixteen"], rel=0.01)
+
+
 def test_what_hands_a_tensor_on_does_not_read_it():
     found = seconds_of(
         arg("x", 0, 1 << 20),
