@@ -17,6 +17,7 @@ from analyzer.findings.retained import (
     retained_rows,
 )
 from analyzer.findings.state import find_state
+from analyzer.findings.threads import find_threads
 from analyzer.model import Finding, Severity
 
 _ORDER = list(Severity)
@@ -35,6 +36,7 @@ def collect(analysis: Analysis) -> Analysis:
         *find_growth(analysis),
         *find_largest(analysis),
         *find_state(analysis),
+        *find_threads(analysis),
         *find_internal_waste(
             analysis.recording, analysis.fragmentation, analysis.peak.allocated_bytes
         ),

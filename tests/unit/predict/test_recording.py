@@ -7,6 +7,7 @@ import pytest
 
 from analyzer.errors import TraceError
 from analyzer.findings.pool import WhatIf
+from analyzer.findings.threads import find_threads
 from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.measure.build import open_measured
 from analyzer.model import Category, Kind
@@ -140,3 +141,26 @@ def test_small_variables_get_a_buffer_of_their_own_before_the_first_step():
     assert [made.variable for made in values] == [0, 1]
     assert all(made.dies is None for made in values)
     assert sum(made.size_bytes == 80 and made.dies is None for made in grown.made) == 2
+
+
+def scheduled(threads, middle_bytes):
+    """Return what an estimate says of the schedules on so many threads."""
+    return {
+        "inter_op_threads": threads,
+        "requested_bytes": middle_bytes,
+        "requested_low_bytes": middle_bytes,
+        "requested_high_bytes": middle_bytes,
+    }
+
+
+def test_what_ops_side_by_side_add_is_a_finding():
+    analysis = explain(predicted("cnn"), WhatIf(), search=False)
+    peak, stated = analysis.peak.requested_bytes, analysis.recording.extra["uncertainty"]
+    for schedules, saves in (
+        ([scheduled(4, peak), scheduled(1, peak // 2)], peak - peak // 2),
+        ([scheduled(4, peak), scheduled(1, peak - 1)], None),
+        ([scheduled(4, peak), scheduled(1, 2 * peak)], None),
+        ([scheduled(1, peak)], None),
+    ):
+        stated["schedules"] = schedules
+        assert [finding.saves_bytes for finding in find_threads(analysis)] == [saves] * bool(saves)
