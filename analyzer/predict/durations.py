@@ -31,7 +31,7 @@ OTHER: Final = 20e9
 """The same for what sums, pools, transposes, tiles, gathers."""
 
 VECTOR_LANES: Final = 16
-"""Channels that oneDNN's convolutions compute at a time (``simd_w`` of AVX-512; 3 cost as much as 16)."""
+"""Channels that oneDNN computes at a time (``simd_w`` of AVX-512): 3 cost as much as 16."""
 
 RANDOM: Final = 1e9
 """Random bytes per second (Philox, ten rounds for four numbers)."""
