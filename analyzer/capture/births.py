@@ -58,11 +58,13 @@ class Births:
         traced_bytes: Allocated bytes that those made while the step was traced left behind here.
         traced_constants: Constants that the graph of a real first tracing keeps for their initial
             values: it computes those in the step's own graph, which is not done here.
+        inputs: ``id`` of each tensor that was made for the step to be fed with -> births before it.
     """
 
     rows: list[Birth] = field(default_factory=list)
     traced_bytes: int = 0
     traced_constants: int = 0
+    inputs: dict[int, int] = field(default_factory=dict)
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
 
@@ -79,6 +81,15 @@ class Births:
         self.rows.append(Birth(variable, self._known[name], traced, name, initializer))
 
 
+_noting: list[Births] = []
+
+
+def note_input(tensor: Any) -> None:
+    """Note when a tensor was made that the step will be fed with."""
+    for births in _noting:
+        births.inputs[id(tensor)] = len(births.rows)
+
+
 @contextlib.contextmanager
 def noting_births(*, hollow: bool) -> Iterator[Births]:
     """Note how Keras variables are made in the block.
@@ -89,6 +100,7 @@ def noting_births(*, hollow: bool) -> Iterator[Births]:
     from keras.src.backend.tensorflow.core import Variable
 
     births = Births()
+    _noting.append(births)
     old_initialize, old_assign = Variable._initialize_with_initializer, Variable._direct_assign
     hollows: set[int] = set()
 
@@ -119,6 +131,7 @@ def noting_births(*, hollow: bool) -> Iterator[Births]:
     try:
         yield births
     finally:
+        _noting.remove(births)
         Variable._initialize_with_initializer = old_initialize
         Variable._direct_assign = old_assign
 

@@ -132,6 +132,7 @@ def _note(
     found.run.update(
         kind="static",
         births=_rows(slots, variables.raw),
+        inputs_after=[births.inputs.get(id(tensor)) for tensor in program.args],
         kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         threads=_threads(),

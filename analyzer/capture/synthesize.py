@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from analyzer.capture.births import note_input
 from analyzer.capture.spec import CaptureOptions
 from analyzer.errors import TargetError
 
@@ -24,8 +25,12 @@ def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = 
         dtype: TensorFlow or Keras dtype.
         classes: Integers are drawn below this; None makes them all 0, which any embedding takes.
     """
-    dtype = tf.as_dtype(dtype)
-    axes = tuple(int(axis or 1) for axis in shape)
+    value = _value(tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype), classes)
+    note_input(value)
+    return value
+
+
+def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
     if dtype == tf.string:
         return tf.fill(axes, "")
     if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):

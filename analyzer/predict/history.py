@@ -21,7 +21,7 @@ from typing import Final
 from analyzer.graph.ops import TensorSpec
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Category
-from analyzer.parse.run import Birth, RunNote
+from analyzer.parse.run import Birth, Input, RunNote
 
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
@@ -119,15 +119,23 @@ def build_up(
     """
     history = BuildUp(device=device)
     plain = [birth for birth in note.births if not birth.traced]
-    for birth in plain:
-        _variable(history, note, birth)
+    # A model that is not built before gets its variables when it is first called with its inputs.
+    places = [len(plain) if place is None else int(place) for place in _places(note)]
+    made = [-1] * len(note.inputs)
+    for count in range(len(plain) + 1):
+        if count:
+            _variable(history, note, plain[count - 1])
+        for index, place in enumerate(places):
+            if place == count < len(plain):
+                made[index] = _input(history, note.inputs[index])
     told = {birth.variable for birth in note.births}
     for variable, size_bytes in enumerate(sizes_bytes):
         if variable not in told and size_bytes:
             _keep_value(history, note, history.birth(size_bytes), variable)
-    for given in note.inputs:
-        spec = TensorSpec(given.dtype, given.shape)
-        history.inputs.append(_input(history, spec))
+    for index, place in enumerate(places):
+        if place >= len(plain):
+            made[index] = _input(history, note.inputs[index])
+    history.inputs += made
     slots = [birth for birth in note.births if birth.traced]
     on_host = device.kind == CPU.kind
     kept = int(note.raw.get("kept_by_tracing", 0)) if on_host else 0
@@ -174,6 +182,12 @@ def rehomed(note: RunNote, device: KernelDevice) -> set[int]:
         and row.dtype not in ("bool", "string")
         and math.prod(row.shape) <= _REHOMED_ELEMENTS
     }
+
+
+def _places(note: RunNote) -> list[int | None]:
+    """Return for each input how many of the model's variables were made before it; None for all."""
+    told = list(note.raw.get("inputs_after", ()))
+    return [*told, *[None] * len(note.inputs)][: len(note.inputs)]
 
 
 def _keep_constants(history: BuildUp, count: int) -> None:
@@ -245,8 +259,9 @@ def _handle(history: BuildUp, variable: int) -> None:
         )
 
 
-def _input(history: BuildUp, spec: TensorSpec) -> int:
+def _input(history: BuildUp, given: Input) -> int:
     """Make an input: random numbers, scaled and moved, for floats; else at once."""
+    spec = TensorSpec(given.dtype, given.shape)
     size_bytes = spec.size_bytes or 0
     if not size_bytes:
         return -1

@@ -8,6 +8,7 @@ that runs may be taken over by that op's output.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -87,7 +88,7 @@ class Ledger:
         sizes_bytes: For each variable, bytes of its value.
         held_bytes: For each node whose output something outside the step holds (a constant in its
             kernel, an argument in Python), the output's bytes.
-        results: Nodes that hand a tensor to the caller, who holds it until the step is over.
+        results: Nodes that hand a tensor to the caller, who holds it until the next step is over.
         shares: Variable -> an earlier variable whose buffer it has until one of them is written.
         arguments: For each call of a compiled function, the variable behind each input; -1 for none.
         ran_before: Whether the step has run before: variables that it writes in part are then in
@@ -118,6 +119,7 @@ class Ledger:
         self._results = results
         self._arguments = arguments or {}
         self._returned: list[int] = []
+        self._kept: list[int] = []
         self.buffers = Buffers()
         self.references: list[int] = []
         self.instants = 0
@@ -146,10 +148,19 @@ class Ledger:
         return buffer
 
     def end_step(self) -> None:
-        """Let go of the results."""
-        for buffer in self._returned:
+        """Let go of the results of the step before: Python holds a step's until the next returns."""
+        for buffer in self._kept:
             self.release(buffer)
-        self._returned.clear()
+        self._kept, self._returned = self._returned, []
+
+    def had_results(self) -> None:
+        """Put the like of the last step's results before the first: it was not the first."""
+        sizes = self.buffers.size_bytes
+        for buffer, count in Counter(self._kept).items():
+            if sizes[buffer] and self.references[buffer] == count:  # nothing else holds it
+                before = self.allocate(NO_NODE, sizes[buffer], NO_NODE, "")
+                self.buffers.born[before] = -1
+                self.instants -= 1
 
     def retain(self, buffer: int) -> None:
         """Add a reference."""

@@ -115,7 +115,8 @@ class Draw:
         buffers: What lived, with instants of birth and death.
         instants: Number of allocations and frees.
         steps: First and last instant of each step played.
-        resident_bytes: Requested bytes alive before the last step: variables, constants, arguments.
+        resident_bytes: Requested bytes alive before the last step: variables, constants, arguments, the
+            results of the step before.
         peak_bytes: Highest requested bytes of the last step, what is resident included.
         peak_instant: Where.
         undecided: Nodes whose value decides a branch or a loop and could not be followed.
@@ -260,6 +261,8 @@ def play(
                 executor.run_on(workers(number))
         ledger.end_step()
         spans.append((first, ledger.instants - 1))
+    if steps is None and len(spans) == 1:  # it finds the results of the step before it
+        ledger.had_results()
     live = live_bytes(ledger.buffers, ledger.instants)
     first = spans[-1][0]
     top = first + int(live[first:].argmax())

@@ -85,6 +85,7 @@ def show_inside(
         & (allocations["allocator"] == allocator)
         & allocations["step"].notna()
         & (allocations["variable"] == "")
+        & (allocations["region"] != "output")
     ].sort_values("born", kind="stable")
     for row, name, size, step, dies in zip(
         rows.index,

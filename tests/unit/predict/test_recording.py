@@ -12,7 +12,7 @@ from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.measure.build import open_measured
 from analyzer.model import Category, Kind
 from analyzer.opening import explain
-from analyzer.parse.run import Birth, RunNote, Variable, read_run
+from analyzer.parse.run import Birth, Input, RunNote, Variable, read_run
 from analyzer.predict.history import build_up, shared_slots
 from analyzer.predict.recording import predict_note
 from analyzer.schema import ALLOCATIONS, EVENTS
@@ -116,6 +116,18 @@ def test_what_the_traced_graph_keeps_is_resident():
     kept = [made for made in build_up(note, [1024], {}).made if "traced graph" in made.role]
     assert len(kept) == 3
     assert all(made.dies is None and made.category is Category.CONSTANT for made in kept)
+
+
+def test_inputs_are_made_before_the_variables_of_a_model_that_is_built_late():
+    births = tuple(Birth(k, ((0, 1024),), False, f"zeros {k}") for k in range(2))
+    given = tuple(Input(name, "int32", (64,), None) for name in ("early", "late"))
+    variables = (variable("kernel"), variable("bias"))
+    for told, order in (({"inputs_after": [1, None]}, "v i v i"), ({}, "v v i i")):
+        note = RunNote(raw=told, variables=variables, births=births, inputs=given)
+        grown = build_up(note, [1024] * 2, {})
+        made = sorted([(n, "i") for n in grown.inputs] + [(n, "v") for n in grown.values.values()])
+        assert " ".join(kind for _, kind in made) == order
+        assert [grown.made[number].size_bytes for number in grown.inputs] == [256, 256]
 
 
 def test_a_step_that_makes_slots_is_traced_twice():
