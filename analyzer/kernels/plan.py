@@ -8,7 +8,7 @@ of the two happens is known only when the op's turn comes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,7 @@ class Plan:
         modelled: Whether a rule is known; without one, every output is taken to be allocated.
         compiled: The requests of a call of an XLA-compiled function, which take the place of
             everything but ``outputs``; None for every other op.
+        is_plain: Whether there is one output and nothing else but it, as for most ops.
     """
 
     outputs: tuple[Output, ...] = ()
@@ -109,6 +110,12 @@ class Plan:
     rows_bytes: tuple[int, ...] = ()
     modelled: bool = True
     compiled: Compiled | None = None
+    is_plain: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        asks = self.before_bytes or self.scratch_bytes or self.after_bytes or self.compiled
+        touches = self.variable is not Variable.UNTOUCHED or self.lists is not ListUse.NO
+        object.__setattr__(self, "is_plain", len(self.outputs) == 1 and not asks and not touches)
 
 
 def op_types(text: str) -> frozenset[str]:

@@ -28,7 +28,13 @@ _CHUNK: Final = 500
 
 
 class Machine(Protocol):
-    """What a node's turn does; buffers are numbers, each handed over with one reference."""
+    """What a node's turn does; buffers are numbers, each handed over with one reference.
+
+    Attributes:
+        references: How many each buffer has; the last one is dropped by ``release`` alone.
+    """
+
+    references: list[int]
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Run the node on these input buffers and return its output buffers.
@@ -88,8 +94,9 @@ class Executor:
     """
 
     def __init__(self, wiring: Wiring, fan_out: FanOut, machine: Machine) -> None:
-        self._fan_out = fan_out
+        self._roots, self._data, self._control = fan_out.roots, fan_out.data, fan_out.control
         self._machine = machine
+        self._references = machine.references
         self._expensive = wiring.expensive
         self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
@@ -98,7 +105,7 @@ class Executor:
     def run(self) -> None:
         """Run every node once."""
         queue: deque[int] = deque()
-        self._schedule(self._fan_out.roots, queue)
+        self._schedule(self._roots, queue)
         self._follow(queue)
         self._pool.drain()
 
@@ -107,7 +114,7 @@ class Executor:
 
     def run_on(self, workers: Workers[int]) -> None:
         """Run every node once on several threads; the machine's ops take time there."""
-        workers.run(self._fan_out.roots, self.begin, self.end, lambda node: node)
+        workers.run(self._roots, self.begin, self.end, lambda node: node)
 
     def begin(self, node: int) -> list[int]:
         """Start a node and return its output buffers."""
@@ -116,34 +123,44 @@ class Executor:
 
     def end(self, node: int, outputs: list[int]) -> list[int]:
         """Hand a node's outputs on and return the nodes that became ready."""
-        machine, slots, pending = self._machine, self._slots, self._pending
+        slots, pending, references = self._slots, self._pending, self._references
         ready: list[int] = []
-        for consumer, output, slot in self._fan_out.data[node]:
+        for consumer, output, slot in self._data[node]:
             buffer = outputs[output]
             if buffer >= 0:
-                machine.retain(buffer)
+                references[buffer] += 1
                 slots[consumer][slot] = buffer
-            pending[consumer] -= 1
-            if not pending[consumer]:
+            left = pending[consumer] - 1
+            pending[consumer] = left
+            if not left:
                 ready.append(consumer)
-        for consumer in self._fan_out.control[node]:
-            pending[consumer] -= 1
-            if not pending[consumer]:
+        for consumer in self._control[node]:
+            left = pending[consumer] - 1
+            pending[consumer] = left
+            if not left:
                 ready.append(consumer)
         for buffer in outputs:
             if buffer >= 0:
-                machine.release(buffer)
+                if references[buffer] > 1:
+                    references[buffer] -= 1
+                else:
+                    self._machine.release(buffer)
         return ready
 
     def _follow(self, queue: deque[int]) -> None:
+        compute, end, slots = self._machine.compute, self.end, self._slots
         while queue:
             node = queue.popleft()
-            self._schedule(self.end(node, self.begin(node)), queue)
+            buffers, slots[node] = slots[node], []
+            ready = end(node, compute(node, buffers))
+            if ready:
+                self._schedule(ready, queue)
 
     def _schedule(self, ready: Sequence[int], queue: deque[int]) -> None:
         expensive: list[object] = []
+        is_expensive = self._expensive
         for node in ready:
-            if self._expensive[node]:
+            if is_expensive[node]:
                 expensive.append(node)
             else:
                 queue.append(node)

@@ -64,6 +64,7 @@ class Running:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.references = ledger.references
         self._in_use: list[int] = []
         self.retain = ledger.retain
         self.release = ledger.release
@@ -180,8 +181,12 @@ class Ledger:
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Run one op: allocate, forward, alias, update its variable; then clear its inputs."""
         outputs, in_use = self.begin(node, buffers, index)
+        references = self.references
         for buffer in in_use:
-            self.release(buffer)
+            if references[buffer] > 1:
+                references[buffer] -= 1
+            else:
+                self.release(buffer)
         return outputs
 
     def begin(
@@ -206,6 +211,9 @@ class Ledger:
             self._returned += [buffer for buffer in buffers if buffer >= 0]
             return [], []
         plan = self._plans[node]
+        if plan.is_plain:
+            outputs = [self._output(node, 0, plan.outputs[0], buffers)]
+            return outputs, [buffer for buffer in buffers if buffer >= 0]
         variable = plan.variable
         temporaries: list[int] = []
         if plan.before_bytes:
