@@ -31,9 +31,11 @@ ITEM_BYTES: Final[dict[str, int]] = {
     "float64": 8,
     "complex64": 8,
     "complex128": 16,
+    "string": 24,
 }
-"""Bytes of one element (``tensorflow/core/framework/types.proto``); resources, variants and strings
-have no size that shows in a tensor's buffer."""
+"""Bytes of one element (``tensorflow/core/framework/types.proto``); of a string its ``TF_TString``,
+which holds up to 22 letters and refers to longer ones elsewhere. Resources and variants have no size
+that shows in a tensor's buffer."""
 
 PLACE: Final = "analyzer_place"
 """Attribute of an op: its place in the graph before oneDNN's pass moved the nodes that it rewrote."""

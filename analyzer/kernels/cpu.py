@@ -7,6 +7,7 @@ in the tables is taken to allocate every output anew, and is reported as unmodel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -34,10 +35,14 @@ UNARY: Final = op_types(
     LogSoftmax Ndtri Neg OnesLike Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin
     Sinh Softmax Softplus Softsign Sqrt Square Tan Tanh ZerosLike _UnaryOpsComposition
     ClipByValue IsFinite IsInf IsNan
+    BesselI0 BesselI1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1
+    Cholesky Dawsn Expint FakeQuantWithMinMaxArgs FresnelCos FresnelSin MatrixInverse Spence
+    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate
     """
 )
-"""Element-wise kernels of one tensor: ``forward_input_or_allocate_output({0}, ...)``. Where the
-output has another type (``IsFinite``) the forward finds no fitting input and allocates."""
+"""Kernels that write into their first input where it is free: ``forward_input_or_allocate_output({0},
+...)``, most of them element by element. Where the output has another type (``IsFinite``) the forward
+finds no fitting input and allocates. (``TensorScatterOp``; ``LinearAlgebraOp::PrepareOutputs``.)"""
 
 BINARY: Final = op_types(
     """
@@ -74,7 +79,30 @@ ALLOCATING: Final = op_types(
     TruncatedNormal Unique UniqueV2 UnsortedSegmentMax UnsortedSegmentSum VariableShape Where
     _FusedBatchNormEx _FusedConv2D RngReadAndSkip StatefulStandardNormalV2 StatefulUniform
     StridedSliceGrad TemporaryVariable TensorListElementShape TensorListLength
-    VarIsInitializedOp IteratorGetNext OptionalHasValue OptionalGetValue Einsum
+    VarIsInitializedOp IteratorGetNext OptionalHasValue Einsum
+    AdjustContrastv2 AdjustHue AdjustSaturation Angle AsString Betainc CTCGreedyDecoder CTCLoss
+    CTCLossV2 CombinedNonMaxSuppression ComplexAbs CropAndResizeGradBoxes CropAndResizeGradImage
+    Cross DenseBincount Dilation2D Dilation2DBackpropFilter Dilation2DBackpropInput
+    ExtractVolumePatches FFT FFT2D FFT3D FakeQuantWithMinMaxVars
+    FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel HSVToRGB IFFT IFFT2D IFFT3D
+    IRFFT IRFFT2D IRFFT3D Imag ImageProjectiveTransformV2 ImageProjectiveTransformV3
+    LogMatrixDeterminant LookupTableFindV2 LookupTableSizeV2 LowerBound Lu MatrixDeterminant
+    MatrixLogarithm MatrixSolve MatrixTriangularSolve MaxPool3D MaxPoolWithArgmax
+    NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5 NthElement Polygamma
+    PopulationCount Qr QuantizeAndDequantizeV2 QuantizeAndDequantizeV4
+    QuantizeAndDequantizeV4Grad RFFT RFFT2D RFFT3D RaggedGather RaggedRange
+    RaggedTensorToSparse RaggedTensorToTensor RandomGamma RandomGammaGrad RandomPoissonV2 Real
+    ResizeArea ResizeBicubicGrad ScaleAndTranslateGrad SegmentMax SegmentMaxV2 SegmentMean
+    SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSumV2 SelfAdjointEigV2
+    SparseFillEmptyRows SparseFillEmptyRowsGrad SparseReduceSum SparseReorder SparseReshape
+    SparseSegmentMean SparseSegmentMeanGrad SparseSegmentSqrtN SparseSegmentSqrtNGrad
+    SparseSegmentSumGrad SparseSlice SparseSoftmax SparseTensorDenseAdd
+    SparseTensorDenseMatMul SparseToDense StatefulRandomBinomial StatefulTruncatedNormal
+    StatefulUniformFullInt StatefulUniformInt StatelessRandomBinomial StatelessRandomGammaV3
+    StatelessRandomPoisson StatelessRandomUniformFullIntV2 StatelessRandomUniformFullInt
+    StatelessRandomUniformInt StatelessShuffle StringLength StringToHashBucketFast
+    StringToHashBucketStrong Svd UniqueWithCounts UniqueWithCountsV2 UnsortedSegmentMin
+    UnsortedSegmentProd UpperBound
     """
 )
 """Kernels whose outputs are always new buffers (``allocate_output``), without temporaries that
@@ -107,7 +135,9 @@ _IN_PLACE: Final = op_types(
     """
     AssignAddVariableOp AssignSubVariableOp ResourceApplyAdam ResourceApplyAdagradV2
     ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum
-    ResourceApplyRMSProp ResourceApplyFtrlV2 ResourceApplyAdaMax
+    ResourceApplyRMSProp ResourceApplyFtrlV2 ResourceApplyAdaMax ResourceApplyAdadelta
+    ResourceApplyAdagrad ResourceApplyAdamWithAmsgrad ResourceApplyCenteredRMSProp
+    ResourceApplyFtrl ResourceApplyProximalGradientDescent
     """
 )
 """Kernels that write into the variable's buffer, after copying it where a read of it is still held
@@ -118,6 +148,10 @@ _SCATTERS: Final = op_types(
     ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceScatterMul
     ResourceScatterDiv ResourceScatterMax ResourceScatterMin ResourceScatterNdAdd
     ResourceScatterNdUpdate ResourceStridedSliceAssign ResourceSparseApplyAdagradV2
+    ResourceScatterNdMax ResourceScatterNdMin ResourceScatterNdSub ResourceSparseApplyAdadelta
+    ResourceSparseApplyAdagrad ResourceSparseApplyCenteredRMSProp ResourceSparseApplyFtrl
+    ResourceSparseApplyFtrlV2 ResourceSparseApplyKerasMomentum ResourceSparseApplyMomentum
+    ResourceSparseApplyRMSProp
     """
 )
 """Kernels that write parts of a variable. The first one puts the variable into *copy-on-read mode* for
@@ -185,6 +219,18 @@ def _plan_select(call: Call) -> Plan:
     return Plan(outputs=(forward(call, (1, 2)),))
 
 
+def _plan_histogram(call: Call) -> Plan:
+    """Note each value's bin (``HistogramFixedWidthFunctor``): an int32 a value."""
+    bins_bytes = 4 * math.prod(call.shape(0) or (0,))
+    return Plan(outputs=allocate_all(call), after_bytes=(bins_bytes,) if bins_bytes else ())
+
+
+def _plan_rgb_to_hsv(call: Call) -> Plan:
+    """Keep each pixel's range of colours beside the result (``RGBToHSVOp``)."""
+    range_bytes = call.size() // 3
+    return Plan(outputs=allocate_all(call), after_bytes=(range_bytes,) if range_bytes else ())
+
+
 def _plan_switch(call: Call) -> Plan:
     return Plan(outputs=tuple(alias() for _ in call.op.outputs))
 
@@ -246,6 +292,8 @@ def _rules() -> dict[str, Rule]:
         "SoftmaxCrossEntropyWithLogits": _plan_cross_entropy,
         "ReadVariableOp": _plan_read,
         "AssignVariableOp": _plan_assign,
+        "HistogramFixedWidth": _plan_histogram,
+        "RGBToHSV": _plan_rgb_to_hsv,
         "Cast": layout.plan_cast,
         "_MklCast": layout.plan_cast,
         "Transpose": layout.plan_transpose,

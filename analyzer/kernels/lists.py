@@ -1,5 +1,6 @@
 """Kernels of TensorLists, the stacks and arrays of loops (``tensorflow/core/kernels/list_kernels.h``).
 
+Those of optionals, in which a branch hands tensors to its gradient, are here too: lists made whole.
 A plan says what a kernel does to the list; the elements are followed where the step is played
 (:mod:`analyzer.predict.lists`).
 """
@@ -49,6 +50,11 @@ def _plan_unstack(call: Call) -> Plan:
     return Plan(outputs=(_HANDLE,), lists=ListUse.UNSTACK, rows_bytes=(row_bytes,) * rows)
 
 
+def _plan_pack(call: Call) -> Plan:
+    """Refer to the inputs (``WriteOptionalWithValueToOutput`` in ``optional_ops.cc``)."""
+    return Plan(outputs=(_HANDLE,), lists=ListUse.PACK)
+
+
 RULES: Final[dict[str, Callable[[Call], Plan]]] = {
     "EmptyTensorList": _makes(ListUse.NEW),
     "TensorListReserve": _makes(ListUse.NEW),
@@ -62,5 +68,8 @@ RULES: Final[dict[str, Callable[[Call], Plan]]] = {
     "TensorListGather": _gives(ListUse.STACK),
     "TensorListFromTensor": _plan_unstack,
     "TensorListScatterV2": _plan_unstack,
+    "OptionalNone": _plan_pack,
+    "OptionalFromValue": _plan_pack,
+    "OptionalGetValue": _gives(ListUse.UNPACK),
 }
 """What each kernel does; those that sum or zero other tensors too are with those."""

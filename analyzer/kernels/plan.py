@@ -49,6 +49,8 @@ class ListUse(str, Enum):
     RESIZE = "resize"
     ZEROS = "zeros"
     ADD = "add"
+    PACK = "pack"
+    UNPACK = "unpack"
 
 
 @dataclass(frozen=True, slots=True)

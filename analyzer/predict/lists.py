@@ -193,6 +193,21 @@ class TensorLists:
             ]
         return [self._handle(node, plan, total)], []
 
+    def _pack(
+        self, node: int, plan: Plan, buffers: list[int], index: int | None
+    ) -> tuple[list[int], list[int]]:
+        """Refer to all inputs: an optional."""
+        self._share(buffers)
+        return [self._handle(node, plan, list(buffers))], []
+
+    def _unpack(
+        self, node: int, plan: Plan, buffers: list[int], index: int | None
+    ) -> tuple[list[int], list[int]]:
+        elements = self._of(buffers[0])
+        given = [elements[k] if k < len(elements) else UNSET for k in range(len(plan.outputs))]
+        self._share(given)
+        return given, []
+
     def _sum(self, node: int, mine: int, other: int) -> int:
         if other == UNSET:
             return mine
@@ -258,4 +273,6 @@ _KERNELS: Final[dict[ListUse, _Kernel]] = {
     ListUse.RESIZE: TensorLists._resize,
     ListUse.ZEROS: TensorLists._zeros,
     ListUse.ADD: TensorLists._add,
+    ListUse.PACK: TensorLists._pack,
+    ListUse.UNPACK: TensorLists._unpack,
 }

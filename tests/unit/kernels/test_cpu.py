@@ -41,6 +41,26 @@ def test_another_element_type_is_never_taken_over():
     assert cpu.plan(Call(op, specs, (None, None))).outputs[0].inputs == ()
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs", "output", "scratch"),
+    [
+        ("HistogramFixedWidth", [(600,), (2,), ()], (20,), (2400,)),
+        ("RGBToHSV", [(2, 20, 24, 3)], (2, 20, 24, 3), (3840,)),
+        ("ImageProjectiveTransformV3", [(2, 20, 24, 3), (1, 8)], (2, 20, 24, 3), ()),
+    ],
+)
+def test_scratch_that_was_seen(kind, inputs, output, scratch):
+    plan = cpu.plan(call(kind, inputs, [output]))
+    assert plan.modelled
+    assert plan.outputs[0].way is Way.ALLOCATE
+    assert plan.after_bytes == scratch
+
+
+def test_strings_take_as_many_bytes_as_their_headers():
+    op = Op("op", "AsString", outputs=(TensorSpec("string", (50,)),))
+    assert cpu.plan(Call(op, (), ())).outputs[0].size_bytes == 1200
+
+
 def test_an_output_that_no_op_uses_is_not_made():
     rows = call("Unpack", [(3, 4)], [(4,)] * 3, axis=0)
     merged = call("Merge", [(8,), (8,)], [(8,), ()])

@@ -127,6 +127,18 @@ def test_stacking_needs_zeros_for_what_is_unset():
     ]
 
 
+def test_an_optional_refers_to_its_tensors():
+    packed = plan("OptionalFromValue", [ROW, ROW], [LIST])
+    books = ledger(packed, plan("OptionalGetValue", [LIST], [ROW, ROW]))
+    given = [books.allocate(0, ROW_BYTES, 0, "output") for _ in range(2)]
+    (optional,) = books.compute(0, list(given))
+    assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES
+    assert books.compute(1, [optional]) == given
+    for buffer in given:
+        books.release(buffer)
+    assert live_bytes(books) == 0
+
+
 def test_an_index_that_went_through_a_list_is_followed():
     """As in a loop's backward pass, which pops the forward pass' counter."""
     ops = [
