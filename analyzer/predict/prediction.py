@@ -25,7 +25,7 @@ FEWEST_DRAWS: Final = 15
 FEWEST_ASIDE: Final = 7
 """The same of the draws with another number of threads than the one shown."""
 
-RUNS: Final = 120_000
+RUNS: Final = 240_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
 
 
