@@ -243,19 +243,20 @@ def _steps(document: dict[str, Any]) -> RenderableType:
     steps = document["steps"]
     if not steps:
         return Text("")
-    table = plain_table(
-        "Peak of each step",
-        [("step", "right"), ("requested", "right"), ("allocated", "right"), ("time", "right")],
-    )
+    is_timed = any(step["duration_s"] is not None for step in steps)
+    columns = ["step", "requested", "allocated", *(["time"] if is_timed else [])]
+    table = plain_table("Peak of each step", [(name, "right") for name in columns])
     chosen = steps if len(steps) <= 6 else [*steps[:3], *steps[-3:]]
     for step in chosen:
         seconds = step["duration_s"]
-        table.add_row(
+        row = [
             str(step["index"]),
             format_bytes(step["requested_bytes"]),
             format_bytes(step["allocated_bytes"]),
-            "" if seconds is None else f"{seconds * 1e3:.1f} ms",
-        )
+        ]
+        if is_timed:
+            row.append("" if seconds is None else f"{seconds * 1e3:.1f} ms")
+        table.add_row(*row)
     if len(chosen) < len(steps):
         table.caption = f"{len(steps) - len(chosen)} steps between are not shown"
     return Padding(table, (1, 0, 0, 0))

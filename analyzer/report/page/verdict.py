@@ -60,11 +60,13 @@ class Verdict:
         outcome: ``fits``, ``tight``, ``over``, ``failed`` or ``open`` (no limit is known).
         headline: The answer in one line.
         sentences: What the headline rests on.
+        reasons: What the range that the sentences state comes from.
     """
 
     outcome: str
     headline: str
     sentences: tuple[str, ...]
+    reasons: tuple[str, ...]
     figures: tuple[Figure, ...]
     shares: tuple[Share, ...]
     limit_bytes: int | None
@@ -85,6 +87,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
         outcome=outcome,
         headline=_headline(document, outcome, need, limit),
         sentences=tuple(_sentences(document)),
+        reasons=tuple((document.get("uncertainty") or {}).get("because") or ()),
         figures=_figures(peak),
         shares=tuple(_shares(document["categories_at_peak"])),
         limit_bytes=limit,
@@ -208,9 +211,12 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     uncertainty = document.get("uncertainty")
     if uncertainty and uncertainty.get("low_bytes") is not None:
         low, high = (format_bytes(uncertainty[end]) for end in ("low_bytes", "high_bytes"))
-        reasons = uncertainty.get("because") or ()
-        because = "; ".join(str(reason).rstrip(".") for reason in reasons)
-        sentences.append(f"Likely between {low} and {high}{': ' + because if because else ''}.")
+        likely = f"Likely between {low} and {high} requested"
+        if uncertainty.get("allocated_low_bytes") is not None:
+            ends = ("allocated_low_bytes", "allocated_high_bytes")
+            low, high = (format_bytes(uncertainty[end]) for end in ends)
+            likely += f", {low} and {high} allocated"
+        sentences.append(f"{likely}.")
     return sentences
 
 

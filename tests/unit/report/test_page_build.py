@@ -240,3 +240,14 @@ def test_the_summary_for_a_notebook_has_no_script(made: Made) -> None:
 def test_the_builder_agrees_with_itself(made: Made) -> None:
     document = document_of(made.recording)
     assert sum(document["categories_at_peak"].values()) == document["peak"]["requested_bytes"]
+
+
+def test_steps_without_a_time_have_no_column_for_it(made: Made) -> None:
+    def head(document: dict) -> str:
+        page = render(document, made.recording)
+        return re.search(r"Peak of each step</th>(.*?)</tr>", page).group(1)
+
+    steps = [{**step, "duration_s": 0.5} for step in made.document["steps"]]
+    assert ">time<" in head({**made.document, "steps": steps})
+    steps = [{**step, "duration_s": None} for step in steps]
+    assert ">time<" not in head({**made.document, "steps": steps})

@@ -80,12 +80,16 @@ def test_it_says_how_it_was_found_and_how_sure_it_is() -> None:
     uncertain = {
         "low_bytes": 6 * GIB,
         "high_bytes": 8 * GIB,
+        "allocated_low_bytes": 7 * GIB,
+        "allocated_high_bytes": 9 * GIB,
         "because": ["two orders are possible"],
     }
-    text = " ".join(verdict(document(kind="estimate", uncertainty=uncertain)).sentences)
+    found = verdict(document(kind="estimate", uncertainty=uncertain))
+    text = " ".join(found.sentences)
     assert "Predicted, nothing was run, for A100." in text
     assert "in step 2, when conv asks for memory, layer net" in text
-    assert "between 6.00 GiB and 8.00 GiB: two orders are possible." in text
+    assert "between 6.00 GiB and 8.00 GiB requested, 7.00 GiB and 9.00 GiB allocated." in text
+    assert found.reasons == ("two orders are possible",)
 
 
 def test_shares_fill_the_bar() -> None:
