@@ -39,12 +39,19 @@ def why_alive(row: Mapping[str, Any], use: Use | None) -> str:
     """Return in words why the buffer is alive."""
     category = str(row["category"])
     if row["variable"]:
-        return f"holds the variable {row['variable']}, alive for the whole run"
+        return "a variable, for the whole run"
     if category == Category.INPUT:
-        return "fed to the step, alive until the step returns"
+        return "fed to the step, until it returns"
     if category == Category.CONSTANT:
-        return f"{row['role'] or 'constant'}, alive as long as the function or its holder"
+        return f"{row['role'] or 'constant'}, as long as its holder"
     if use is not None and use.waits_for:
         verb = "kept for" if category == Category.ACTIVATION else "waits for"
-        return f"{verb} {use.waits_for} ({use.waits_for_type})"
+        return f"{verb} {use.waits_for}{_type_unless_told(use.waits_for, use.waits_for_type)}"
     return str(row["role"]) or "unknown"
+
+
+def _type_unless_told(name: str, op_type: str) -> str:
+    """Return an op's type in brackets, or nothing where its name ends with it: ``relu/ReluGrad``."""
+    last = name.rpartition("/")[2].rstrip("_0123456789")
+    plain = op_type.removeprefix("_Mkl").removeprefix("Native")
+    return "" if last and (plain.startswith(last) or last == op_type) else f" ({op_type})"

@@ -59,6 +59,8 @@ def label_variables(
         category, role = roles.get(holding.variable, (variable.category, variable.role))
         labels.set(holding.row, category, role=role, turns_at=holding.since)
         labels.variable[holding.row] = variable.path
+        if variable.shape is not None:
+            labels.specs[holding.row] = TensorSpec(variable.dtype, variable.shape)
         labels.layer[holding.row] = _layer_of_variable(variable.path, variable.category, layers)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from analyzer.graph.ops import TensorSpec
 from analyzer.model import Category
 
 
@@ -14,6 +15,7 @@ class Labels:
 
     Attributes:
         op_type, layer, source, tensor, variable: Texts, empty where unknown.
+        specs: Element type and shape of what rows hold, for those where neither is written.
     """
 
     def __init__(self, count: int) -> None:
@@ -26,6 +28,7 @@ class Labels:
         self.source: list[str] = [""] * count
         self.tensor: list[str] = [""] * count
         self.variable: list[str] = [""] * count
+        self.specs: dict[int, TensorSpec] = {}
 
     def set(
         self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
@@ -46,6 +49,7 @@ class Labels:
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with the columns filled."""
         return allocations.assign(
+            **self._specified(allocations),
             op_type=pd.Categorical(self.op_type),
             layer=pd.Categorical(self.layer),
             source=pd.Categorical(self.source),
@@ -55,3 +59,10 @@ class Labels:
             role=pd.Categorical(self._role),
             turns_at=pd.array(self._turns_at, dtype="Int64"),
         )
+
+    def _specified(self, allocations: pd.DataFrame) -> dict[str, pd.Categorical]:
+        dtype, shape = (allocations[key].astype(object).tolist() for key in ("dtype", "shape"))
+        for row, spec in self.specs.items():
+            if not shape[row]:
+                dtype[row], shape[row] = spec.dtype, spec.shape_text
+        return {"dtype": pd.Categorical(dtype), "shape": pd.Categorical(shape)}

@@ -40,6 +40,23 @@ def printable(text: object, width: int = 80) -> str:
     return f"{shown[:head]}…{shown[-(width - head - 1) :]}"
 
 
+def printable_path(text: object, width: int) -> str:
+    """Return ``text`` safe for a terminal; a path in it that is too long loses its first parts.
+
+    ``kept for gradient_tape/model/conv/ReluGrad`` in 25 columns is ``kept for …/conv/ReluGrad``.
+    """
+    shown = printable(text, 20_000)
+    first = shown.find("/")
+    start = shown.rfind(" ", 0, first) + 1
+    at = first
+    while len(shown) > width and at >= 0:
+        cut = f"{shown[:start]}…{shown[at:]}"
+        if len(cut) <= width:
+            return cut
+        at = shown.find("/", at + 1)
+    return printable(shown, width)
+
+
 def _is_obeyed(character: str) -> bool:
     """Say whether a terminal may act on the character: a control, or a separator of lines."""
     category = unicodedata.category(character)
@@ -280,8 +297,8 @@ def _tensors(document: dict[str, Any], width: int) -> RenderableType:
             format_bytes(row["requested_bytes"]),
             Text(row["category"].replace("_", " "), style=_STYLES.get(row["category"], "")),
             Text(printable(row["shape"] or "?", 20)),
-            Text(printable(row["name"], name_width)),
-            Text(printable(row["why_alive"], name_width), style="dim"),
+            Text(printable_path(row["name"], name_width)),
+            Text(printable_path(row["why_alive"], name_width), style="dim"),
         )
     if len(rows) > _ROWS:
         rest = sum(row["requested_bytes"] for row in rows[_ROWS:])

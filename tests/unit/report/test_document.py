@@ -14,7 +14,7 @@ from rich.console import Console
 
 import analyzer
 from analyzer.model import Category, Severity
-from analyzer.report.text import print_document, printable
+from analyzer.report.text import print_document, printable, printable_path
 from analyzer.schema import ALLOCATIONS
 from analyzer.units import format_bytes
 
@@ -228,3 +228,11 @@ def test_what_a_terminal_would_obey_is_shown(text: str, shown: str) -> None:
 
 def test_long_names_keep_both_ends() -> None:
     assert printable("a" * 500 + "end", 20) == "aaaaaaaaa…aaaaaaaend"
+
+
+def test_a_long_path_keeps_its_last_parts() -> None:
+    name = "kept for gradient_tape/model/conv/ReluGrad"
+    assert printable_path(name, 60) == name
+    assert printable_path(name, 25) == "kept for …/conv/ReluGrad"
+    assert printable_path(name, 10) == printable(name, 10)
+    assert printable_path("a/" + "b" * 50, 20) == printable("a/" + "b" * 50, 20)
