@@ -110,7 +110,7 @@ TensorFlow's allocator sees: Eigen's products and convolutions take theirs from 
 
 ONEDNN_ALLOCATING: Final = op_types(
     """
-    _MklMatMul _MklNativeFusedMatMul _MklNativeAvgPool _MklNativeAvgPoolGrad _MklNativeMaxPool
+    _MklNativeFusedMatMul _MklNativeAvgPool _MklNativeAvgPoolGrad _MklNativeMaxPool
     _MklNativeMaxPoolGrad _MklNativeAvgPool3D _MklNativeAvgPool3DGrad _MklNativeMaxPool3D
     _MklNativeMaxPool3DGrad _MklNativeConv2DBackpropFilter
     _MklNativeConv2DBackpropFilterWithBias _MklNativeConv2DBackpropInput
@@ -324,6 +324,7 @@ def _rules() -> dict[str, Rule]:
         "_MklNativeConv2DWithBias": onednn.plan_convolution,
         "_MklNativePadWithConv2D": onednn.plan_convolution,
         "_MklNativePadWithFusedConv2D": onednn.plan_convolution,
+        "_MklMatMul": onednn.plan_matmul,
         "_MklBatchMatMul": onednn.plan_batch_matmul,
         "_MklBatchMatMulV2": onednn.plan_batch_matmul,
         "_MklFusedBatchMatMulV2": onednn.plan_batch_matmul,

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import math
 
-from analyzer.kernels.call import Call, allocate, forward
+from analyzer.kernels.call import Call, allocate, allocate_all, forward
 from analyzer.kernels.plan import Output, Plan
 
 _PAGE_BYTES = 4096
-_BATCH_BYTES = 1408
-_COPY_HEADER_BYTES = 128
+_HEADER_BYTES = 128
+_BATCH_BYTES = 640
 _COLUMN_BLOCK = 64
+_ROWS_BLOCK = 256
+_DEPTH_BLOCK_BYTES = 64
+_L2_CACHE_BYTES = 1.01 * (1 << 20)
 
 
 def plan_convolution(call: Call) -> Plan:
@@ -33,6 +36,28 @@ def plan_convolution(call: Call) -> Plan:
         output = forward(call, (len(call.inputs) - 1,))
     pages = (call.threads + 1) * _PAGE_BYTES + 3 * 16
     return Plan(outputs=(output,), after_bytes=(pages,))
+
+
+def plan_matmul(call: Call) -> Plan:
+    """Allocate the product; 16-bit operands go through ``brgemm``, as those of a batch do.
+
+    Other types are multiplied where they lie. A product that fits a core's second cache (1 MiB is
+    assumed) runs on one thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
+    """
+    left, out = call.shape(0), call.out_shape()
+    item_bytes = _item_bytes(call)
+    if item_bytes != 2 or left is None or out is None or len(left) != 2 or len(out) != 2:
+        return Plan(outputs=allocate_all(call))
+    transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
+    rows, depth = reversed(left) if transposes[0] else left
+    elements = rows * out[1] + depth * (rows + out[1])
+    scratch = matmul_scratch_bytes(
+        left,
+        transposes=transposes,
+        threads=1 if item_bytes * elements < _L2_CACHE_BYTES else call.threads,
+        item_bytes=item_bytes,
+    )
+    return Plan(outputs=allocate_all(call), after_bytes=(scratch,))
 
 
 def plan_batch_matmul(call: Call) -> Plan:
@@ -59,14 +84,16 @@ def matmul_scratch_bytes(
     """Return the bytes of a batched product's scratchpad.
 
     ``brgemm`` reads its operands row by row: each thread copies a transposed right operand in
-    blocks of 64 columns, and a transposed left operand whole.
+    blocks of 64 columns, and a transposed left operand in blocks of 256 rows, both padded to 64 bytes
+    of depth. Of 16-bit types the right operand is copied always, to lay pairs of rows together.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
-    total = _BATCH_BYTES
-    if transposes[1]:
-        total += _COPY_HEADER_BYTES + threads * depth * _COLUMN_BLOCK * item_bytes
+    depth_bytes = -(-depth * item_bytes // _DEPTH_BLOCK_BYTES) * _DEPTH_BLOCK_BYTES
+    total = _HEADER_BYTES + threads * _BATCH_BYTES
+    if transposes[1] or item_bytes == 2:
+        total += _HEADER_BYTES + threads * depth_bytes * _COLUMN_BLOCK
     if transposes[0]:
-        total += _COPY_HEADER_BYTES + threads * depth * rows * item_bytes
+        total += _HEADER_BYTES + threads * depth_bytes * min(rows, _ROWS_BLOCK)
     return total
 
 

@@ -56,6 +56,41 @@ def test_scratch_that_was_seen(kind, inputs, output, scratch):
     assert plan.after_bytes == scratch
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "out", "transposed", "scratch"),
+    [
+        ((384, 128), (128, 512), (384, 512), (False, False), 17280),
+        ((384, 512), (128, 512), (384, 128), (False, True), 66432),
+        ((384, 128), (384, 512), (128, 512), (True, False), 148480),
+        ((384, 512), (384, 128), (512, 128), (True, False), 246784),
+    ],
+)
+def test_products_of_bfloat16_need_the_copies_that_were_seen(left, right, out, transposed, scratch):
+    flags = {"transpose_a": transposed[0], "transpose_b": transposed[1]}
+    product = call("_MklMatMul", [left, right], [out], dtype="bfloat16", **flags)
+    assert cpu.plan(product).after_bytes == (scratch,)
+    assert cpu.plan(call("_MklMatMul", [left, right], [out], **flags)).after_bytes == ()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "right", "transposed", "scratch"),
+    [
+        ("bfloat16", (8, 48, 128), (8, 48, 128), (True, False), 50816),
+        ("bfloat16", (8, 48, 128), (128, 128), (False, False), 34304),
+        ("float32", (16, 40, 40), (16, 40, 96), (True, False), 16896),
+        ("float32", (16, 40, 96), (16, 40, 40), (True, False), 38400),
+        ("float32", (16, 40, 96), (16, 40, 96), (False, True), 50688),
+        ("float32", (16, 40, 40), (16, 40, 96), (False, False), 1408),
+    ],
+)
+def test_products_of_batches_need_the_copies_that_were_seen(
+    dtype, left, right, transposed, scratch
+):
+    flags = {"adj_x": transposed[0], "adj_y": transposed[1]}
+    product = call("_MklBatchMatMulV2", [left, right], [(8, 8, 8)], dtype=dtype, **flags)
+    assert cpu.plan(product).after_bytes == (scratch,)
+
+
 def test_strings_take_as_many_bytes_as_their_headers():
     op = Op("op", "AsString", outputs=(TensorSpec("string", (50,)),))
     assert cpu.plan(Call(op, (), ())).outputs[0].size_bytes == 1200
