@@ -108,7 +108,7 @@ def _note(
             if gpu is not None:  # this machine has only its CPU to put the ops on
                 step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
-            step = static_step(function) if gpu is None else gpu_step(function, gpu)
+            step = static_step(function, program.args) if gpu is None else gpu_step(function, gpu)
         slots = births.rows if gpu is not None else in_order_of_making(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.

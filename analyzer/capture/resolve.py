@@ -278,8 +278,10 @@ def _program_for_function(
             for name in ("model", "optimizer"):
                 if name in attributes:
                     setattr(function, name, attributes[name])
-    tensors = [leaf for leaf in tf.nest.flatten(args) if tf.is_tensor(leaf)]
-    first = next((tensor for tensor in tensors if tensor.shape.rank), None)
+    # A ragged or sparse tensor comes in as the tensors that it consists of.
+    parts = [x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)]
+    whole = (x for x in tf.nest.flatten(args) if tf.is_tensor(x) and x.shape.rank)
+    first = next(whole, None)
     models = _owned(function, "model", "models")
     optimizers = _owned(function, "optimizer", "optimizers")
     for model in models:
@@ -288,7 +290,7 @@ def _program_for_function(
             optimizers.append(optimizer)
     return Program(
         call=lambda: function(*args),
-        args=tuple(tensors),
+        args=tuple(parts),
         function=function if _is_tf_function(function) else None,
         traced_args=args,
         models=models,

@@ -288,7 +288,9 @@ def captured(
             ops = graphs.traced_ops(function.graph, sources)
             graph_kind = "traced"
         else:
-            ops = graphs.executed_ops(partitions, executed_outputs(function, partitions), sources)
+            ops = graphs.executed_ops(
+                partitions, executed_outputs(function, partitions, program.args), sources
+            )
             graph_kind = "executed"
     names = _argument_names(function, len(program.args))
     variables.refresh()

@@ -26,18 +26,21 @@ _RESULTS: Final = ("_Retval", "_DeviceRetval")
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
+_FEW_SIZES: Final = 8
+"""Most elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes."""
 
 
 def infer_outputs(
-    graph_def: Any, arguments: Mapping[int, Shape]
+    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any] | None = None
 ) -> dict[str, tuple[TensorSpec, ...]]:
     """Return the output specs of every node of an executed graph.
 
     Args:
         graph_def: A partition graph.
         arguments: Shapes of the arguments by index, where they are known.
+        sizes: Values of arguments that may be sizes, as arrays by index (:func:`argument_sizes`).
     """
-    copy, biases, workspaces = _importable(graph_def, arguments)
+    copy, biases, workspaces = _importable(graph_def, arguments, sizes or {})
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(copy, name="")
@@ -54,28 +57,55 @@ def infer_outputs(
     return outputs
 
 
-def argument_shapes(function: Any) -> dict[int, Shape]:
-    """Return the shapes of a concrete function's arguments by index, but for handles."""
+def argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape]:
+    """Return the shapes of a concrete function's arguments by index, but for handles.
+
+    Args:
+        function: A ``ConcreteFunction``.
+        given: The tensors that it is called with, whose shapes are known where the function's own
+            arguments leave axes open (the parts of a sparse or ragged tensor).
+    """
+    shapes: dict[int, Shape] = {}
+    for index, tensor in enumerate(function.inputs):
+        if tensor.dtype == tf.resource:
+            continue
+        shape = tensor.shape
+        if index < len(given) and given[index].dtype == tensor.dtype:
+            shape = given[index].shape
+        shapes[index] = None if shape.rank is None else tuple(-1 if a is None else a for a in shape)
+    return shapes
+
+
+def argument_sizes(function: Any, given: Sequence[Any]) -> dict[int, Any]:
+    """Return the values of a function's arguments that may be sizes: a few whole numbers each.
+
+    The shape of a sparse tensor is one of its parts, and decides the shapes of what is made of it.
+    """
     return {
-        index: None
-        if tensor.shape.rank is None
-        else tuple(-1 if a is None else a for a in tensor.shape)
-        for index, tensor in enumerate(function.inputs)
-        if tensor.dtype != tf.resource
+        index: tensor.numpy()
+        for index, tensor in enumerate(given)
+        if index < len(function.inputs)
+        and tensor.dtype == function.inputs[index].dtype
+        and tensor.dtype in (tf.int32, tf.int64)
+        and (tensor.shape.rank or 0) < 2
+        and tensor.shape.num_elements() <= _FEW_SIZES
+        and hasattr(tensor, "numpy")
     }
 
 
-def executed_outputs(function: Any, partitions: Sequence[Any]) -> dict[str, tuple[TensorSpec, ...]]:
+def executed_outputs(
+    function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
+) -> dict[str, tuple[TensorSpec, ...]]:
     """Return the output specs of the executed graphs' ops: the graphs have lost their shapes.
 
     They are inferred anew, as for an estimate; where TensorFlow cannot import a graph (one that sends
     to another device), its ops have the shapes of the traced ops that they are named after.
     """
     outputs = traced_outputs(function.graph)
-    shapes = argument_shapes(function)
+    shapes, sizes = argument_shapes(function, given), argument_sizes(function, given)
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
-            outputs |= infer_outputs(graph_def, shapes)
+            outputs |= infer_outputs(graph_def, shapes, sizes)
     return outputs
 
 
@@ -85,7 +115,7 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _importable(
-    graph_def: Any, arguments: Mapping[int, Shape]
+    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any]
 ) -> tuple[Any, dict[str, str], set[str]]:
     """Return a copy that every TensorFlow can import, and what had to be cut from it.
 
@@ -106,7 +136,7 @@ def _importable(
         for key in [key for key in twin.attr if key.startswith("_")]:
             del twin.attr[key]
         if node.op in _ARGUMENTS:
-            _state_argument(twin, node, arguments)
+            _state_argument(twin, node, arguments, sizes)
         elif node.op in _RESULTS or node.op in _LOOP:
             _as_identity(twin, node)
         elif node.op == "Merge" and any(
@@ -147,7 +177,9 @@ def _past_switches(graph_def: Any) -> dict[str, str]:
     return found
 
 
-def _state_argument(twin: Any, node: Any, arguments: Mapping[int, Shape]) -> None:
+def _state_argument(
+    twin: Any, node: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any]
+) -> None:
     handles = node.attr["_handle_dtypes"].list.type
     twin.attr.clear()
     if handles:
@@ -155,7 +187,13 @@ def _state_argument(twin: Any, node: Any, arguments: Mapping[int, Shape]) -> Non
         twin.attr["dtype"].type = handles[0]
         twin.attr["shape"].shape.CopyFrom(node.attr["_handle_shapes"].list.shape[0])
         return
-    shape = arguments.get(int(node.attr["index"].i))
+    index = int(node.attr["index"].i)
+    if index in sizes:
+        twin.op = "Const"
+        twin.attr["dtype"].type = node.attr["T"].type
+        twin.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(sizes[index]))
+        return
+    shape = arguments.get(index)
     twin.op = "Placeholder"
     twin.attr["dtype"].type = node.attr["T"].type
     known = None if shape is None else [None if axis < 0 else axis for axis in shape]

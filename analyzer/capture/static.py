@@ -12,7 +12,7 @@ that nothing of the model's size is allocated.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,7 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation, context
 
 from analyzer.capture import graphs
-from analyzer.capture.shapes import Shape, argument_shapes, infer_outputs
+from analyzer.capture.shapes import Shape, argument_shapes, argument_sizes, infer_outputs
 from analyzer.errors import TargetError
 from analyzer.graph.ops import ITEM_BYTES, PLACE, Op
 
@@ -73,11 +73,12 @@ class StaticStep:
     variables: tuple[HandleArgument, ...]
 
 
-def static_step(function: Any) -> StaticStep:
+def static_step(function: Any, given: Sequence[Any] = ()) -> StaticStep:
     """Return the graph that a call of a concrete function would run on this device.
 
     Args:
         function: A ``ConcreteFunction``.
+        given: The tensors that it would be called with.
 
     Raises:
         TargetError: TensorFlow cannot build the function's executor.
@@ -85,10 +86,10 @@ def static_step(function: Any) -> StaticStep:
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
     partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
-    shapes = argument_shapes(function)
+    shapes, sizes = argument_shapes(function, given), argument_sizes(function, given)
     outputs: dict[str, Any] = {}
     for graph_def in partitions:
-        outputs |= infer_outputs(graph_def, shapes)
+        outputs |= infer_outputs(graph_def, shapes, sizes)
     ops = [
         replace(op, attrs={**op.attrs, PLACE: places[op.name]}) if op.name in places else op
         for op in graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))

@@ -5,7 +5,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture.shapes import executed_outputs  # noqa: E402
-from analyzer.capture.static import instantiate  # noqa: E402
+from analyzer.capture.static import instantiate, static_step  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -29,3 +29,15 @@ def test_the_body_of_a_loop_has_its_shapes() -> None:
         if "MatMul" in node.op
     ]
     assert products == [(8, 8)]
+
+
+def test_the_shape_of_a_sparse_argument_is_known() -> None:
+    # GIVEN a product with a sparse tensor, whose shape and values are arguments of their own
+    step = tf.function(lambda x: tf.sparse.sparse_dense_matmul(x, tf.ones((6, 3))))
+    sparse = tf.sparse.from_dense(tf.eye(4, 6))
+    function = step.get_concrete_function(sparse)
+    # WHEN the step is noted with the tensor that it would be called with
+    parts = tf.nest.flatten(sparse, expand_composites=True)
+    ops = {op.type: op for op in static_step(function, parts).ops}
+    # THEN the product's shape follows from that tensor
+    assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
