@@ -7,7 +7,7 @@ pointer, with the offset of the first element further on.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -32,6 +32,8 @@ class _DLTensor(ctypes.Structure):
     )
 
 
+_WITHOUT_BYTES: Final = (tf.string, tf.resource, tf.variant)
+
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
@@ -45,6 +47,8 @@ def address_of(tensor: Any) -> int | None:
     """
     if not tf.is_tensor(tensor) or not hasattr(tensor, "_numpy_internal"):
         return None
+    if tensor.dtype in _WITHOUT_BYTES:
+        return None  # DLPack does not refuse them: it ends the process
     try:
         capsule = tf.experimental.dlpack.to_dlpack(tensor)
     except (tf.errors.OpError, TypeError, ValueError, RuntimeError):

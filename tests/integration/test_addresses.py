@@ -1,0 +1,22 @@
+"""Addresses of tensors that have none, which TensorFlow does not survive being asked for."""
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from analyzer.capture.addresses import address_of  # noqa: E402
+
+pytestmark = pytest.mark.tf
+
+
+def test_strings_have_no_address() -> None:
+    assert address_of(tf.constant(["a", "b"])) is None
+    assert (
+        address_of(
+            tf.raw_ops.EmptyTensorList(
+                element_shape=-1, max_num_elements=-1, element_dtype=tf.float32
+            )
+        )
+        is None
+    )
+    assert address_of(tf.ones((64,))) is not None
