@@ -61,6 +61,8 @@ class Labels:
         )
 
     def _specified(self, allocations: pd.DataFrame) -> dict[str, pd.Categorical]:
+        if not self.specs:
+            return {}
         dtype, shape = (allocations[key].astype(object).tolist() for key in ("dtype", "shape"))
         for row, spec in self.specs.items():
             if not shape[row]:
