@@ -20,11 +20,13 @@ def compiled(model: Any, loss: Any, **options: Any) -> Any:
 
 
 def mlp() -> Any:
+    """784 inputs, three layers of 1024 with ReLU, ten classes."""
     hidden = [layers.Dense(1024, activation="relu") for _ in range(3)]
     return compiled(keras.Sequential([keras.Input((784,)), *hidden, layers.Dense(10)]), LOGITS)
 
 
 def lstm() -> Any:
+    """100 steps of 64 values, one LSTM of 128, ten classes."""
     stack = [keras.Input((100, 64)), layers.LSTM(128), layers.Dense(10)]
     return compiled(keras.Sequential(stack), LOGITS)
 
@@ -53,6 +55,7 @@ def decoder() -> Any:
 
 
 def decoder_bfloat16() -> Any:
+    """The same in bfloat16 (mixed)."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     return decoder()
 
