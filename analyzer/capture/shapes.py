@@ -146,6 +146,8 @@ def _importable(
             _as_identity(twin, node)
             del twin.input[:]
             twin.input.extend(entering)
+        elif node.op == "LookupTableFindV2":
+            _as_element_wise(twin, node)
         elif node.op.startswith("_Mkl"):
             if node.op.endswith(_BIAS_SUFFIX) and "BackpropFilter" in node.op:
                 biases[node.name] = _add_bias(copy, node)
@@ -205,6 +207,32 @@ def _as_identity(twin: Any, node: Any) -> None:
     twin.op = "Identity"
     twin.attr.clear()
     twin.attr["T"].type = dtype
+
+
+def _as_element_wise(twin: Any, node: Any) -> None:
+    """Turn a look-up into an op of the same types that keeps the keys' shape.
+
+    The look-up's own shape function asks the table, which is not there, what shape its values have:
+    single ones but in tables made by hand.
+    """
+    given, wanted = node.attr["Tin"].type, node.attr["Tout"].type
+    string = tf.string.as_datatype_enum
+    keys = node.input[1]
+    twin.attr.clear()
+    del twin.input[:]
+    twin.input.append(keys)
+    if given == wanted:
+        twin.op = "Identity"
+        twin.attr["T"].type = given
+    elif wanted == string:
+        twin.op = "AsString"
+        twin.attr["T"].type = given
+    elif given == string:
+        twin.op = "StringToNumber"
+        twin.attr["out_type"].type = wanted
+    else:
+        twin.op = "Cast"
+        twin.attr["SrcT"].type, twin.attr["DstT"].type = given, wanted
 
 
 def _as_plain(twin: Any, kind: str) -> None:

@@ -101,8 +101,8 @@ ALLOCATING: Final = op_types(
     StatefulUniformFullInt StatefulUniformInt StatelessRandomBinomial StatelessRandomGammaV3
     StatelessRandomPoisson StatelessRandomUniformFullIntV2 StatelessRandomUniformFullInt
     StatelessRandomUniformInt StatelessShuffle StringLength StringToHashBucketFast
-    StringToHashBucketStrong Svd UniqueWithCounts UniqueWithCountsV2 UnsortedSegmentMin
-    UnsortedSegmentProd UpperBound
+    StringToHashBucketStrong StringToNumber Svd UniqueWithCounts UniqueWithCountsV2
+    UnsortedSegmentMin UnsortedSegmentProd UpperBound _TensorToHashBucketFast
     """
 )
 """Kernels whose outputs are always new buffers (``allocate_output``), without temporaries that

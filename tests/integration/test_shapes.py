@@ -41,3 +41,15 @@ def test_the_shape_of_a_sparse_argument_is_known() -> None:
     ops = {op.type: op for op in static_step(function, parts).ops}
     # THEN the product's shape follows from that tensor
     assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
+
+
+def test_a_look_up_keeps_the_shape_of_its_keys() -> None:
+    # GIVEN a look-up of strings, as StringLookup makes it
+    entries = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2], tf.int64))
+    table = tf.lookup.StaticHashTable(entries, 0)
+    step = tf.function(lambda keys: table.lookup(keys) + 1)
+    # WHEN the step is noted
+    found = static_step(step.get_concrete_function(tf.TensorSpec((5, 2), tf.string)))
+    # THEN shapes are known from there on
+    shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
+    assert shapes["LookupTableFindV2"] == shapes["AddV2"] == (5, 2)
