@@ -70,6 +70,9 @@ OPTIONAL: Final[dict[str, Any]] = {
 }
 """What a document may lack, such as one that an earlier version wrote."""
 
+_LITTLE: Final = 0.01
+"""Share of the allocated peak: what saves less is not among the first findings."""
+
 STATIC_ROWS: Final = 25
 """Rows of each table that are in the page as HTML, for printing and for readers without script."""
 
@@ -157,11 +160,15 @@ def _by_saving(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _top(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The three findings that save most, then the weightiest of those that name no bytes."""
+    """The three findings that save most, then the weightiest of those that name no bytes.
+
+    What is only noted and saves next to nothing is left to the list of all.
+    """
+    little = _LITTLE * (_value_at(document, "peak.allocated_bytes") or 0)
     return [
         item
         for item in _by_saving(document)
-        if item.get("saves_bytes") or item.get("severity") != "info"
+        if (item.get("saves_bytes") or 0) > little or item.get("severity") != "info"
     ][:3]
 
 

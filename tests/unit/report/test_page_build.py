@@ -251,3 +251,12 @@ def test_steps_without_a_time_have_no_column_for_it(made: Made) -> None:
     assert ">time<" in head({**made.document, "steps": steps})
     steps = [{**step, "duration_s": None} for step in steps]
     assert ">time<" not in head({**made.document, "steps": steps})
+
+
+def test_what_saves_next_to_nothing_is_not_among_the_first(made: Made) -> None:
+    finding = {"id": "x", "detail": "", "evidence": [], "saves_bytes": 428, "severity": "info"}
+    findings = [{**finding, "title": "hardly"}, {**finding, "severity": "low", "title": "first"}]
+    page = render({**made.document, "findings": findings}, made.recording)
+    first = re.search(r'<ol class="findings">(.*?)</ol>', page, re.S).group(1)
+    assert "first" in first
+    assert "hardly" not in first
