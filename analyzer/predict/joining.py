@@ -202,7 +202,9 @@ def _told(
     holdings: list[Holding] = []
     labels: dict[int, tuple[Category, str]] = {}
     last: dict[int, int] = {}
-    for row, buffer in enumerate(rows_of(draw.buffers)):
+    turned = draw.buffers.turned
+    # In the order in which they became values: one may be older than the value that it follows.
+    for row, buffer in sorted(enumerate(rows_of(draw.buffers)), key=lambda at: turned[at[1]]):
         position = draw.buffers.variable[buffer]
         if position >= 0:
             since = None
