@@ -1,4 +1,4 @@
-"""Which buffer is a variable's value since when, where buffers are made long before they are assigned."""
+"""Since when a buffer is a variable's value, where buffers are made long before they are assigned."""
 
 from analyzer.predict.history import BuildUp
 from analyzer.predict.joining import _told
