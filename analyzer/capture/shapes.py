@@ -26,6 +26,7 @@ _RESULTS: Final = ("_Retval", "_DeviceRetval")
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
+_BOUNDS: Final = {"Minimum": "Maximum", "Maximum": "Minimum"}
 _FEW_SIZES: Final = 8
 """Most elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes."""
 
@@ -154,7 +155,8 @@ def _importable(
             _as_plain(twin, node.op)
             if "MaxPool" in node.op and "Grad" not in node.op:
                 workspaces.add(node.name)
-    redirected = {f"{name}:1": bias for name, bias in biases.items()} | _past_switches(graph_def)
+    redirected = {f"{name}:1": bias for name, bias in biases.items()}
+    redirected |= _past_switches(graph_def) | _past_bounds(graph_def)
     for twin in copy.node:
         for index, name in enumerate(twin.input):
             if name in redirected:
@@ -177,6 +179,35 @@ def _past_switches(graph_def: Any) -> dict[str, str]:
         if source is not None and source is not node and source.op in ("Const", "HostConst"):
             found |= {node.name: source.name, f"{node.name}:1": source.name}
     return found
+
+
+def _past_bounds(graph_def: Any) -> dict[str, str]:
+    """Return, for each number whose least and highest values are one constant, that constant.
+
+    ``tf.math.bincount`` bounds its number of bins so, whatever the largest value is.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    found: dict[str, str] = {}
+    for node in graph_def.node:
+        if node.op not in _BOUNDS:
+            continue
+        for bound, inner in (node.input[:2], node.input[1::-1]):
+            within = nodes.get(_node_of(inner))
+            if within is None or within.op != _BOUNDS[node.op]:
+                continue
+            limit = _number(nodes.get(_node_of(bound)))
+            others = [_number(nodes.get(_node_of(name))) for name in within.input[:2]]
+            if limit is not None and limit in others:
+                found[node.name] = bound
+    return found
+
+
+def _number(node: Any) -> int | None:
+    """Return the value of a constant that is one whole number."""
+    if node is None or node.op not in ("Const", "HostConst"):
+        return None
+    value = tf.make_ndarray(node.attr["value"].tensor)
+    return int(value) if value.size == 1 and value.dtype.kind == "i" else None
 
 
 def _state_argument(
