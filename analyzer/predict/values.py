@@ -1,7 +1,9 @@
 """The few numbers that decide where control goes: loop counters, step counters, branch predicates.
 
-Only small integers and booleans are followed. A gradient that is asked whether it is finite is taken
-to be (a step of healthy training), so that loss scaling takes the branch that updates.
+Only small integers and booleans are followed. Of floating-point tensors two things are taken for
+granted, as in a step of healthy training: they are finite (so that loss scaling takes the branch that
+updates), and no element is exactly the one number that a whole tensor is compared with (so that Keras
+divides a sparse gradient as it is, and does not make it dense because a denominator is zero).
 """
 
 from __future__ import annotations
@@ -52,6 +54,9 @@ _REDUCE: Final[dict[str, Callable[[Value], int]]] = {
     "Prod": math.prod,
 }
 
+_OF_EQUAL_THE_SAME: Final = op_types("All Any Max Min")
+_TAKEN_FOR_GRANTED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0}
+
 _INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
 _JOINS: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 _LEAVES: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0}
@@ -71,8 +76,10 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
     kind = op.type
     if kind in ("Const", "HostConst"):
         return constant(op)
-    if kind in ("IsFinite",):
-        return (1,)
+    if kind in _TAKEN_FOR_GRANTED:
+        return (_TAKEN_FOR_GRANTED[kind],)
+    if kind in ("Equal", "NotEqual") and _compares_floats_with_one(specs):
+        return (int(kind == "NotEqual"),)
     if kind == "Shape":
         return _shape(specs[0])
     if kind == "Size":
@@ -91,7 +98,9 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
         return tuple(int(not x) for x in known[0])
     if kind in _REDUCE and known[0]:
         whole = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
-        return (_REDUCE[kind](known[0]),) if whole else None
+        # One number may stand for a tensor of equal ones.
+        same = len(known[0]) == 1 and kind in _OF_EQUAL_THE_SAME
+        return (_REDUCE[kind](known[0]),) if whole or same else None
     if len(known) != len(inputs):
         return None
     return _combine(op, known)
@@ -167,3 +176,9 @@ def _shape(spec: TensorSpec | None) -> Value | None:
 
 def _is_integer(dtype: str) -> bool:
     return dtype in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64")
+def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:
+    """Say whether a floating-point tensor is compared with one number."""
+    known = [spec for spec in specs if spec is not None and "float" in spec.dtype]
+    return len(known) == 2 and sorted(spec.shape == () for spec in known) == [False, True]
+
+
