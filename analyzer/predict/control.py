@@ -9,51 +9,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+from analyzer.graph.ops import TensorSpec
 from analyzer.predict.executor import NO_BUFFER, Machine, Pool
 from analyzer.predict.fanout import FanOut
-from analyzer.predict.values import LISTS, InLists, Value, follow, index_of
+from analyzer.predict.frames import Entry, Frame, Iteration, Task
+from analyzer.predict.values import (
+    ASSIGNS,
+    LISTS,
+    UNASKED,
+    InLists,
+    Value,
+    assigned,
+    follow,
+    index_of,
+)
 from analyzer.predict.wiring import Wiring
 from analyzer.predict.workers import Workers
-
-Entry = tuple[int, Value | None]
-"""A live tensor: its buffer and, where it is followed, its value."""
 
 _ENTER: Final = frozenset(("Enter", "RefEnter"))
 _EXIT: Final = frozenset(("Exit", "RefExit"))
 _NEXT: Final = frozenset(("NextIteration", "RefNextIteration"))
 _MERGE: Final = frozenset(("Merge", "RefMerge"))
 _SWITCH: Final = frozenset(("Switch", "RefSwitch"))
-
-
-@dataclass(eq=False, slots=True)
-class _Iteration:
-    frame: _Frame
-    number: int
-    slots: dict[int, list[Entry | None]] = field(default_factory=dict)
-    pending: dict[int, int] = field(default_factory=dict)
-    dead: dict[int, int] = field(default_factory=dict)
-    outstanding: int = 0
-    frames: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class _Frame:
-    name: str
-    parent: _Iteration | None
-    pending_inputs: int
-    parallel: int
-    iterations: dict[int, _Iteration] = field(default_factory=dict)
-    count: int = 0
-    children: dict[tuple[int, str], _Frame] = field(default_factory=dict)
-    deferred: list[tuple[int, Entry]] = field(default_factory=list)
-    invariants: list[tuple[int, Entry]] = field(default_factory=list)
-    dead_exits: list[int] = field(default_factory=list)
-
-
-_Task = tuple[int, _Iteration, bool]
+_BORDER: Final = _ENTER | _EXIT | _NEXT
 
 
 class ControlExecutor:
@@ -85,6 +65,16 @@ class ControlExecutor:
         self._variables = variables
         self._unknown_iterations = unknown_iterations
         self._types = [op.type for op in wiring.ops]
+        self._is_merge = [kind in _MERGE for kind in self._types]
+        self._at_border = [kind in _BORDER for kind in self._types]
+        self._waits_for = [
+            1 + 2 * len(waits) if is_merge else len(data) + len(waits)
+            for data, waits, is_merge in zip(
+                wiring.inputs, wiring.control, self._is_merge, strict=True
+            )
+        ]
+        self._references = machine.references
+        self._specs: dict[int, list[TensorSpec | None]] = {}
         self._pool = Pool(self._process)  # type: ignore[arg-type]
         self._enters: dict[str, int] = {}
         for op in wiring.ops:
@@ -96,26 +86,26 @@ class ControlExecutor:
 
     def run(self) -> None:
         """Run the graph once."""
-        queue: deque[_Task] = deque()
+        queue: deque[Task] = deque()
         self._schedule(self._roots(), queue)
         self._follow(queue)
         self._pool.drain()
 
-    def run_on(self, workers: Workers[_Task]) -> None:
+    def run_on(self, workers: Workers[Task]) -> None:
         """Run the graph once on several threads; the machine's ops take time there."""
         workers.run(self._roots(), self._begin, self._end, lambda task: -1 if task[2] else task[0])
 
-    def _roots(self) -> list[_Task]:
-        root = _Frame(name="", parent=None, pending_inputs=0, parallel=1)
-        iteration = root.iterations[0] = _Iteration(root, 0)
+    def _roots(self) -> list[Task]:
+        root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        iteration = root.iterations[0] = Iteration(root, 0)
         ready = [(node, iteration, False) for node in self._fan_out.roots]
         iteration.outstanding = len(ready)
         return ready
 
-    def _process(self, task: _Task) -> None:
+    def _process(self, task: Task) -> None:
         self._follow(deque((task,)))
 
-    def _schedule(self, ready: list[_Task], queue: deque[_Task]) -> None:
+    def _schedule(self, ready: list[Task], queue: deque[Task]) -> None:
         expensive: list[Any] = []
         for task in ready:
             if self._wiring.expensive[task[0]] and not task[2]:
@@ -127,12 +117,12 @@ class ControlExecutor:
         if expensive:
             self._pool.dispatch(expensive)
 
-    def _follow(self, queue: deque[_Task]) -> None:
+    def _follow(self, queue: deque[Task]) -> None:
         while queue:
             task = queue.popleft()
             self._schedule(self._end(task, self._begin(task)), queue)
 
-    def _begin(self, task: _Task) -> list[Entry | None]:
+    def _begin(self, task: Task) -> list[Entry | None]:
         """Start a node and return its outputs."""
         node, iteration, dead = task
         slots = iteration.slots.pop(node, None)
@@ -143,22 +133,27 @@ class ControlExecutor:
             return [None] * len(self._wiring.ops[node].outputs)
         return self._compute(node, slots, iteration)
 
-    def _end(self, task: _Task, outputs: list[Entry | None]) -> list[_Task]:
+    def _end(self, task: Task, outputs: list[Entry | None]) -> list[Task]:
         """Hand a node's outputs on and return what became ready."""
         node, iteration, dead = task
-        ready: list[_Task] = []
-        self._propagate(node, iteration, outputs, dead, ready)
+        ready: list[Task] = []
+        if self._at_border[node]:
+            self._cross(node, iteration, outputs, dead, ready)
+        else:
+            self._activate(node, iteration, outputs, dead, ready)
         self._drop(outputs)
-        self._finish(iteration, ready)
+        iteration.outstanding -= 1
+        if not iteration.outstanding and iteration.frame.parent is not None:
+            self._clean(iteration.frame, iteration.number, ready)
         return ready
 
     def _compute(
-        self, node: int, slots: list[Entry | None], iteration: _Iteration
+        self, node: int, slots: list[Entry | None], iteration: Iteration
     ) -> list[Entry | None]:
         op = self._wiring.ops[node]
         values = [None if entry is None else entry[1] for entry in slots]
         buffers = [NO_BUFFER if entry is None else entry[0] for entry in slots]
-        if op.type in _MERGE:
+        if self._is_merge[node]:
             taken = next((k for k, entry in enumerate(slots) if entry is not None), 0)
             made = self._machine.compute(node, buffers)
             return [(made[0], values[taken]), *((b, None) for b in made[1:])]
@@ -167,15 +162,14 @@ class ControlExecutor:
         made = self._machine.compute(node, buffers)
         if op.type in _SWITCH:
             return self._switch(node, made, values, iteration)
-        specs = [
-            self._wiring.ops[source].outputs[output]
-            if output < len(self._wiring.ops[source].outputs)
-            else None
-            for source, output in self._wiring.inputs[node]
-        ]
         value = self._variable_value(node, values)
-        if value is None and op.outputs:
-            value = follow(op, values, specs)
+        is_told = not values or values[0] is not None or op.type in UNASKED
+        if value is None and made and is_told:
+            if node not in self._specs:
+                self._specs[node] = self._wiring.specs(node)
+            value = follow(op, values, self._specs[node])
+        if len(made) == 1:
+            return [(made[0], value)]
         return [(buffer, value if k == 0 else None) for k, buffer in enumerate(made)]
 
     def _compute_list(
@@ -192,21 +186,16 @@ class ControlExecutor:
         kind, old = self._types[node], self._variables[handle]
         if kind == "ReadVariableOp":
             return old
-        change = values[1] if len(values) > 1 else None
-        if kind in ("AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"):
-            if change is None or len(change) != len(old):
+        if kind in ASSIGNS:
+            new = assigned(kind, old, values[1] if len(values) > 1 else None)
+            if new is None:
                 self._variables.pop(handle)
-            elif kind == "AssignVariableOp":
-                self._variables[handle] = change
             else:
-                sign = 1 if kind == "AssignAddVariableOp" else -1
-                self._variables[handle] = tuple(
-                    a + sign * b for a, b in zip(old, change, strict=True)
-                )
+                self._variables[handle] = new
         return None
 
     def _switch(
-        self, node: int, made: list[int], values: list[Value | None], iteration: _Iteration
+        self, node: int, made: list[int], values: list[Value | None], iteration: Iteration
     ) -> list[Entry | None]:
         predicate = values[1]
         if predicate is None:
@@ -222,18 +211,23 @@ class ControlExecutor:
         return entries
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
+        references = self._references
         for entry in entries:
             if entry is not None and entry[0] >= 0:
-                self._machine.release(entry[0])
+                if references[entry[0]] > 1:
+                    references[entry[0]] -= 1
+                else:
+                    self._machine.release(entry[0])
 
-    def _propagate(
+    def _cross(
         self,
         node: int,
-        iteration: _Iteration,
+        iteration: Iteration,
         outputs: list[Entry | None],
         dead: bool,
-        ready: list[_Task],
+        ready: list[Task],
     ) -> None:
+        """Hand outputs on into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
         frame = iteration.frame
         if kind in _ENTER:
@@ -243,7 +237,7 @@ class ControlExecutor:
                 self._activate(node, frame.parent, outputs, False, ready)
             elif iteration.number == frame.count:
                 frame.dead_exits.append(node)
-        elif kind in _NEXT:
+        else:
             entry = outputs[0] if outputs else None
             if dead or entry is None:
                 return
@@ -254,16 +248,14 @@ class ControlExecutor:
                     return
                 self._increment(frame, ready)
             self._activate(node, frame.iterations[iteration.number + 1], outputs, False, ready)
-        else:
-            self._activate(node, iteration, outputs, dead, ready)
 
     def _enter(
         self,
         node: int,
-        iteration: _Iteration,
+        iteration: Iteration,
         outputs: list[Entry | None],
         dead: bool,
-        ready: list[_Task],
+        ready: list[Task],
     ) -> None:
         attrs = self._wiring.ops[node].attrs
         child = self._child(
@@ -278,64 +270,71 @@ class ControlExecutor:
             self._activate(node, child.iterations[0], outputs, dead, ready)
         child.pending_inputs -= 1
 
-    def _child(self, iteration: _Iteration, name: str, parallel: int) -> _Frame:
+    def _child(self, iteration: Iteration, name: str, parallel: int) -> Frame:
         key = (iteration.number, name)
         child = iteration.frame.children.get(key)
         if child is None:
-            child = _Frame(name, iteration, self._enters[name], parallel)
-            child.iterations[0] = _Iteration(child, 0)
+            child = Frame(name, iteration, self._enters[name], parallel)
+            child.iterations[0] = Iteration(child, 0)
             iteration.frame.children[key] = child
             iteration.frames += 1
         return child
 
     def _hold(self, entry: Entry) -> None:
         if entry[0] >= 0:
-            self._machine.retain(entry[0])
+            self._references[entry[0]] += 1
 
     def _activate(
         self,
         node: int,
-        iteration: _Iteration,
+        iteration: Iteration,
         outputs: list[Entry | None],
         dead: bool,
-        ready: list[_Task],
+        ready: list[Task],
     ) -> None:
+        waits, waits_for, is_merge = iteration.pending, self._waits_for, self._is_merge
+        slots, inputs, references = iteration.slots, self._wiring.inputs, self._references
+        made = 0 if dead else len(outputs)
         for consumer, output, slot in self._fan_out.data[node]:
-            entry = None if dead or output >= len(outputs) else outputs[output]
-            pending = self._pending(iteration, consumer)
-            if self._types[consumer] in _MERGE:
+            entry = outputs[output] if output < made else None
+            pending = waits.get(consumer, waits_for[consumer])
+            if is_merge[consumer]:
                 self._activate_merge(consumer, iteration, slot, entry, pending, ready)
                 continue
             if entry is None:
                 iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
             else:
-                self._deliver(consumer, iteration, slot, entry)
-            iteration.pending[consumer] = pending - 1
+                if entry[0] >= 0:
+                    references[entry[0]] += 1
+                if consumer not in slots:
+                    slots[consumer] = [None] * len(inputs[consumer])
+                slots[consumer][slot] = entry
+            waits[consumer] = pending - 1
             if pending == 1:
                 self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
         for consumer in self._fan_out.control[node]:
-            pending = self._pending(iteration, consumer)
-            if self._types[consumer] in _MERGE:
+            pending = waits.get(consumer, waits_for[consumer])
+            if is_merge[consumer]:
                 pending -= 2
-                iteration.pending[consumer] = pending
+                waits[consumer] = pending
                 all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
                 if pending == 0 or (pending == 1 and all_dead):
                     self._make_ready(consumer, iteration, all_dead, ready)
                 continue
             if dead:
                 iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
-            iteration.pending[consumer] = pending - 1
+            waits[consumer] = pending - 1
             if pending == 1:
                 self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
 
     def _activate_merge(
         self,
         node: int,
-        iteration: _Iteration,
+        iteration: Iteration,
         slot: int,
         entry: Entry | None,
         pending: int,
-        ready: list[_Task],
+        ready: list[Task],
     ) -> None:
         """The first live input counts; bit 0 of the count says that none has come yet."""
         if entry is not None:
@@ -349,29 +348,21 @@ class ControlExecutor:
         if pending == 1 and iteration.dead[node] == len(self._wiring.inputs[node]):
             self._make_ready(node, iteration, True, ready)
 
-    def _pending(self, iteration: _Iteration, node: int) -> int:
-        known = iteration.pending.get(node)
-        if known is not None:
-            return known
-        control = len(self._wiring.control[node])
-        if self._types[node] in _MERGE:
-            return 1 + 2 * control
-        return len(self._wiring.inputs[node]) + control
-
-    def _deliver(self, node: int, iteration: _Iteration, slot: int, entry: Entry) -> None:
-        self._hold(entry)
+    def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
+        if entry[0] >= 0:
+            self._references[entry[0]] += 1
         slots = iteration.slots.get(node)
         if slots is None:
             slots = iteration.slots[node] = [None] * len(self._wiring.inputs[node])
         slots[slot] = entry
 
-    def _make_ready(self, node: int, iteration: _Iteration, dead: bool, ready: list[_Task]) -> None:
+    def _make_ready(self, node: int, iteration: Iteration, dead: bool, ready: list[Task]) -> None:
         iteration.outstanding += 1
         ready.append((node, iteration, dead))
 
-    def _increment(self, frame: _Frame, ready: list[_Task]) -> None:
+    def _increment(self, frame: Frame, ready: list[Task]) -> None:
         frame.count += 1
-        iteration = frame.iterations[frame.count] = _Iteration(frame, frame.count)
+        iteration = frame.iterations[frame.count] = Iteration(frame, frame.count)
         deferred, frame.deferred = frame.deferred, []
         for node, entry in deferred:
             self._activate(node, iteration, [entry], False, ready)
@@ -379,13 +370,7 @@ class ControlExecutor:
         for node, entry in frame.invariants:
             self._activate(node, iteration, [entry], False, ready)
 
-    def _finish(self, iteration: _Iteration, ready: list[_Task]) -> None:
-        iteration.outstanding -= 1
-        frame = iteration.frame
-        if frame.parent is not None and not iteration.outstanding:
-            self._clean(frame, iteration.number, ready)
-
-    def _clean(self, frame: _Frame, number: int, ready: list[_Task]) -> None:
+    def _clean(self, frame: Frame, number: int, ready: list[Task]) -> None:
         while number in frame.iterations and self._is_done(frame, frame.iterations[number]):
             gone = frame.iterations.pop(number)
             for slots in gone.slots.values():
@@ -406,7 +391,7 @@ class ControlExecutor:
         if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
             self._clean(parent.frame, parent.number, ready)
 
-    def _is_done(self, frame: _Frame, iteration: _Iteration) -> bool:
+    def _is_done(self, frame: Frame, iteration: Iteration) -> bool:
         if iteration.outstanding or iteration.frames:
             return False
         if iteration.number == 0:

@@ -65,6 +65,10 @@ LISTS: Final = _INDEXED | frozenset(_JOINS) | frozenset(_LEAVES)
 one: a loop's backward pass pops the counter that its forward pass pushed."""
 
 
+UNASKED: Final = op_types("Const Equal HostConst IsFinite IsInf IsNan NotEqual Shape Size")
+"""Kinds whose value does not depend on that of their first input; every other needs it."""
+
+
 def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
     """Return the value of an op's first output, None where it is not known.
 
@@ -104,6 +108,19 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
     if len(known) != len(inputs):
         return None
     return _combine(op, known)
+
+
+ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
+
+
+def assigned(kind: str, old: Value, change: Value | None) -> Value | None:
+    """Return a variable's value after one of :data:`ASSIGNS`, None where it is not known."""
+    if change is None or len(change) != len(old):
+        return None
+    if kind == "AssignVariableOp":
+        return change
+    sign = 1 if kind == "AssignAddVariableOp" else -1
+    return tuple(a + sign * b for a, b in zip(old, change, strict=True))
 
 
 def index_of(kind: str, values: list[Value | None]) -> int | None:
@@ -168,6 +185,12 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
     return None
 
 
+def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:
+    """Say whether a floating-point tensor is compared with one number."""
+    known = [spec for spec in specs if spec is not None and "float" in spec.dtype]
+    return len(known) == 2 and sorted(spec.shape == () for spec in known) == [False, True]
+
+
 def _shape(spec: TensorSpec | None) -> Value | None:
     if spec is None or spec.shape is None or any(axis < 0 for axis in spec.shape):
         return None
@@ -176,9 +199,3 @@ def _shape(spec: TensorSpec | None) -> Value | None:
 
 def _is_integer(dtype: str) -> bool:
     return dtype in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64")
-def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:
-    """Say whether a floating-point tensor is compared with one number."""
-    known = [spec for spec in specs if spec is not None and "float" in spec.dtype]
-    return len(known) == 2 and sorted(spec.shape == () for spec in known) == [False, True]
-
-

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analyzer.errors import InputError
-from analyzer.graph.ops import Op, split_tensor
+from analyzer.graph.ops import Op, TensorSpec, split_tensor
 from analyzer.kernels.plan import op_types
 from analyzer.predict.rewriting import Rewriting, consumers_of, creation_order
 
@@ -63,6 +63,14 @@ class Wiring:
     expensive: list[bool]
     has_control_flow: bool
     has_branches: bool
+
+    def specs(self, node: int) -> list[TensorSpec | None]:
+        """Return what a node's data inputs are; None for one that its source does not describe."""
+        found = []
+        for source, output in self.inputs[node]:
+            outputs = self.ops[source].outputs
+            found.append(outputs[output] if output < len(outputs) else None)
+        return found
 
 
 def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = False) -> Wiring:
