@@ -75,8 +75,8 @@ class Output:
 
     @property
     def is_told(self) -> bool:
-        """Whether its bytes are known although the graph does not tell its shape."""
-        return self.elsewhere or self.size_bytes > 0
+        """Whether its bytes are known, or another's, although the graph does not tell its shape."""
+        return self.elsewhere or self.size_bytes > 0 or self.way is Way.ALIAS
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ def predict_note(
         allocator=prediction.prepared.device.allocator,
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
-        warnings=_doubts(prediction),
+        warnings=_doubts(prediction, draw),
         compiled_anew=compiled_anew(note, compiled),
         versions=dict(note.raw.get("versions", {})),
         extra={
@@ -222,7 +222,7 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
     )
 
 
-def _doubts(prediction: Prediction) -> tuple[str, ...]:
+def _doubts(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
     doubts = []
     if prediction.undecided:
         names = ", ".join(prediction.undecided[:3])
@@ -235,7 +235,7 @@ def _doubts(prediction: Prediction) -> tuple[str, ...]:
         doubts.append(
             f"No rule is known for ops of the types {kinds}: each output is taken to be allocated."
         )
-    if unsized := _unsized(prediction):
+    if unsized := _unsized(prediction, draw):
         names = ", ".join(unsized[:3])
         doubts.append(
             f"{len(unsized)} tensors have a shape that depends on data ({names}): they count as "
@@ -244,13 +244,13 @@ def _doubts(prediction: Prediction) -> tuple[str, ...]:
     return tuple(doubts)
 
 
-def _unsized(prediction: Prediction) -> list[str]:
-    """Return the tensors whose bytes neither the graph nor the kernel's rule tells."""
-    plans = prediction.prepared.kernels.plans
+def _unsized(prediction: Prediction, draw: Draw) -> list[str]:
+    """Return the tensors of ops that ran whose bytes neither the graph nor the kernel's rule tells."""
+    plans, ops = prediction.prepared.kernels.plans, prediction.prepared.wiring.ops
     return [
-        f"{op.name}:{index}"
-        for node, op in enumerate(prediction.prepared.wiring.ops)
-        for index, spec in enumerate(op.outputs)
+        f"{ops[node].name}:{index}"
+        for node in dict.fromkeys(draw.order)
+        for index, spec in enumerate(ops[node].outputs)
         if spec.size_bytes is None
         and spec.dtype not in ("resource", "variant", "string", "")
         and not (index < len(plans[node].outputs) and plans[node].outputs[index].is_told)

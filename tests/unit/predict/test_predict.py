@@ -268,6 +268,22 @@ def test_constants_of_constants_are_computed_beforehand():
     assert folded == {"sum": "Const", "x": "_Arg", "use": "Tile"}
 
 
+def test_only_what_ran_is_said_to_have_no_known_shape():
+    unknown = TensorSpec("float32", (-1,))
+    ops = [
+        arg("x", 0),
+        constant("pred", 0),
+        op("switch", "Switch", "x", "pred", count=2),
+        op("dead", "BiasAddGrad", "switch:1", spec=unknown),
+        op("live", "Identity", "switch"),
+        Op("both", "Merge", ("dead:0", "live:0"), outputs=(unknown, SCALAR)),
+        op("after", "BiasAddGrad", "both", spec=unknown),
+        result("after", "after:0"),
+    ]
+    found = predict(ops, [])
+    assert _unsized(found, play(found.prepared, 0)) == ["after:0"]
+
+
 def test_the_table_has_the_declared_columns():
     table = predict([arg("x", 0), op("a", "Exp", "x"), result("a", "a:0")], []).allocations
     assert list(table.columns) == list(ALLOCATIONS)
