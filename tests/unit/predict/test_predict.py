@@ -9,6 +9,7 @@ from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
 from analyzer.predict.prediction import Schedules, draws_within
+from analyzer.predict.recording import _unsized
 from analyzer.predict.step import live_bytes, play, prepare
 from analyzer.predict.table import allocations_of
 from analyzer.predict.wiring import wire
