@@ -194,7 +194,7 @@ def _disagreements(document: Mapping[str, Any], recording: Recording) -> list[st
 def _without_nul(value: Any) -> Any:
     """Replace U+0000, which no HTML can hold, in every text of ``value``."""
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd")
+        return value.replace("\0", "\ufffd") if "\0" in value else value
     if isinstance(value, dict):
         return {_without_nul(key): _without_nul(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -92,13 +92,19 @@ def _smallest(values: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
     return "f8", np.ascontiguousarray(values, dtype=np.float64)
 
 
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` as plain JSON values: no NaN, no NumPy scalar, no enum, no missing mark."""
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind in _PLAIN:  # most values; the other questions cost more
+        return value
+    if kind is dict or isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Enum):
         return plain(value.value)
-    if value is None or isinstance(value, (str, bool, int)):
+    if isinstance(value, (str, int)):
         return value
     if isinstance(value, np.generic):
         return plain(value.item())
