@@ -24,6 +24,13 @@ CALL_SECONDS: Final = 1.5e-6
 PRIMITIVE_SECONDS: Final = 8e-6
 """What oneDNN adds to that: it looks its primitive up, and allocates a scratchpad."""
 
+CREATION_SECONDS: Final = 400e-6
+"""What oneDNN adds to a convolution or pooling that runs for the first time: it makes machine code for
+the shape. 300 to 500 microseconds in the median of each type."""
+
+SMALL_CREATION_SECONDS: Final = 20e-6
+"""The same for its other primitives."""
+
 ELEMENT_WISE: Final = 40e9
 """Bytes per second, read and written, of an element-wise kernel whose tensors lie in the cache."""
 
@@ -67,6 +74,24 @@ def durations_of(wiring: Wiring, plans: Sequence[Plan]) -> tuple[float, ...]:
         plans: What each node's kernel does.
     """
     return tuple(_seconds(wiring, node, plan) for node, plan in enumerate(plans))
+
+
+def first_durations_of(wiring: Wiring, seconds: Sequence[float]) -> tuple[float, ...]:
+    """Return the expected seconds of each node in the first step, where kernels set themselves up.
+
+    Args:
+        wiring: The graph.
+        seconds: The expected seconds in later steps.
+    """
+    return tuple(
+        lasts + _creation_seconds(op.type) for lasts, op in zip(seconds, wiring.ops, strict=True)
+    )
+
+
+def _creation_seconds(kind: str) -> float:
+    if not kind.startswith("_Mkl"):
+        return 0.0
+    return CREATION_SECONDS if "Conv" in kind or "Pool" in kind else SMALL_CREATION_SECONDS
 
 
 def _seconds(wiring: Wiring, node: int, plan: Plan) -> float:

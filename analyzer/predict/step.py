@@ -16,7 +16,7 @@ from analyzer.model import Category
 from analyzer.predict.arena import Arena
 from analyzer.predict.calls import Kernels, plan_kernels
 from analyzer.predict.control import ControlExecutor
-from analyzer.predict.durations import durations_of
+from analyzer.predict.durations import durations_of, first_durations_of
 from analyzer.predict.executor import Executor
 from analyzer.predict.fanout import FanOut
 from analyzer.predict.folding import fold
@@ -81,6 +81,7 @@ class Prepared:
             holds as its constant becomes a variable's value (an accumulator set to zero).
         grows: Whether each step keeps something: one that is compiled anew keeps old values.
         seconds: About how long each node runs.
+        first_seconds: The same in a process's first step.
         device: The device that it runs on.
         steps: Steps played from the start.
     """
@@ -97,6 +98,7 @@ class Prepared:
     settles: bool
     grows: bool
     seconds: tuple[float, ...]
+    first_seconds: tuple[float, ...]
     device: KernelDevice = CPU
     steps: int = STEPS
 
@@ -165,6 +167,7 @@ def prepare(
     number = {op.name: node for node, op in enumerate(ops)}
     known = [owner for owner in owners if owner.op in number]
     by_node = {number[owner.op]: position for position, owner in enumerate(known)}
+    seconds = durations_of(wiring, kernels.plans)
     return Prepared(
         wirings=tuple(wirings),
         kernels=kernels,
@@ -187,7 +190,8 @@ def prepare(
             plan.compiled is not None and plan.compiled.keeps and plan.compiled.anew
             for plan in kernels.plans
         ),
-        seconds=durations_of(wiring, kernels.plans),
+        seconds=seconds,
+        first_seconds=first_durations_of(wiring, seconds),
         device=device,
         steps=steps,
     )
@@ -239,7 +243,10 @@ def play(
 
     def workers(step: int) -> Workers[Any]:
         chance = seed * (prepared.steps + 1) + step
-        return Workers(threads, running, prepared.seconds, wiring.expensive, chance)
+        # A graph that is played once is in a later step.
+        is_first = not step and (steps or wiring.has_branches)
+        seconds = prepared.first_seconds if is_first else prepared.seconds
+        return Workers(threads, running, seconds, wiring.expensive, chance)
 
     for number in range(steps or (prepared.steps if wiring.has_branches else settling)):
         first = ledger.instants

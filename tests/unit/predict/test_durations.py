@@ -3,7 +3,7 @@
 import pytest
 
 from analyzer.graph.ops import PLACE, Op, TensorSpec
-from analyzer.predict.durations import CHEAP_SECONDS, durations_of
+from analyzer.predict.durations import CHEAP_SECONDS, CREATION_SECONDS, durations_of
 from analyzer.predict.step import prepare
 from analyzer.predict.wiring import Wiring
 from analyzer.predict.workers import Workers
@@ -68,6 +68,19 @@ def test_few_channels_take_as_long_as_a_vector_of_them():
         op("sixteen", "_MklNativeConv2D", "x", "w16", shape=many),
     )
     assert found["two"] == pytest.approx(found["sixteen"], rel=0.01)
+
+
+def test_onednn_sets_itself_up_in_the_first_step():
+    ops = (
+        arg("x", 0, 8, 32, 32, 64),
+        arg("w", 1, 3, 3, 64, 64),
+        op("conv", "_MklNativeConv2D", "x", "w", shape=(8, 32, 32, 64)),
+        op("exp", "Exp", "conv", shape=(8, 32, 32, 64)),
+    )
+    prepared = prepare(ops, [], threads=1)
+    first = dict(zip((o.name for o in prepared.wiring.ops), prepared.first_seconds, strict=True))
+    assert first["conv"] - seconds_of(*ops)["conv"] == pytest.approx(CREATION_SECONDS)
+    assert first["exp"] == seconds_of(*ops)["exp"]
 
 
 def test_what_hands_a_tensor_on_does_not_read_it():
