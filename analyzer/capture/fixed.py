@@ -100,6 +100,8 @@ _INPUTS: Final = (
 _NEEDED: Final[Mapping[str, frozenset[str]]] = {
     kind: frozenset(names.split()) for kinds, names in _INPUTS for kind in kinds.split()
 }
+_LOOPS: Final = frozenset({"While", "StatelessWhile"})
+_HANDS_ON: Final = _LOOPS | {"IdentityN"}
 _CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
@@ -151,7 +153,7 @@ class FixedInputs:
         elif op.type in ("Case", "StatelessCase"):
             for function in attrs["branches"].list.func:
                 yield from _shifted(self._of_name(function.name))
-        elif op.type in ("While", "StatelessWhile"):
+        elif op.type in _LOOPS:
             yield from self._of_loop(attrs)
         elif op.type in _NEEDED:
             why = f"{op.type} {op.name}"
@@ -177,8 +179,11 @@ class FixedInputs:
 
 
 def _source(tensor: Any) -> Any:
-    """Return the tensor behind an ``IdentityN``, which hands each of its inputs on by itself."""
-    while tensor.op.type == "IdentityN":
+    """Return the tensor that an ``IdentityN`` or a loop hands on (``IsConstTraversableOpType``).
+
+    A loop counts as handing each of its inputs on by itself, whatever its body does with them.
+    """
+    while tensor.op.type in _HANDS_ON:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 

@@ -65,6 +65,6 @@ def _detail(one: CompiledAnew, *, kept: bool) -> str:
     )
     return text + (
         "Without XLA (jit_compile=False, --no-jit) it does not happen. A frequent cause is an optimizer "
-        "that divides an Embedding's sparse gradient and adds the result to a slot: RMSprop with "
-        "momentum; Adam does without."
+        "that divides an Embedding's sparse gradient and adds the result to a slot: Adadelta, RMSprop "
+        "with momentum; Adam does without."
     )

@@ -275,7 +275,12 @@ def label_eager(
             labels.set(row, Category.GRADIENT, role="gradient")
         elif jit and in_step[row] >= 0 and dies[row] <= ends[int(in_step[row])]:
             labels.set(row, Category.TEMPORARY, role=XLA_ROLE)
-        elif jit and in_step[row] >= 0 and not ops[row]:
+        elif (
+            jit
+            and in_step[row] >= 0
+            and not ops[row]
+            and dies[row] <= ends.get(int(in_step[row]) + 1, dies[row])
+        ):
             # Python holds them until the next step returns.
             category = Category.ACTIVATION if infer else Category.TEMPORARY
             labels.set(row, category, role="result of the step")

@@ -15,17 +15,22 @@ from analyzer.model import Category, Step
 def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
     table = pd.DataFrame(
         {
-            "op": ["", ""],
-            "born": [10, 11],
-            "dies": [12, 25],  # the second is let go of when the next step returns
-            "step": pd.array([0, 0], dtype="Int64"),
+            "op": ["", "", ""],
+            "born": [10, 11, 12],
+            "dies": [
+                12,
+                25,
+                40,
+            ],  # the second is let go of when the next step returns, the third not
+            "step": pd.array([0, 0, 0], dtype="Int64"),
         }
     )
     steps = (Step(index=0, number=0, first=10, last=19), Step(index=1, number=1, first=20, last=29))
-    labels = Labels(2)
-    phases = np.zeros(2, dtype=np.int8)
+    labels = Labels(3)
+    phases = np.zeros(3, dtype=np.int8)
     label_eager(labels, table, steps, phases, {}, set(), infer=infer, jit=True)
     found = labels.apply(table)
     kept = Category.ACTIVATION if infer else Category.TEMPORARY
-    assert list(found["category"]) == [Category.TEMPORARY.value, kept.value]
+    open_ = Category.UNATTRIBUTED
+    assert list(found["category"]) == [Category.TEMPORARY.value, kept.value, open_.value]
     assert found["role"][1] == "result of the step"
