@@ -172,16 +172,18 @@ class BfcAllocator:
             at = bisect_left(free, (rounded_bytes, -1))
             if at < len(free):
                 chunk = self._chunks[free[at][1]]
-                if sameness.flexible is not None:
+                if sameness.flexible is chunk:
                     larger_bytes = self._larger_bytes(number, at)
-                    sameness.note_choice(rounded_bytes, chunk, larger_bytes, self._max_spare_bytes)
+                    sameness.note_taken(rounded_bytes, larger_bytes, self._max_spare_bytes)
+                elif sameness.flexible is not None:
+                    sameness.note_other(rounded_bytes, chunk.size_bytes)
                 del free[at]
                 spare_bytes = chunk.size_bytes - rounded_bytes
                 if spare_bytes >= rounded_bytes or spare_bytes >= self._max_spare_bytes:
                     self._split(chunk, rounded_bytes)
                 return chunk
         if sameness.flexible is not None:
-            sameness.note_no_chunk(rounded_bytes)
+            sameness.note_other(rounded_bytes)
         return None
 
     def _larger_bytes(self, number: int, at: int) -> int:

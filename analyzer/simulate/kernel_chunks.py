@@ -218,7 +218,9 @@ def take(
         handle = int(bins[which, at])
         least_spare = max(min(rounded, options[MAX_SPARE]), 1)
         if scalars[FLEXIBLE] != NONE:
-            larger = next_size(chunks, bins, bin_length, which, at)
+            larger = ANY
+            if handle == scalars[FLEXIBLE]:
+                larger = next_size(chunks, bins, bin_length, which, at)
             note_choice(options[LIMIT], scalars, chunks, rounded, handle, larger, least_spare)
         remove_at(bins, bin_length, which, at)
         chunks[handle, STATE] = USED

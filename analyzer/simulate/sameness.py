@@ -62,38 +62,36 @@ class Sameness:
         """Note that a region is taken, of the size that the limits between these two would give it."""
         self._hold(least_bytes, most_bytes)
 
-    def note_choice(
-        self, rounded_bytes: int, chunk: Chunk, larger_bytes: int, max_spare_bytes: int
-    ) -> None:
-        """Note that a free chunk, still whole, is taken for a request.
+    def note_taken(self, rounded_bytes: int, larger_bytes: int, max_spare_bytes: int) -> None:
+        """Note that the flexible chunk, still whole, is taken for a request.
 
         Args:
             rounded_bytes: The request.
-            chunk: The chunk.
             larger_bytes: Size of the free chunk that would be next.
             max_spare_bytes: Left-over from which a chunk is split whatever the request.
         """
-        limit, flexible = self._limit_bytes, self.flexible
-        if chunk is flexible:
-            spare = chunk.size_bytes - rounded_bytes
-            least_spare = max(min(rounded_bytes, max_spare_bytes), 1)
-            most = limit + max(larger_bytes - chunk.size_bytes - 1, 0)
-            if spare >= least_spare:
-                self._hold(limit + least_spare - spare, most)
-            else:
-                self._hold(limit - spare, min(most, limit + least_spare - spare - 1))
-        elif flexible is not None and flexible.owner is None:
-            if flexible.size_bytes < rounded_bytes:
-                self.note_no_chunk(rounded_bytes)
-            else:
-                self._hold(limit + min(chunk.size_bytes - flexible.size_bytes + 1, 0), ANY_BYTES)
+        assert self.flexible is not None
+        limit, size_bytes = self._limit_bytes, self.flexible.size_bytes
+        spare = size_bytes - rounded_bytes
+        least_spare = max(min(rounded_bytes, max_spare_bytes), 1)
+        most = limit + max(larger_bytes - size_bytes - 1, 0)
+        if spare >= least_spare:
+            self._hold(limit + least_spare - spare, most)
+        else:
+            self._hold(limit - spare, min(most, limit + least_spare - spare - 1))
 
-    def note_no_chunk(self, rounded_bytes: int) -> None:
-        """Note that the flexible chunk, where it is free, is too small for a request."""
+    def note_other(self, rounded_bytes: int, chunk_bytes: int = 0) -> None:
+        """Note that another chunk is taken for a request, or none, where the flexible one is free."""
         flexible = self.flexible
-        if flexible is not None and flexible.owner is None:
-            most = self._limit_bytes + rounded_bytes - flexible.size_bytes - 1
-            self._hold(-ANY_BYTES, most)
+        if flexible is None or flexible.owner is not None:
+            return
+        size_bytes = flexible.size_bytes
+        if size_bytes < rounded_bytes:
+            self._hold(-ANY_BYTES, self._limit_bytes + rounded_bytes - size_bytes - 1)
+        else:
+            least = self._limit_bytes + min(chunk_bytes - size_bytes + 1, 0)
+            if least > self.least_bytes:
+                self.least_bytes = least
 
     def moved(self, old: Chunk, new: Chunk) -> None:
         """Note that the end of chunk ``old`` belongs to ``new`` now."""
