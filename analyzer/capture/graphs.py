@@ -154,6 +154,8 @@ def _plain_tensor(tensor: Any) -> dict[str, Any]:
             plain["values"] = [
                 value if np.isfinite(value) else str(value) for value in values.tolist()
             ]
+    elif len(tensor.bool_val) == 1:
+        plain["every"] = bool(tensor.bool_val[0])
     return plain
 
 

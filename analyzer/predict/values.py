@@ -1,6 +1,6 @@
 """The few numbers that decide where control goes: loop counters, step counters, branch predicates.
 
-Only small integers and booleans are followed. Of floating-point tensors two things are taken for
+Only small whole numbers and booleans are followed. Of floating-point tensors two things are taken for
 granted, as in a step of healthy training: they are finite (so that loss scaling takes the branch that
 updates), and no element is exactly the one number that a whole tensor is compared with (so that Keras
 divides a sparse gradient as it is, and does not make it dense because a denominator is zero).
@@ -95,7 +95,7 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
     if kind in _SAME:
         return known[0]
     if kind == "Cast":
-        return known[0] if _is_integer(op.outputs[0].dtype) else None
+        return known[0]
     if kind == "Neg":
         return tuple(-x for x in known[0])
     if kind == "LogicalNot":
@@ -105,6 +105,8 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
         # One number may stand for a tensor of equal ones.
         same = len(known[0]) == 1 and kind in _OF_EQUAL_THE_SAME
         return (_REDUCE[kind](known[0]),) if whole or same else None
+    if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
+        return known[0] if len(known[0]) == 1 else None
     if len(known) != len(inputs):
         return None
     return _combine(op, known)
@@ -152,12 +154,19 @@ class InLists:
 
 
 def constant(op: Op) -> Value | None:
-    """Return a constant's value where it is small and of whole numbers."""
+    """Return a constant's value where it is small, or one number everywhere, and whole."""
     value = op.attrs.get("value")
-    if not isinstance(value, dict) or not _is_integer(str(value.get("dtype"))):
+    if not isinstance(value, dict):
         return None
-    elements = value.get("values")
-    return None if elements is None else tuple(int(x) for x in elements)
+    elements = [value["every"]] if "every" in value else value.get("values")
+    if elements is None or not all(_is_whole(x) for x in elements):
+        return None
+    return tuple(int(x) for x in elements)
+
+
+def _is_whole(number: object) -> bool:
+    """Say whether a number is whole: a step counter and what it is compared with may be floats."""
+    return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
 
 
 def _combine(op: Op, known: list[Value]) -> Value | None:
@@ -195,7 +204,3 @@ def _shape(spec: TensorSpec | None) -> Value | None:
     if spec is None or spec.shape is None or any(axis < 0 for axis in spec.shape):
         return None
     return spec.shape
-
-
-def _is_integer(dtype: str) -> bool:
-    return dtype in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64")

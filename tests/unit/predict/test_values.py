@@ -34,3 +34,28 @@ def test_two_numbers_or_two_tensors_may_be_equal():
 
 def test_a_sum_of_one_known_number_is_not_that_of_a_tensor():
     assert follow(op("Sum", ROWS), [(1,), (1,)], [MATRIX, AXIS]) is None
+
+
+def test_a_schedule_compares_the_step_with_a_float():
+    count, limit = (
+        TensorSpec("int64", ()),
+        Op("limit", "Const", outputs=(ONE,), attrs=_value(100.0)),
+    )
+    now = follow(op("Cast", ONE), [(2,)], [count])
+    assert follow(op("Less", FLAG), [now, follow(limit, [], [])], [ONE, ONE]) == (1,)
+    half = Op("half", "Const", outputs=(ONE,), attrs=_value(0.5))
+    assert follow(half, [], []) is None
+
+
+def test_a_part_that_is_as_the_rest_changes_nothing():
+    """As Keras asks whether a sparse gradient is finite: everything is, and so are its rows."""
+    true = {"value": {"dtype": "bool", "shape": [8, 4], "every": True}}
+    base = follow(Op("fill", "Const", outputs=(FLAGS,), attrs=true), [], [])
+    rows = follow(op("IsFinite", FLAGS), [None], [MATRIX])
+    mixed = op("TensorScatterUpdate", FLAGS)
+    assert follow(mixed, [base, None, rows], [FLAGS, AXIS, FLAGS]) == (1,)
+    assert follow(mixed, [(0,), None, rows], [FLAGS, AXIS, FLAGS]) is None
+
+
+def _value(number):
+    return {"value": {"dtype": "float32", "shape": [], "values": [number]}}
