@@ -79,8 +79,8 @@ class Op:
         outputs: Its tensors, in order.
         device: TensorFlow's device string; empty where not placed.
         attrs: Plain values: numbers, strings, lists, dtypes by name; ``{"function": name}`` for a
-            function, ``{"dtype", "shape", "values"}`` for a tensor (values only where few; in their place
-            ``every`` for a large one of equal booleans).
+            function, ``{"dtype", "shape", "values"}`` for a tensor (values only where few; in their
+            place ``every`` for a large one of equal booleans).
         source: ``file:line`` of the user's code; empty where none.
     """
 
