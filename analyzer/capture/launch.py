@@ -26,6 +26,7 @@ from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory
 from analyzer.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
+_UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
 _PATIENCE_S: Final = 60.0  # for the child to write its trace after Ctrl-C
 
 Progress = Callable[[str, float], None]
@@ -205,10 +206,16 @@ def _judge(code: int, last: dict[str, Any], log: Path, spec: TargetSpec) -> None
             f"The system killed the process while {stage}: it ran out of host memory.",
             hint="Try a smaller --batch-size.",
         )
+    word = _last_line(log)
+    if _UNKNOWN_FLAG in word:
+        raise InputError(
+            f"TensorFlow ends itself: {word[word.index(_UNKNOWN_FLAG) :]}.",
+            hint="Correct the environment variable XLA_FLAGS.",
+        )
     if code < 0:
         name = signal.Signals(-code).name
-        raise AnalyzerError(f"The process died of {name} while {stage}: {_last_line(log)}")
-    raise AnalyzerError(f"The capture of {spec.text} failed while {stage}: {_last_line(log)}")
+        raise AnalyzerError(f"The process died of {name} while {stage}: {word}")
+    raise AnalyzerError(f"The capture of {spec.text} failed while {stage}: {word}")
 
 
 def _last_line(log: Path) -> str:
