@@ -3,7 +3,12 @@
 import pytest
 
 from analyzer.graph.ops import PLACE, Op, TensorSpec
-from analyzer.predict.durations import CHEAP_SECONDS, CREATION_SECONDS, durations_of
+from analyzer.predict.durations import (
+    CHEAP_SECONDS,
+    CREATION_SECONDS,
+    SLOW_OPERATIONS,
+    durations_of,
+)
 from analyzer.predict.step import prepare
 from analyzer.predict.wiring import Wiring
 from analyzer.predict.workers import Workers
@@ -68,6 +73,21 @@ def test_few_channels_take_as_long_as_a_vector_of_them():
         op("sixteen", "_MklNativeConv2D", "x", "w16", shape=many),
     )
     assert found["two"] == pytest.approx(found["sixteen"], rel=0.01)
+
+
+def test_a_depthwise_convolution_works_on_all_channels_at_once():
+    image, filters = (8, 32, 32, 64), (3, 3, 64, 1)
+    found = seconds_of(
+        arg("x", 0, *image),
+        arg("w", 1, *filters),
+        arg("sizes", 2, 4),
+        op("forward", "_MklNativeDepthwiseConv2dNative", "x", "w", shape=image),
+        op("filter", "_MklNativeDepthwiseConv2dNativeBackpropFilter", "x", "sizes", "x",
+           shape=filters),
+    )  # fmt: skip
+    operations = 2 * 8 * 32 * 32 * 64 * 9
+    for name in ("forward", "filter"):
+        assert found[name] == pytest.approx(operations / SLOW_OPERATIONS, rel=0.1)
 
 
 def test_onednn_sets_itself_up_in_the_first_step():
