@@ -55,9 +55,14 @@ def open_result(
         allocator=allocator,
         progress=lambda share: report("reading the trace", share),
     )
-    report("searching the least memory limit" if search else "explaining", 1.0)
+    report(_explaining(search), 1.0)
     analysis = explain(measured, what_if or WhatIf(), search=search)
     return Result(analysis, build_document(analysis), path if path.is_dir() else None)
+
+
+def _explaining(search: bool) -> str:
+    """Name the last stage by what takes its time."""
+    return "searching the least memory limit" if search else "explaining"
 
 
 def is_estimate(path: Path) -> bool:
@@ -119,7 +124,7 @@ def open_estimate(
     )
     if card is not None:
         predicted = _with_card(predicted, card)
-    report("explaining", 0.9)
+    report(_explaining(search), 0.9)
     analysis = explain(predicted, what_if or WhatIf(), search=search)
     return Result(analysis, build_document(analysis), path)
 

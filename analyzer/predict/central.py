@@ -6,7 +6,7 @@ the draws about the middle by requested bytes, the one nearest to the middle by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
@@ -18,8 +18,8 @@ from analyzer.predict.events import allocated_in_step
 from analyzer.predict.joining import Played, play_from_start
 from analyzer.predict.prediction import Prediction, draws_within
 from analyzer.predict.step import Owner
-from analyzer.simulate import BfcOptions, Engine, Sequence, minimum_limit
-from analyzer.simulate.limit import engine_for
+from analyzer.simulate import BfcOptions, Engine, Sequence
+from analyzer.simulate.limit import engine_for, safe_limit
 
 CANDIDATES: Final = 15
 """Draws whose chunks are worked out."""
@@ -72,6 +72,7 @@ def choose(
     options: BfcOptions,
     *,
     search: bool,
+    progress: Callable[[float], None] | None = None,
 ) -> Chosen:
     """Look at draws spread evenly over the stated range and choose the one to show.
 
@@ -81,9 +82,13 @@ def choose(
         owners: The step's variables by their index in the note.
         options: The allocator's set-up.
         search: Search the memory limit that suffices.
+        progress: Called with the share done, 0 to 1.
     """
+    report = progress or (lambda share: None)
     each = prediction.prepared.steps * prediction.runs
     count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
+    searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS) if search else 0
+    expected = count * len(prediction.kinds) + searched
     near = int(NEAR * prediction.peak_bytes)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
@@ -95,8 +100,9 @@ def choose(
             drawn = kind.seeds[at], kind.threads
             one = play_from_start(note, prediction, owners, *drawn)
             sequences[drawn] = sequence = one.sequence()
-            # Where the search for a limit will compile the allocator, this may use it already.
-            engine = engine_for(sequence) if search else Engine.AUTO
+            # Where the searches for a limit will use the compiled allocator, this may use it already.
+            engine = engine_for(sequence, searched) if search else Engine.AUTO
+            report(len(found) / expected)
             found[drawn] = allocated_in_step(
                 sequence, one.instants, one.steps[-1], options, engine=engine
             )
@@ -111,9 +117,11 @@ def choose(
     )
     limit = None
     if search and len(found) > 1:
-        searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS)
-        highest = sorted(found, key=lambda at: -found[at][0])[:searched]
-        limit = max(minimum_limit(sequences[at], options).safe_bytes for at in highest)
+        limit = 0
+        for number, at in enumerate(sorted(found, key=lambda at: -found[at][0])[:searched]):
+            report((len(found) + number) / expected)
+            engine = engine_for(sequences[at], searched)
+            limit = safe_limit(sequences[at], options, least_bytes=limit, engine=engine)
         limit += int(LIMIT_MARGIN * limit)
     return Chosen(
         played=about[shown],

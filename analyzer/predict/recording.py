@@ -77,6 +77,7 @@ def predict_note(
     structure = structure_of(note)
     if structure is None:
         raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
+    report = progress or (lambda share: None)
     target = target_of(note)
     owners = _owners(note, target.device)
     noted = note.raw.get("threads", {})
@@ -91,9 +92,16 @@ def predict_note(
         compiled=compiled,
         steps=int(note.raw.get("steps_wanted", STEPS)),
         draws=1 if whole else None,
-        progress=progress,
+        progress=lambda share: report(share / 2),
     )
-    chosen = choose(note, prediction, owners, target.options, search=search and target.gpu is None)
+    chosen = choose(
+        note,
+        prediction,
+        owners,
+        target.options,
+        search=search and target.gpu is None,
+        progress=lambda share: report((1 + share) / 2),
+    )
     history, draw = history_of(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
     doubts = uncertainty_of(prediction, chosen.allocated_bytes, chosen.limit_bytes)
