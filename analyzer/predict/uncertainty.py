@@ -46,7 +46,7 @@ def uncertainty_of(
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
-        because += [_told(kind) for kind in prediction.kinds]
+        because += [told(kind) for kind in prediction.kinds]
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if less or more:
         because.append(
@@ -120,14 +120,18 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def _told(kind: Schedules) -> str:
+def told(kind: Schedules) -> str:
+    """Return a sentence about the peaks of one kind of draws."""
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
     lowest = kind.draws_bytes[0]
     rare = f" (rarely as low as {format_bytes(lowest)})" if lowest < kind.low_bytes else ""
+    low, high = format_bytes(kind.low_bytes), format_bytes(kind.high_bytes)
+    peak = f"between {low} and {high}{rare}, the middle one at {format_bytes(kind.middle_bytes)}"
+    if low == high:
+        peak = f"at {low}{rare}"
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
-        f"between {format_bytes(kind.low_bytes)} and {format_bytes(kind.high_bytes)}{rare}, the "
-        f"middle one at {format_bytes(kind.middle_bytes)}."
+        f"{peak}."
     )
 
 
