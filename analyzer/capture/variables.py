@@ -14,6 +14,7 @@ from analyzer.capture.program import Program
 from analyzer.model import Category
 
 _SMALL_ELEMENTS = 64
+_CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
 # Ops that write parts of a variable. They switch it to copy-on-read, after which reading it copies
 # the whole of it (resource_variable_ops.cc, EnsureSparseVariableAccess): such a variable is not read.
 _SCATTERS = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
@@ -216,7 +217,12 @@ def raw_variable(variable: Any) -> Any:
 
 
 def _scattered(function: Any) -> set[int]:
-    """Return ids of the captured variables that an op of the function writes in part."""
+    """Return ids of the captured variables that an op of the function writes in part.
+
+    What XLA compiles is left out: it runs no such op, and switches no variable to copy-on-read.
+    """
+    if function.function_def.attr["_XlaMustCompile"].b:
+        return set()
     graphs = [function.graph]
     seen = {id(function.graph)}
     handles: set[str] = set()
@@ -242,5 +248,22 @@ def _scattered(function: Any) -> set[int]:
 
 
 def _nested_graphs(graph: Any) -> list[Any]:
-    functions = getattr(graph, "_functions", {})
-    return [f.graph for f in functions.values() if getattr(f, "graph", None) is not None]
+    """Return the graphs of the functions that the graph's ops call, but for what XLA compiles."""
+    functions = {_text(name): f for name, f in getattr(graph, "_functions", {}).items()}
+    called: set[str] = set()
+    for op in graph.get_operations():
+        if "Call" not in op.type and op.type not in _CALLERS:
+            continue
+        attrs = op.node_def.attr
+        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
+            continue
+        for attr in attrs.values():
+            if attr.HasField("func"):
+                called.add(attr.func.name)
+            called.update(function.name for function in attr.list.func)
+    found = (getattr(functions.get(name), "graph", None) for name in sorted(called))
+    return [nested for nested in found if nested is not None]
+
+
+def _text(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)

@@ -1,4 +1,4 @@
-"""Functions that need a value to be compiled; prints which of their inputs are compiled in."""
+"""What is told of traced functions: which inputs are compiled in, which variables written in part."""
 
 import json
 
@@ -6,6 +6,7 @@ import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.fixed import FixedInputs
 from analyzer.capture.graphs import function_graphs
+from analyzer.capture.variables import _scattered
 
 WHOLE = tf.TensorSpec((), tf.int32)
 VALUES = tf.TensorSpec((4,), tf.float32)
@@ -55,4 +56,20 @@ found = {}
 for name, (body, specs) in CASES.items():
     function = tf.function(body, jit_compile=True, autograph=False).get_concrete_function(*specs)
     found[name] = list(FixedInputs(function_graphs(function)).of(function.graph))
+
+
+def written_in_part(jit):
+    """Count the variables that a step writes in part, in a function of its own."""
+    table = tf.Variable(tf.zeros([8, 4]))
+
+    @tf.function(jit_compile=jit)
+    def inner(rows):
+        table.scatter_add(tf.IndexedSlices(tf.ones([2, 4]), rows))
+
+    step = tf.function(lambda rows: inner(rows))
+    rows = tf.TensorSpec((2,), tf.int32)
+    return len(_scattered(step.get_concrete_function(rows)))
+
+
+found["written in part"] = [written_in_part(jit) for jit in (False, True)]
 print(json.dumps(found))
