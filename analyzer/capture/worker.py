@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -56,7 +57,8 @@ def main(request_path: str) -> int:
         )
         return int(ExitCode.INTERRUPTED)
     _send(channel, {"done": result})
-    if request.get("kind") == "static":
+    main_thread = threading.main_thread()
+    if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
         _end()
     return int(ExitCode.OK)
 
@@ -64,7 +66,7 @@ def main(request_path: str) -> int:
 def _end() -> NoReturn:
     """End the process as it is: taking a large graph apart object by object takes a second or more.
 
-    Nothing of the user's ran that could have more to write than what it registered for the end.
+    What was registered for the end is done, and no thread of the user's is left to wait for.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
