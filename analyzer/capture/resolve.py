@@ -210,6 +210,7 @@ def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         call=call,
         args=tuple(tensors.values()),
         function=function,
+        models=[_Loaded(loaded, function)],
         notes=[f"The signature {name!r} is run."],
         config=StepConfig(
             mode="infer",
@@ -217,6 +218,17 @@ def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
             batch_size=int(first.shape[0]) if first is not None and first.shape.rank else None,
         ),
     )
+
+
+class _Loaded:
+    """What a SavedModel holds: all its variables are loaded, and a signature may use some of them."""
+
+    def __init__(self, loaded: Any, function: Any) -> None:
+        parts = tf.train.TrackableView(loaded).descendants()
+        used = {id(variable.handle) for variable in function.variables}
+        found = [part for part in parts if isinstance(part, tf.Variable)]
+        self.variables = [part for part in found if id(part.handle) in used]
+        self.unused_variables = [part for part in found if id(part.handle) not in used]
 
 
 def _keep_alive(call: Callable[[], Any], owner: Any) -> Callable[[], Any]:

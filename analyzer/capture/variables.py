@@ -84,6 +84,8 @@ class VariableNotes:
                 self._add(variable, Category.PARAMETER, "")
             for variable in getattr(model, "metrics_variables", []):
                 self._add(variable, Category.CONSTANT, "metric")
+            for variable in getattr(model, "unused_variables", []):
+                self._add(variable, Category.CONSTANT, "loaded, but not used")
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
         if self.function is not None:  # it says which variables it captures

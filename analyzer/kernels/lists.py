@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from analyzer.kernels.call import Call, allocate, allocate_all
+from analyzer.kernels.call import Call, allocate_all
 from analyzer.kernels.plan import ListUse, Output, Plan, Way
 
 HANDLE_BYTES: Final = 64
@@ -38,8 +38,17 @@ def _gives(use: ListUse) -> Callable[[Call], Plan]:
     return rule
 
 
+def _element(call: Call, index: int) -> Output:
+    """Return an output that is an element of a list; its bytes are asked for where it was never set."""
+    return Output(Way.ALIAS, call.size(index))
+
+
+def _plan_get(call: Call) -> Plan:
+    return Plan(outputs=(_element(call, 0),), lists=ListUse.GET)
+
+
 def _plan_pop(call: Call) -> Plan:
-    return Plan(outputs=(_HANDLE, allocate(call, 1)), lists=ListUse.POP)
+    return Plan(outputs=(_HANDLE, _element(call, 1)), lists=ListUse.POP)
 
 
 def _plan_unstack(call: Call) -> Plan:
@@ -62,7 +71,7 @@ RULES: Final[dict[str, Callable[[Call], Plan]]] = {
     "TensorListSetItem": _makes(ListUse.SET, 2),
     "TensorListResize": _makes(ListUse.RESIZE),
     "TensorListPopBack": _plan_pop,
-    "TensorListGetItem": _gives(ListUse.GET),
+    "TensorListGetItem": _plan_get,
     "TensorListStack": _gives(ListUse.STACK),
     "TensorListConcatV2": _gives(ListUse.STACK),
     "TensorListGather": _gives(ListUse.STACK),
