@@ -96,7 +96,7 @@ def _users(structure: Structure, handle: str) -> list[Op]:
                 seen.add(name)
                 if structure.ops[name].type in ALIAS_OPS:
                     queue.append(name)
-                else:
+                elif not structure.ops[name].attrs.get("_XlaMustCompile"):  # what is in it tells
                     users.append(structure.ops[name])
     return users
 

@@ -32,8 +32,8 @@ def step(momentum_source: str) -> tuple[Op, ...]:
     )
 
 
-def roles(momentum_source: str) -> dict[str, str]:
-    ops = step(momentum_source)
+def roles(momentum_source: str, *more: Op) -> dict[str, str]:
+    ops = (*step(momentum_source), *more)
     variables = [
         Variable(name, "float32", (8,), "constant", "state", trainable=False, argument=index)
         for index, name in enumerate(NAMES)
@@ -54,3 +54,14 @@ def test_momentum_made_of_an_accumulators_value_is_optimizer_state() -> None:
 
 def test_what_is_made_of_activations_only_is_no_optimizer_state() -> None:
     assert roles("forward:0")["momentum"] == "parameter"
+
+
+def test_the_call_of_a_compiled_step_writes_nothing_itself() -> None:
+    """An estimate knows the ops of a compiled step and the op that calls it, which takes gradients."""
+    call = Op(
+        "call",
+        "StatefulPartitionedCall",
+        inputs=("gradient:0", *(f"{name}:0" for name in NAMES)),
+        attrs={"_XlaMustCompile": True},
+    )
+    assert roles("forward:0", call) == roles("forward:0")
