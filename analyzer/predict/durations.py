@@ -32,7 +32,11 @@ SMALL_CREATION_SECONDS: Final = 20e-6
 """The same for its other primitives."""
 
 ELEMENT_WISE: Final = 40e9
-"""Bytes per second, read and written, of an element-wise kernel whose tensors lie in the cache."""
+"""Bytes per second, read and written, of a kernel that is element-wise or copies, in the cache."""
+
+SLOW_ELEMENT_WISE: Final = 8e9
+"""The same for those that compute more of each number (Erf) or do not use vectors (comparisons, Select).
+"""
 
 OTHER: Final = 20e9
 """The same for what sums, pools, transposes, tiles, gathers."""
@@ -57,7 +61,16 @@ one for the input it takes 1.2 times as long in the median of 113 layers."""
 SLOW_OPERATIONS: Final = 20e9
 """The same for a depthwise convolution, which waits for memory, and for one by Eigen."""
 
-_ELEMENT_WISE: Final = UNARY | BINARY | op_types("AddN Select SelectV2 Cast")
+BATCH_OPERATIONS: Final = 60e9
+"""The same for a batch of small products."""
+
+_SLOW: Final = op_types(
+    """
+    Erf Erfc Erfinv Lgamma Digamma _UnaryOpsComposition Select SelectV2 Equal NotEqual Greater
+    GreaterEqual Less LessEqual LogicalAnd LogicalOr LogicalNot IsFinite IsInf IsNan
+    """
+)
+_ELEMENT_WISE: Final = UNARY | BINARY | op_types("AddN Cast Slice StridedSlice GatherV2")
 _EIGEN: Final = op_types("Conv2DBackpropFilter Conv2DBackpropInput")
 _RIGHT_TRANSPOSED: Final = ("transpose_b", "adj_y")
 _BACKWARD_INPUT: Final = "BackpropInput"
@@ -103,7 +116,7 @@ def _seconds(wiring: Wiring, node: int, plan: Plan) -> float:
     seconds = CALL_SECONDS + (PRIMITIVE_SECONDS if op.type.startswith("_Mkl") else 0.0)
     if plan.variable is Variable.ASSIGN or not any(map(_is_written, plan.outputs or (_NOTHING,))):
         return seconds
-    reading = _touched_bytes(wiring, node) / (ELEMENT_WISE if op.type in _ELEMENT_WISE else OTHER)
+    reading = _touched_bytes(wiring, node) / _reading_rate(op.type)
     computing = _operations(wiring, node) / _operations_rate(op.type)
     if "Random" in op.type or op.type.startswith("Multinomial"):
         computing = sum(spec.size_bytes or 0 for spec in op.outputs) / RANDOM
@@ -121,7 +134,15 @@ def _is_written(output: Output) -> bool:
     return output.way in (Way.ALLOCATE, Way.FORWARD)
 
 
+def _reading_rate(kind: str) -> float:
+    if kind in _SLOW:
+        return SLOW_ELEMENT_WISE
+    return ELEMENT_WISE if kind in _ELEMENT_WISE else OTHER
+
+
 def _operations_rate(kind: str) -> float:
+    if "Batch" in kind:
+        return BATCH_OPERATIONS
     if "Depthwise" in kind or kind in _EIGEN:
         return SLOW_OPERATIONS
     if _BACKWARD_FILTER in kind:
