@@ -219,19 +219,9 @@ def play(
         InputError: the graph cannot run in the order given, or has branches or loops.
     """
     wiring = prepared.wirings[seed % len(prepared.wirings)]
-    kernels = prepared.kernels
-    sizes = [owner.size_bytes for owner in prepared.owners]
-    ledger = Ledger(
-        kernels.plans,
-        prepared.variables,
-        sizes,
-        prepared.held_bytes,
-        prepared.results,
-        # A graph that is played once is in a later step, when every slot has been written.
-        prepared.shares if steps or wiring.has_branches else None,
-        prepared.arguments,
-        ran_before=steps is None,
-    )
+    # A graph that is played once is in a later step, when every slot has been written.
+    begins = bool(steps) or wiring.has_branches
+    ledger = _ledger_of(prepared, shares=begins, ran_before=steps is None)
     values, held = tuple(ledger.values), dict(ledger.held)
     fan_out = FanOut(wiring, Arena(seed))
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
@@ -243,29 +233,27 @@ def play(
 
     def workers(step: int) -> Workers[Any]:
         chance = seed * (prepared.steps + 1) + step
-        # A graph that is played once is in a later step.
-        is_first = not step and (steps or wiring.has_branches)
-        seconds = prepared.first_seconds if is_first else prepared.seconds
+        seconds = prepared.first_seconds if begins and not step else prepared.seconds
         return Workers(threads, running, seconds, wiring.expensive, chance)
+
+    def executor() -> Executor | ControlExecutor:
+        if wiring.has_control_flow:
+            handles = prepared.kernels.handles
+            return ControlExecutor(wiring, fan_out, machine, handles, counters)
+        return Executor(wiring, fan_out, machine)
 
     for number in range(steps or (prepared.steps if wiring.has_branches else settling)):
         first = ledger.instants
         ledger.ran.clear()
         if order is not None:
             _follow(prepared, ledger, order)
-        elif wiring.has_control_flow:
-            control = ControlExecutor(wiring, fan_out, machine, kernels.handles, counters)
-            if threads == 1:
-                control.run()
-            else:
-                control.run_on(workers(number))
-            undecided |= set(control.undecided)
         else:
-            executor = Executor(wiring, fan_out, machine)
+            chosen = executor()
             if threads == 1:
-                executor.run()
+                chosen.run()
             else:
-                executor.run_on(workers(number))
+                chosen.run_on(workers(number))
+            undecided |= set(chosen.undecided)
         ledger.end_step()
         spans.append((first, ledger.instants - 1))
     if steps is None and len(spans) == 1:  # it finds the results of the step before it
@@ -286,6 +274,26 @@ def play(
         values=values,
         held=held,
         order=tuple(ledger.ran),
+    )
+
+
+def _ledger_of(prepared: Prepared, *, shares: bool, ran_before: bool) -> Ledger:
+    """Return the buffers as they are before a step.
+
+    Args:
+        prepared: The graph.
+        shares: Whether variables that begin with one value still share its buffer.
+        ran_before: Whether a step has run.
+    """
+    return Ledger(
+        prepared.kernels.plans,
+        prepared.variables,
+        [owner.size_bytes for owner in prepared.owners],
+        prepared.held_bytes,
+        prepared.results,
+        prepared.shares if shares else None,
+        prepared.arguments,
+        ran_before=ran_before,
     )
 
 
