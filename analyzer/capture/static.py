@@ -23,7 +23,7 @@ from tensorflow.python.eager import cancellation, context
 from analyzer.capture import graphs
 from analyzer.capture.shapes import Shape, argument_shapes, argument_sizes, infer_outputs
 from analyzer.errors import TargetError
-from analyzer.graph.ops import ITEM_BYTES, PLACE, Op
+from analyzer.graph.ops import ITEM_BYTES, MERGED_PLACE, PLACE, Op
 
 _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
@@ -91,7 +91,7 @@ def static_step(function: Any, given: Sequence[Any] = ()) -> StaticStep:
     for graph_def in partitions:
         outputs |= infer_outputs(graph_def, shapes, sizes)
     ops = [
-        replace(op, attrs={**op.attrs, PLACE: places[op.name]}) if op.name in places else op
+        replace(op, attrs={**op.attrs, **places[op.name]}) if op.name in places else op
         for op in graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))
     ]
     return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
@@ -99,10 +99,11 @@ def static_step(function: Any, given: Sequence[Any] = ()) -> StaticStep:
 
 def instantiate(
     function: Any, arguments: list[Any], captures: list[Any]
-) -> tuple[list[Any], dict[str, int]]:
+) -> tuple[list[Any], dict[str, dict[str, int]]]:
     """Build the function's executor; return its graphs, one a device, and the places of their nodes.
 
-    A place is that in the graph before oneDNN's pass, which moves the nodes it rewrites to the end.
+    A place is that in the graph before oneDNN's pass, which moves the nodes it rewrites to the end; a
+    node's places are attributes of it (:data:`analyzer.graph.ops.PLACE` and what follows it).
 
     Args:
         function: A ``ConcreteFunction``.
@@ -127,7 +128,7 @@ def instantiate(
             raise TargetError(f"The step's graph cannot be built: {error.message}") from None
         metadata = _collect()
     found: list[Any] = []
-    places: dict[str, int] = {}
+    places: dict[str, dict[str, int]] = {}
     for collected in metadata.function_graphs:
         own = [
             graph_def
@@ -137,10 +138,23 @@ def instantiate(
         found += own
         if own:
             for node in collected.post_optimization_graph.node:
-                places.setdefault(node.name, len(places))
+                places.setdefault(node.name, {PLACE: len(places)})
+            _add_merged_places(collected.post_optimization_graph, places)
     if not found:
         raise TargetError("TensorFlow returned no graph for the step.")
     return found, places
+
+
+def _add_merged_places(graph_def: Any, places: dict[str, dict[str, int]]) -> None:
+    """Note where the bias' gradient stands that oneDNN's pass will merge into a filter's gradient."""
+    biases = {
+        node.input[0]: places[node.name][PLACE]
+        for node in graph_def.node
+        if node.op == "BiasAddGrad"
+    }
+    for node in graph_def.node:
+        if node.op == "Conv2DBackpropFilter" and node.input[2] in biases:
+            places[node.name][MERGED_PLACE] = biases[node.input[2]]
 
 
 def _collect() -> Any:

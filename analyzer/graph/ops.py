@@ -40,6 +40,9 @@ that shows in a tensor's buffer."""
 PLACE: Final = "analyzer_place"
 """Attribute of an op: its place in the graph before oneDNN's pass moved the nodes that it rewrote."""
 
+MERGED_PLACE: Final = "analyzer_merged_place"
+"""The same of the bias' gradient that the pass merged into a filter's."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

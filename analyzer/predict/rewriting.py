@@ -12,10 +12,15 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, Final
 
-from analyzer.graph.ops import PLACE, Op
+from analyzer.graph.ops import MERGED_PLACE, PLACE, Op
 from analyzer.predict.arena import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
 
 _PREFIX: Final = "_Mkl"
+_GRADIENT: Final = 2
+_BIAS_EDGE: Final = (-1, -1)
+_FILTER_EDGE: Final = (-2, -2)
+"""Which input of a filter's gradient is the output's, and the edges to the two gradients from there
+before they are merged."""
 
 
 class Rewriting:
@@ -62,11 +67,33 @@ class Rewriting:
                 offset += EDGE_BYTES
             if not out[node]:
                 offset += EDGE_BYTES
-        late = {node for node in built if _is_merged(ops[node])}
-        for edges in out:
-            if len(edges) > 1 and any(node in late for _, node in edges):
-                # Two nodes were merged to a new one, whose edges come last.
-                edges.sort(key=lambda edge: edge[1] in late)
+        for node in built:
+            if _is_merged(ops[node]):
+                self._merge(node, sources[node][_GRADIENT], ops[node], places)
+
+    def _merge(self, node: int, gradient: int, op: Op, places: Sequence[int]) -> None:
+        """Reorder the edges of the gradient that a filter's and a bias' gradients came from.
+
+        The merged node's edge is added, then those of the two are erased, the bias' first; in each gap
+        goes the last edge (``EdgeSet::erase``, ``MergeConv2DBackpropFilterWithBiasAddGrad``). The other
+        inputs lose one edge only, whose gap the new one fills.
+        """
+        edges = self._out[gradient]
+        if len(edges) + 2 > INLINE_EDGES:
+            return
+        own = next(edge for edge in edges if edge[1] == node)
+        bias = op.attrs.get(MERGED_PLACE)
+        # A note that does not tell: after the filter's, as gradients are made.
+        bias = places[node] if bias is None else bias
+        before = sum(places[n] <= bias for _, n in edges)
+        slots = [*edges[:before], _BIAS_EDGE, *edges[before:]]
+        slots[slots.index(own)] = _FILTER_EDGE
+        slots.append(own)
+        for gone in (_BIAS_EDGE, _FILTER_EDGE):
+            gap, last = slots.index(gone), slots.pop()
+            if gap < len(slots):
+                slots[gap] = last
+        self._out[gradient] = slots
 
     def _walk(self, arena: Arena) -> dict[int, int]:
         """Return each node's place in the reverse postorder."""

@@ -3,13 +3,14 @@
 import pytest
 
 from analyzer.errors import InputError
-from analyzer.graph.ops import PLACE, Op, TensorSpec
+from analyzer.graph.ops import MERGED_PLACE, PLACE, Op, TensorSpec
 from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
 from analyzer.predict.folding import fold
 from analyzer.predict.prediction import Schedules, draws_within
 from analyzer.predict.recording import _unsized
+from analyzer.predict.rewriting import Rewriting
 from analyzer.predict.step import live_bytes, play, prepare
 from analyzer.predict.table import allocations_of
 from analyzer.predict.wiring import wire
@@ -332,6 +333,32 @@ def test_rewritten_nodes_follow_the_walk_of_the_graph_before_the_rewriting():
         wiring = wire(two_gradients(places), 0)
         consumers = [wiring.ops[node].name for node, _, _ in wiring.data_out[1]]
         assert consumers[0] == first
+
+
+@pytest.mark.parametrize(
+    ("places", "consumers"),
+    [
+        ("FIB", ["filter", "input"]),
+        ("IFB", ["input", "filter"]),
+        ("FBI", ["input", "filter"]),
+        ("BFI", ["filter", "input"]),
+        ("IBF", ["input", "filter"]),
+        ("BIF", ["filter", "input"]),
+    ],
+)
+def test_a_merged_gradient_takes_the_place_that_two_erased_edges_leave(places, consumers):
+    """A convolution's gradients: of its filter (F) and bias (B), merged, and of its input (I)."""
+    place = {letter: 10 + k for k, letter in enumerate(places)}
+    merged = {PLACE: place["F"], MERGED_PLACE: place["B"]}
+    filter_kind = "_MklNativeConv2DBackpropFilterWithBias"
+    ops = [
+        arg("x", 0),
+        op("up", "Exp", "x"),
+        op("filter", filter_kind, "x", "x", "up", **merged),
+        op("input", "_MklNativeConv2DBackpropInput", "x", "x", "up", **{PLACE: place["I"]}),
+    ]
+    laid_out = Rewriting(ops, [[], [0], [0, 0, 1], [0, 0, 1]])
+    assert [ops[node].name for _, node in laid_out._out[1]] == consumers
 
 
 COUNTED = [Owner(op="n", path="iteration", size_bytes=8)]
