@@ -29,10 +29,10 @@ class Pairs:
 
     def get(self, name: str, *options: str) -> tuple[analyzer.Result, analyzer.Result]:
         if name not in self.known:
-            for command, more in (("estimate", ()), ("trace", ("--inter-op-threads", "1"))):
+            for command in ("estimate", "trace"):
                 ended = analyze_in_child(
                     command, f"predictable.py:{name}", "--out", f"{name}-{command}",
-                    "--batch-size", "8", *options, *more, cwd=self.folder,
+                    "--batch-size", "8", "--inter-op-threads", "1", *options, cwd=self.folder,
                 )  # fmt: skip
                 assert ended.code == 0, ended.err
             self.known[name] = (
