@@ -79,10 +79,6 @@ def plan_kernels(
     )
 
 
-def _spec(wiring: Wiring, feed: tuple[int, int]) -> TensorSpec | None:
-    source, output = feed
-    outputs = wiring.ops[source].outputs
-    return outputs[output] if output < len(outputs) else None
 def _unused(wiring: Wiring, node: int) -> frozenset[int]:
     count = len(wiring.ops[node].outputs)
     if count < 2 and wiring.data_out[node]:
@@ -90,6 +86,10 @@ def _unused(wiring: Wiring, node: int) -> frozenset[int]:
     return frozenset(range(count)) - {output for _, output, _ in wiring.data_out[node]}
 
 
+def _spec(wiring: Wiring, feed: tuple[int, int]) -> TensorSpec | None:
+    source, output = feed
+    outputs = wiring.ops[source].outputs
+    return outputs[output] if output < len(outputs) else None
 
 
 def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:
