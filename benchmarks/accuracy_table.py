@@ -228,9 +228,10 @@ threads, held against the estimate without that option. Both should lie in the r
 states, which should be no wider than three times that of all real runs, or 2 %.
 
 The networks held out were first measured when the rules were done; three later cures (a select that
-takes over its input, initializers, small variables) came from looking at some of them. The protocol
-asks for five real runs of a case in each series; the row *real runs* says how many stand behind this
-page. Fewer runs make their range narrower, and an error larger.
+takes over its input, initializers, small variables) came from looking at some of them. How fast ops run
+side by side was read off traced steps of both halves, as rates by kind of kernel. The protocol asks
+for five real runs of a case in each series; the row *real runs* says how many stand behind this page.
+Fewer runs make their range narrower, and an error larger.
 """
 _COLUMNS = (
     "case | threads | real requested | error | plain | real allocated | error | plain | resident "
