@@ -75,7 +75,8 @@ def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
     assert stated["low_bytes"] <= predicted["peak"]["requested_bytes"] <= stated["high_bytes"]
     allocated = predicted["peak"]["allocated_bytes"]
     assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
-    for kind, tolerance in (("requested_bytes", 0.005), ("allocated_bytes", 0.05)):
+    # In which chunks a small network's variables lie differs from run to run.
+    for kind, tolerance in (("requested_bytes", 0.005), ("allocated_bytes", 0.2)):
         expected = pytest.approx(measured["resident"][kind], rel=tolerance)
         assert predicted["resident"][kind] == expected
     peak = measured["peak"]["requested_bytes"]
