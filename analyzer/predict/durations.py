@@ -18,6 +18,10 @@ from analyzer.predict.wiring import Wiring
 CHEAP_SECONDS: Final = 0.5e-6
 """What the executor needs for an op that only hands a tensor on."""
 
+HANDLE_SECONDS: Final = 1.3e-6
+"""The same for a kernel that counts as expensive and does next to nothing: it reads a variable's handle
+or a TensorList."""
+
 CALL_SECONDS: Final = 1.5e-6
 """The same for one whose kernel computes: some 0.7 for the executor, the rest for the kernel's frame."""
 
@@ -71,6 +75,7 @@ _SLOW: Final = op_types(
     """
 )
 _ELEMENT_WISE: Final = UNARY | BINARY | op_types("AddN Cast Slice StridedSlice GatherV2")
+_WHOLE_LISTS: Final = (ListUse.NO, ListUse.STACK, ListUse.UNSTACK)
 _EIGEN: Final = op_types("Conv2DBackpropFilter Conv2DBackpropInput")
 _RIGHT_TRANSPOSED: Final = ("transpose_b", "adj_y")
 _BACKWARD_INPUT: Final = "BackpropInput"
@@ -108,10 +113,10 @@ def _creation_seconds(kind: str) -> float:
 
 
 def _seconds(wiring: Wiring, node: int, plan: Plan) -> float:
-    if not wiring.expensive[node] or plan.variable is Variable.READ:
+    if not wiring.expensive[node]:
         return CHEAP_SECONDS
-    if plan.lists not in (ListUse.NO, ListUse.STACK, ListUse.UNSTACK):
-        return CHEAP_SECONDS
+    if plan.variable is Variable.READ or plan.lists not in _WHOLE_LISTS:
+        return HANDLE_SECONDS
     op = wiring.ops[node]
     seconds = CALL_SECONDS + (PRIMITIVE_SECONDS if op.type.startswith("_Mkl") else 0.0)
     if plan.variable is Variable.ASSIGN or not any(map(_is_written, plan.outputs or (_NOTHING,))):
