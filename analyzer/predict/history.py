@@ -30,10 +30,10 @@ _REHOMED_ELEMENTS: Final = 64
 """Variables of up to so many elements get a new buffer before the first step of a trace
 (``capture/variables.py``), so that they never lie in NumPy's memory. The prediction does the same."""
 
-_KEPT_BYTES: Final = 8
+_KEPT_BYTES: Final = 10
 """A constant of one to four whole numbers, on average: axes, shapes, slices, which the shape functions
 of a traced graph ask for and the graph keeps (``ShapeRefiner``). In traces of some sixty steps the
-average was between 4.6 and 12.8, mostly between 5 and 8. Each takes a chunk of 256 bytes."""
+average was between 4.6 and 12.8. Each takes a chunk of 256 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
