@@ -123,9 +123,9 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
 def told(kind: Schedules) -> str:
     """Return a sentence about the peaks of one kind of draws."""
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
-    lowest = kind.draws_bytes[0]
-    rare = f" (rarely as low as {format_bytes(lowest)})" if lowest < kind.low_bytes else ""
-    low, high = format_bytes(kind.low_bytes), format_bytes(kind.high_bytes)
+    lowest, low = format_bytes(kind.draws_bytes[0]), format_bytes(kind.low_bytes)
+    rare = f" (rarely as low as {lowest})" if lowest != low else ""
+    high = format_bytes(kind.high_bytes)
     peak = f"between {low} and {high}{rare}, the middle one at {format_bytes(kind.middle_bytes)}"
     if low == high:
         peak = f"at {low}{rare}"
