@@ -75,8 +75,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         return _add_what_if(analysis, options)
     own = options_of(recording, WhatIf())
     if recording.kind is Kind.TRACE:
-        told = recording.events[recording.events["kind"] != 0].reset_index(drop=True)
-        match = compare(told, own, allocator=recording.allocator)
+        match = compare(recording.events, own, allocator=recording.allocator)
         facts: dict[str, Any] = {"replay_equals_trace": match.is_exact}
         if match.is_exact:
             facts.update(_facts(analysis, replay(from_recording(recording), own)))

@@ -15,7 +15,7 @@ import pandas as pd
 from analyzer.simulate.options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.pairing import from_events
 from analyzer.simulate.replay import Engine, Replay, replay
-from analyzer.simulate.sequence import NOWHERE, rows_of
+from analyzer.simulate.sequence import NOWHERE, integers, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,6 +114,7 @@ def recorded_options(
         engine: Which implementation replays.
     """
     rows = rows_of(events, allocator, "events")
+    rows = rows[integers(events, "kind")[rows] != 0]
     chosen = events.iloc[rows[:DETECTION_EVENTS]]
     limits = chosen["in_use_bytes"] + chosen["available_bytes"]
     limit = int(limits.iloc[0])
