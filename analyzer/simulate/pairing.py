@@ -54,9 +54,10 @@ class _Events:
 def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequence:
     """Return the sequence that an events table shows.
 
-    Moments inside a compiled step (kind 0), at which the allocator does nothing, are left out. Frees of addresses that were never allocated end buffers from before the trace, where the
-    bytes in use at its start say that there were any; else they are left out. What was alive at
-    the start and is never freed stands at the beginning as one buffer of row -1.
+    Moments inside a compiled step (kind 0), at which the allocator does nothing, are left out. Frees
+    of addresses that were never allocated end buffers from before the trace, where the bytes in use
+    at its start say that there were any; else they are left out. What was alive at the start and is
+    never freed stands at the beginning as one buffer of row -1.
 
     Args:
         events: Table with at least ``kind``, ``address``, ``requested_bytes``,
