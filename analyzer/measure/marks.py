@@ -17,6 +17,9 @@ from analyzer.model import Damage, Step
 from analyzer.parse.run import RunNote
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
+_NO_RUN = (0, -1)
+"""Run ids of what belongs to no run of a function: outside one, and folded while a graph is made."""
+
 _MOST_OF = 0.5
 """A function's run is the step's own where it made more than this share of its allocations."""
 
@@ -120,7 +123,8 @@ def _inside(raw: RawTrace, step: Step) -> int:
 def _cut_runs(events: pd.DataFrame, steps: Sequence[Step]) -> Iterator[Damage]:
     """Yield steps whose function allocates outside their mark too."""
     birth = (events["kind"] > 0).to_numpy()
-    run = np.where(birth, events["run_id"].to_numpy(), 0)
+    run = events["run_id"].to_numpy()
+    run = np.where(birth & ~np.isin(run, _NO_RUN), run, 0)
     cut = []
     for step in steps:
         own = run[step.first : step.last + 1]
