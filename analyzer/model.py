@@ -119,6 +119,62 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One kind of thing in a trace that an undamaged trace cannot hold.
+
+    Attributes:
+        id: Stable name, such as ``double-free``.
+        count: How many events, marks or notes are so.
+        message: One sentence with the count in it.
+        allocator: The allocator whose events they are; empty where they are of none.
+        time_ps: Time of the first of them on the trace's clock; None where it has none.
+    """
+
+    id: str
+    count: int
+    message: str
+    allocator: str = ""
+    time_ps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """The sum of one allocator's events beside the bytes in use that TensorFlow wrote into each.
+
+    Attributes:
+        allocator: Its name.
+        events: Events that were compared; 0 where TensorFlow wrote no bytes in use.
+        disagreeing: Events after which the two differ.
+        first_time_ps: Time of the first of them; None where there is none.
+        largest_difference_bytes: The largest difference, in allocated bytes.
+    """
+
+    allocator: str
+    events: int
+    disagreeing: int = 0
+    first_time_ps: int | None = None
+    largest_difference_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integrity:
+    """What was checked of a trace, and what of it cannot be.
+
+    Attributes:
+        books: One for each allocator of the trace.
+        damages: What an undamaged trace cannot hold; empty for a trace that is whole.
+    """
+
+    books: tuple[Books, ...] = ()
+    damages: tuple[Damage, ...] = ()
+
+    def of(self, allocator: str) -> Books:
+        """Return the books of ``allocator``."""
+        found = (books for books in self.books if books.allocator == allocator)
+        return next(found, Books(allocator=allocator, events=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledAnew:
     """A function that XLA compiles again whenever a value changes that is compiled into it.
 
@@ -158,6 +214,7 @@ class Recording:
         versions: Versions of what made it: tensorflow, keras, python, analyzer.
         error: How the step ended where it failed: ``type``, ``message``, ``exit_code``.
         compiled_anew: Functions that are compiled again in every step.
+        integrity: Whether the trace is whole; None for a prediction.
         extra: Facts kept for the report and not used by any analysis.
     """
 
@@ -174,6 +231,7 @@ class Recording:
     versions: dict[str, str] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     compiled_anew: tuple[CompiledAnew, ...] = ()
+    integrity: Integrity | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     @cached_property

@@ -16,6 +16,7 @@ from analyzer.findings.allocator import find_allocator
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.fit import add_fit, card_options
 from analyzer.findings.fragmentation import Fragmentation
+from analyzer.findings.integrity import ReplayCheck
 from analyzer.model import Kind, Recording
 from analyzer.simulate import (
     BfcOptions,
@@ -75,9 +76,11 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         return _add_what_if(analysis, options)
     own = options_of(recording, WhatIf())
     if recording.kind is Kind.TRACE:
-        told = recording.events[recording.events["kind"] != 0].reset_index(drop=True)
-        match = compare(told, own, allocator=recording.allocator)
-        facts: dict[str, Any] = {"replay_equals_trace": match.is_exact}
+        match = compare(recording.events, own, allocator=recording.allocator)
+        facts: dict[str, Any] = {
+            "replay_equals_trace": match.is_exact,
+            "replay_check": ReplayCheck(events=match.events, equal=match.equal),
+        }
         if match.is_exact:
             facts.update(_facts(analysis, replay(from_recording(recording), own)))
     else:

@@ -26,6 +26,7 @@ from analyzer.measure.attribution import (
     match_outputs,
 )
 from analyzer.measure.before import add_unseen
+from analyzer.measure.integrity import check
 from analyzer.measure.labels import Labels
 from analyzer.measure.pairing import pair
 from analyzer.measure.state import roles_of_state
@@ -106,9 +107,10 @@ def measure(
 ) -> Measured:
     """Pair, cut into steps and attribute the events of one trace."""
     events = raw.events
-    pairing = pair(events)
+    table = pair(events)
     steps = find_steps(events, raw.step_markers)
-    table = add_unseen(events, pairing.allocations, *_unseen(pairing.allocations, raw, note))
+    table = add_unseen(events, table, *_unseen(table, raw, note))
+    integrity = check(raw, table, steps, note)
     table = table.assign(step=step_of_birth(table["born"].to_numpy(), steps))
     structure = structure_of(note)
     table, sharing = _attribute(table, raw, note, structure, steps)
@@ -130,13 +132,12 @@ def measure(
         make_graph=partial(build_graph, structure) if structure is not None else None,
         warnings=(
             *warnings,
-            *raw.warnings,
-            *pairing.warnings,
             *_doubts(events, table, steps, note),
         ),
         versions=dict(note.raw.get("versions", {})) if note is not None else {},
         error=note.raw.get("error") if note is not None else None,
         compiled_anew=compiled_anew(note, plans) if note is not None else (),
+        integrity=integrity,
         extra={
             "notes": list(note.raw.get("notes", [])) if note is not None else [],
             "from_process_start": bool(note is not None and note.raw.get("from_process_start")),

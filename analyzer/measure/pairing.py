@@ -11,42 +11,33 @@ its free, so walking the events in order and remembering who holds each address 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
 from analyzer.schema import ALLOCATIONS, conform
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
-    """Buffers with their lives, and what did not fit.
+def pair(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the buffers that ``events`` speak of, with their lives.
 
-    Attributes:
-        allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`; attribution
-            columns still empty.
-        warnings: What was odd about the events, in plain sentences.
+    What does not fit is put right here and told by :mod:`analyzer.measure.books`.
+
+    Args:
+        events: Table with the columns of :data:`analyzer.schema.EVENTS`.
+
+    Returns:
+        A table with the columns of :data:`analyzer.schema.ALLOCATIONS`; those of the attribution are
+        still empty.
     """
-
-    allocations: pd.DataFrame
-    warnings: tuple[str, ...]
-
-
-def pair(events: pd.DataFrame) -> Pairing:
-    """Return the buffers that ``events`` (columns of :data:`analyzer.schema.EVENTS`) speak of."""
     kinds = events["kind"].to_numpy()
     addresses = events["address"].to_numpy()
     allocators = events["allocator"].cat.codes.to_numpy()
-    sizes = events["allocated_bytes"].to_numpy()
     count = len(events)
 
     holders: dict[tuple[int, int], int] = {}
     origin: list[int] = []  # the event that describes the buffer: its birth, or the free if born -1
     born: list[int] = []
     dies: list[int] = []
-    replaced = 0
-    resized = 0
     for instant in range(count):
         key = (int(allocators[instant]), int(addresses[instant]))
         holder = holders.pop(key, None)
@@ -54,35 +45,17 @@ def pair(events: pd.DataFrame) -> Pairing:
             if holder is not None:
                 # A free was lost (another process's events, a cut trace): close the old buffer here.
                 dies[holder] = instant
-                replaced += 1
             holders[key] = len(origin)
             origin.append(instant)
             born.append(instant)
             dies.append(count)
         elif holder is not None:
             dies[holder] = instant
-            if sizes[instant] and sizes[instant] != sizes[origin[holder]]:
-                resized += 1
         else:
             origin.append(instant)
             born.append(-1)
             dies.append(instant)
-    return Pairing(
-        _table(events, np.asarray(origin, np.int64), np.asarray(born), np.asarray(dies)),
-        _warnings(replaced, resized),
-    )
-
-
-def _warnings(replaced: int, resized: int) -> tuple[str, ...]:
-    warnings = []
-    if replaced:
-        warnings.append(
-            f"{replaced} allocations reuse an address whose free is not in the trace; the earlier "
-            "buffer is taken to end there."
-        )
-    if resized:
-        warnings.append(f"{resized} frees name another size than their allocation did.")
-    return tuple(warnings)
+    return _table(events, np.asarray(origin, np.int64), np.asarray(born), np.asarray(dies))
 
 
 def _table(

@@ -15,7 +15,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     """Return the steps that the markers span, in order of time.
 
     A training loop may mark a step inside a step (``fit`` inside a user's own marker): only the
-    outermost markers count.
+    outermost markers count. A marker that ends before it begins is none.
 
     Args:
         events: Table with the columns of :data:`analyzer.schema.EVENTS`.
@@ -25,7 +25,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     steps: list[Step] = []
     end_ps = -1
     for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
-        if marker.start_ps < end_ps:
+        if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
             continue
         end_ps = marker.end_ps
         number = marker.stats.get("step_num")

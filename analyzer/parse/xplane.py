@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import pandas as pd
 from google.protobuf.message import DecodeError
 
 from analyzer.errors import TraceError
+from analyzer.model import Damage
 from analyzer.parse.dtypes import DTYPE_NAMES
 from analyzer.parse.xspace import Space
 from analyzer.schema import EVENTS, conform
@@ -75,7 +76,7 @@ class RawTrace:
             ``thread``, sorted by start.
         devices: Names of the device planes, such as ``/device:GPU:0``.
         hostnames: Names of the hosts that wrote the trace.
-        warnings: What could not be read, in plain sentences.
+        damages: What could not be read.
     """
 
     events: pd.DataFrame
@@ -84,7 +85,7 @@ class RawTrace:
     op_runs: pd.DataFrame
     devices: tuple[str, ...] = ()
     hostnames: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    damages: tuple[Damage, ...] = ()
 
 
 def read_bytes(path: Path) -> bytes:
@@ -150,6 +151,7 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
 
 def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
     memory = _MemoryColumns()
+    unnamed = 0
     steps: list[Span] = []
     markers: list[Span] = []
     runs: list[tuple[str, int, int, int]] = []
@@ -173,8 +175,9 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
                 key = event.metadata_id
                 kind = kinds.get(key)
                 start_ps = base_ps + event.offset_ps
+                unnamed += key not in names
                 if kind is not None:
-                    memory.add(kind, start_ps, thread, event.stats, stats)
+                    memory.add(kind, start_ps, thread, event, stats)
                 elif key in notes or (
                     step_stat is not None
                     and is_host
@@ -204,7 +207,7 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
             if plane.name.startswith(b"/device:")
         ),
         hostnames=tuple(name.decode("utf-8", "replace") for name in space.hostnames),
-        warnings=memory.warnings(),
+        damages=memory.damages(unnamed),
     )
 
 
@@ -239,14 +242,17 @@ class _MemoryColumns:
         self._times: list[int] = []
         self._threads: list[int] = []
         self._without_address = 0
+        self._unreadable = 0
 
-    def add(self, kind: int, time_ps: int, thread: int, stats: Any, names: dict[int, str]) -> None:
+    def add(self, kind: int, time_ps: int, thread: int, event: Any, names: dict[int, str]) -> None:
         """Append one event."""
         numbers: dict[str, int] = {}
         texts: dict[str, str] = {}
         fragmentation = 0.0
-        for stat in stats:
+        unreadable = event.duration_ps < 0
+        for stat in event.stats:
             name = names.get(stat.metadata_id, "")
+            unreadable |= not name or (stat.ref_value != 0 and stat.ref_value not in names)
             if (column := _INTEGER_STATS.get(name)) is not None:
                 value = stat.int64_value or stat.uint64_value
                 numbers[column] = value if value < 1 << 63 else value - (1 << 64)
@@ -260,6 +266,7 @@ class _MemoryColumns:
         if "address" not in numbers:
             self._without_address += 1
             return
+        self._unreadable += unreadable
         for name, column_values in self._numbers.items():
             column_values.append(numbers.get(name, 0))
         for name, text_values in self._texts.items():
@@ -271,11 +278,22 @@ class _MemoryColumns:
         self._times.append(time_ps)
         self._threads.append(thread)
 
-    def warnings(self) -> tuple[str, ...]:
-        """Return what could not be read."""
-        if not self._without_address:
-            return ()
-        return (f"{self._without_address} memory events without an address were left out.",)
+    def damages(self, unnamed: int) -> tuple[Damage, ...]:
+        """Return what could not be read; ``unnamed`` events of any kind have no name."""
+        found = (
+            ("no-address", self._without_address, "memory events have no address; left out."),
+            (
+                "unreadable-event",
+                self._unreadable,
+                "memory events end before they begin or refer to a name that the trace lacks.",
+            ),
+            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out."),
+        )
+        return tuple(
+            Damage(id=name, count=count, message=f"{count:,} {text}")
+            for name, count, text in found
+            if count
+        )
 
     def table(self) -> pd.DataFrame:
         """Return the events sorted by time; equal times keep the order of the file."""

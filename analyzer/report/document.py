@@ -11,11 +11,13 @@ from typing import Any, Final
 import pandas as pd
 
 from analyzer.findings.analysis import Analysis
+from analyzer.findings.integrity import trust_of
 from analyzer.findings.oom import failure_of
 from analyzer.findings.peak import peak_op
 from analyzer.findings.retained import retained_rows
 from analyzer.findings.words import describe_buffer, why_alive
-from analyzer.model import Finding, Kind
+from analyzer.model import Finding, Kind, Recording
+from analyzer.report.integrity import integrity_values
 from analyzer.timeline import by_category
 
 SCHEMA_VERSION: Final = 1
@@ -50,12 +52,19 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in analysis.findings],
         "unmodelled": recording.extra.get("unmodelled", []),
         "uncertainty": recording.extra.get("uncertainty"),
+        "integrity": integrity_values(trust_of(analysis), _start_ps(recording)),
         "warnings": list(recording.warnings),
         "notes": list(recording.extra.get("notes", [])),
         "error": recording.error,
         "failure": failure_of(analysis),
         "versions": recording.versions,
     }
+
+
+def _start_ps(recording: Recording) -> int:
+    """Return the time of the first event, from which times are counted; 0 in a prediction."""
+    measured = recording.kind is Kind.TRACE and len(recording.events)
+    return int(recording.events["time_ps"].iloc[0]) if measured else 0
 
 
 def _peak(analysis: Analysis) -> dict[str, Any]:
@@ -68,7 +77,7 @@ def _peak(analysis: Analysis) -> dict[str, Any]:
         return int(events["time_ps"].iloc[instant]) if measured and instant >= 0 else None
 
     time_ps = time_of(peak.allocated_instant)
-    start_ps = int(events["time_ps"].iloc[0]) if measured and len(events) else 0
+    start_ps = _start_ps(analysis.recording)
     requested_ps = time_of(peak.requested_instant)
     return {
         "requested_bytes": peak.requested_bytes,

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analyzer.report.integrity import damage_lines, how_measured, replay_line
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12
@@ -87,12 +88,13 @@ def render(document: dict[str, Any], width: int = 100) -> RenderableType:
 
 def _verdict(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
     peak, device = document["peak"], document["device"]
-    how = "measured" if document["kind"] == "trace" else "predicted"
+    how = how_measured(document)
     target = printable(document["target"].get("text", ""), 60)
     yield Text.assemble(
         (f"{target}  ", "bold"),
         (_describe_step(document), "dim"),
     )
+    yield from _damages(document)
     line = Text.assemble(
         ("Peak ", ""),
         (format_bytes(peak["requested_bytes"]), "bold"),
@@ -124,6 +126,12 @@ def _verdict(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
             f"({ever['phase']}).",
             style="yellow",
         )
+
+
+def _damages(document: dict[str, Any]) -> Iterable[RenderableType]:
+    """Yield what has to be known before any figure of a damaged trace."""
+    for line in damage_lines(document):
+        yield Text(f"! {printable(line, 600)}", style="bold yellow")
 
 
 def _fit(document: dict[str, Any]) -> Iterable[RenderableType]:
@@ -170,6 +178,8 @@ def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
         if waste["safe_limit_bytes"] != minimum:
             text += f"; some limits up to {format_bytes(waste['safe_limit_bytes'])} fail"
         yield Text(text)
+    if checked := replay_line(document):
+        yield Text(printable(checked, 400), style="dim")
     replayed = document["what_if"]
     if replayed is None:
         return

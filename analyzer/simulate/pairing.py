@@ -54,9 +54,10 @@ class _Events:
 def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequence:
     """Return the sequence that an events table shows.
 
-    Frees of addresses that were never allocated end buffers from before the trace, where the
-    bytes in use at its start say that there were any; else they are left out. What was alive at
-    the start and is never freed stands at the beginning as one buffer of row -1.
+    Moments inside a compiled step (kind 0), at which the allocator does nothing, are left out. Frees
+    of addresses that were never allocated end buffers from before the trace, where the bytes in use
+    at its start say that there were any; else they are left out. What was alive at the start and is
+    never freed stands at the beginning as one buffer of row -1.
 
     Args:
         events: Table with at least ``kind``, ``address``, ``requested_bytes``,
@@ -92,6 +93,7 @@ def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequen
 
 def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
     rows = rows_of(events, allocator, "events")
+    rows = rows[integers(events, "kind")[rows] != 0]
     names = ("kind", "address", "requested_bytes", "allocated_bytes")
     kind, address, requested, allocated = (integers(events, name)[rows] for name in names)
     in_use = (

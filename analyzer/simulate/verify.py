@@ -15,7 +15,7 @@ import pandas as pd
 from analyzer.simulate.options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.pairing import from_events
 from analyzer.simulate.replay import Engine, Replay, replay
-from analyzer.simulate.sequence import NOWHERE, rows_of
+from analyzer.simulate.sequence import NOWHERE, integers, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,14 +35,16 @@ class Match:
 
     Attributes:
         events: Events of the trace that were replayed.
-        address, chunk_bytes, in_use_bytes, peak_in_use_bytes, fragmentation: How many of them
-            are equal in each respect.
+        equal: How many of them are equal in every respect.
+        address, chunk_bytes, in_use_bytes, peak_in_use_bytes, fragmentation: How many of them are
+            equal in each respect.
         first_difference: First event that differs in any respect, as a row of the table; None
             where all are equal.
         replay: The replay.
     """
 
     events: int
+    equal: int
     address: int
     chunk_bytes: int
     in_use_bytes: int
@@ -94,6 +96,7 @@ def compare(
     wrong = ~np.logical_and.reduce(list(equal.values()))
     return Match(
         events=int(rows.size),
+        equal=int(rows.size - wrong.sum()),
         first_difference=int(rows[np.argmax(wrong)]) if wrong.any() else None,
         replay=result,
         **{name: int(column.sum()) for name, column in equal.items()},
@@ -114,6 +117,7 @@ def recorded_options(
         engine: Which implementation replays.
     """
     rows = rows_of(events, allocator, "events")
+    rows = rows[integers(events, "kind")[rows] != 0]
     chosen = events.iloc[rows[:DETECTION_EVENTS]]
     limits = chosen["in_use_bytes"] + chosen["available_bytes"]
     limit = int(limits.iloc[0])

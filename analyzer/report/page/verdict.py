@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from analyzer.model import Category
+from analyzer.report.integrity import damage_lines, labelled, replay_line
 from analyzer.units import format_bytes
 
 CATEGORY_LABELS: Final[dict[str, str]] = {
@@ -85,7 +86,7 @@ def verdict(document: Mapping[str, Any]) -> Verdict:
         outcome = {True: "fits", False: "over"}.get(fit["fits"], "tight")
     return Verdict(
         outcome=outcome,
-        headline=_headline(document, outcome, need, limit),
+        headline=labelled(document, _headline(document, outcome, need, limit)),
         sentences=tuple(_sentences(document)),
         reasons=tuple((document.get("uncertainty") or {}).get("because") or ()),
         figures=_figures(peak),
@@ -194,9 +195,12 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     """Say how it was found, where the peak is, and how sure the number is."""
     peak, device = document["peak"], document["device"]
     how = "Predicted, nothing was run," if document["kind"] == "estimate" else "Measured"
+    if (document.get("integrity") or {}).get("is_damaged"):
+        how = "Measured, from a damaged trace,"
     joint = "for" if document["kind"] == "estimate" else "on"
     sentences = [
-        f"{how} {joint} {device.get('name') or device.get('kind') or 'an unnamed device'}."
+        *damage_lines(document),
+        f"{how} {joint} {device.get('name') or device.get('kind') or 'an unnamed device'}.",
     ]
     sentences.extend((document.get("fit") or {}).get("says", ()))
     where = []
@@ -217,6 +221,8 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
             low, high = (format_bytes(uncertainty[end]) for end in ends)
             likely += f", {low} and {high} allocated"
         sentences.append(f"{likely}.")
+    if checked := replay_line(document):
+        sentences.append(checked)
     return sentences
 
 

@@ -183,7 +183,7 @@ def test_rows_that_never_live_and_shared_instants_are_counted():
         ("requested_bytes", -5, "asks for -5 bytes"),
         ("requested_bytes", 1 << 60, "which cannot be"),
         ("allocated_bytes", -256, "asks for -256 bytes"),
-        ("kind", 0, "neither"),
+        ("kind", 2, "neither"),
         ("kind", 7, "neither"),
         ("address", float("nan"), "address is nan"),
         ("requested_bytes", 2.5, "no whole number"),
