@@ -35,7 +35,10 @@ def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
         return tf.fill(axes, "")
     if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
         return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
-    if dtype in (tf.int32, tf.int64) and classes:
+    if dtype == tf.int32 and classes:
+        with tf.device("CPU:0"):  # where a data set's are, and where a step takes them
+            return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
+    if dtype == tf.int64 and classes:
         return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
     return tf.zeros(axes, dtype=dtype)
 
