@@ -125,7 +125,7 @@ def _note(
                 variables=variables,
                 function=function,
                 inputs=[None] * len(program.args),
-                wanted=options.steps,
+                wanted=options.wanted_steps,
             ),
             ops=list(step.ops),
         )
