@@ -99,7 +99,7 @@ def card_step(
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
-    flags = taken_over(str(note.raw.get("environment", {}).get("XLA_FLAGS", "")))
+    flags = taken_over(note.environment.get("XLA_FLAGS", ""))
     found, unknown = _kept(folder, gpu, functions)
     if found is None or (options.both and _lacks_cublas(found, gpu)):
         job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)

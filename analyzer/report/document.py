@@ -52,7 +52,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "uncertainty": recording.extra.get("uncertainty"),
         "warnings": list(recording.warnings),
         "notes": list(recording.extra.get("notes", [])),
-        "error": recording.error,
+        "error": None if recording.error is None else recording.error.plain(),
         "failure": failure_of(analysis),
         "versions": recording.versions,
     }

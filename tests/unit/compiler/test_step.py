@@ -55,7 +55,7 @@ def a_note(folder: Path, *, with_cpu_plan: bool = False) -> RunNote:
         module=folder / "module.hlo.pb.gz",
         plan=read_hlo(a_plan("triton").compiled.hlo) if with_cpu_plan else None,
     )
-    return RunNote(raw={}, compiled=(one,))
+    return RunNote(compiled=(one,))
 
 
 def ask(folder: Path, *, both: bool | None = None, **options: Any) -> step.CardStep:
@@ -85,14 +85,14 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
         return a_plan("triton")
 
     monkeypatch.setattr(step, "plan_for_card", answer)
-    note = replace(a_note(tmp_path), raw={"environment": {"XLA_FLAGS": "--xla_a=2"}})
+    note = replace(a_note(tmp_path), environment={"XLA_FLAGS": "--xla_a=2"})
     with_one = CardOptions(both=False)
     found = card_step(note, tmp_path, A100, NONE, options=with_one)
     assert asked == [("--xla_a=2",)]
     assert "Compiled with the XLA_FLAGS that are set here: --xla_a=2" in found.doubts.because
 
     asked.clear()
-    note = replace(note, raw={"environment": {"XLA_FLAGS": "--xla_a=2 --xla_new=1"}})
+    note = replace(note, environment={"XLA_FLAGS": "--xla_a=2 --xla_new=1"})
     found = card_step(note, tmp_path, A100, NONE, options=with_one, keep=True)
     assert asked == [("--xla_a=2", "--xla_new=1"), ()]
     assert found.doubts.because[-1].startswith("Compiled without the XLA_FLAGS")
