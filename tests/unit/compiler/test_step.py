@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analyzer.compiler import step
-from analyzer.compiler.cache import PlanCache, unpacked
+from analyzer.compiler.cache import PlanCache, packed, unpacked
 from analyzer.compiler.card import CardPlan, checked_plan
 from analyzer.compiler.doubts import PlanDoubts, with_plan_doubts
 from analyzer.compiler.run import CompilerRefused
@@ -238,3 +238,18 @@ def test_doubts_widen_the_range_they_are_added_to() -> None:
         "because": ["one", "two"],
         "deciding_ops": [],
     }
+
+
+def test_a_plan_of_another_module_is_refused(tmp_path: Path) -> None:
+    # GIVEN a folder with a plan that was compiled from another module than the folder's
+    note = a_note(tmp_path)
+    foreign = replace(a_plan("triton").compiled, module_sha256="0" * 64)
+    (tmp_path / "card-0-triton.plan.gz").write_bytes(packed(foreign))
+    content = {
+        "card": A100.id,
+        "functions": [{"ops": ["call", "again"], "plans": {"triton": "card-0-triton.plan.gz"}}],
+    }
+    (tmp_path / CARD_FILE).write_text(json.dumps(content))
+    # THEN it is not taken for this step's
+    with pytest.raises(TraceError, match="another module"):
+        card_step(note, tmp_path, A100, NONE)
