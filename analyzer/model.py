@@ -16,22 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analyzer.choice import Choice
+from analyzer.contract.categories import Category as Category
+from analyzer.contract.run import Failure
 
 if TYPE_CHECKING:
     import networkx as nx
-
-
-class Category(Choice):
-    """What a buffer is for. The order is the order in which categories are stacked and listed."""
-
-    PARAMETER = "parameter"
-    OPTIMIZER_STATE = "optimizer_state"
-    GRADIENT = "gradient"
-    ACTIVATION = "activation"
-    INPUT = "input"
-    TEMPORARY = "temporary"
-    CONSTANT = "constant"
-    UNATTRIBUTED = "unattributed"
 
 
 class Kind(Choice):
@@ -212,7 +201,7 @@ class Recording:
         make_graph: Makes the graph of ops and tensors; None where there is none.
         warnings: What the reader should know before trusting a figure; plain sentences.
         versions: Versions of what made it: tensorflow, keras, python, analyzer.
-        error: How the step ended where it failed: ``type``, ``message``, ``exit_code``.
+        error: How the step ended where it failed.
         compiled_anew: Functions that are compiled again in every step.
         integrity: Whether the trace is whole; None for a prediction.
         extra: Facts kept for the report and not used by any analysis.
@@ -229,7 +218,7 @@ class Recording:
     make_graph: Callable[[], nx.MultiDiGraph] | None = None
     warnings: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
-    error: dict[str, Any] | None = None
+    error: Failure | None = None
     compiled_anew: tuple[CompiledAnew, ...] = ()
     integrity: Integrity | None = None
     extra: dict[str, Any] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def _explaining(search: bool) -> str:
 def is_estimate(path: Path) -> bool:
     """Say whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
-    return file.is_file() and read_run(file).raw.get("kind") == "static"
+    return file.is_file() and read_run(file).is_estimate
 
 
 @collector_paused()
@@ -102,7 +102,7 @@ def open_estimate(
     report = progress or (lambda stage, share: None)
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
-    if note is None or note.raw.get("kind") != "static":
+    if note is None or not note.is_estimate:
         raise TraceError(
             f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
         )

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry, tensor_util
 
 from analyzer.capture.frames import is_library, shown
+from analyzer.contract.graph import TracedGraph, TracedOp
 from analyzer.graph.ops import Op, TensorSpec
-from analyzer.graph.phases import TracedGraph, TracedOp
 from analyzer.graph.structure import look_up
 
 _FEW_VALUES: Final = 64

@@ -23,9 +23,9 @@ from analyzer.capture.program import Program
 from analyzer.capture.shapes import executed_outputs
 from analyzer.capture.variables import VariableNotes
 from analyzer.capture.xla import CompiledFunction, ran_compiled
+from analyzer.contract.graph import TracedGraph
 from analyzer.errors import ExitCode, InputError, TargetError
 from analyzer.graph.ops import Op
-from analyzer.graph.phases import TracedGraph
 from analyzer.model import StepConfig
 from analyzer.parse.xplane import MARKER_PREFIX
 from analyzer.version import __version__

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from analyzer.capture.dumps import dumping_flags
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.contract.graph import GraphFile, encode_graph
 from analyzer.errors import AnalyzerError, ExitCode, InputError
-from analyzer.graph.ops import to_json
 from analyzer.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -146,20 +146,13 @@ def write_run(folder: Path, captured: Any) -> None:
     if captured.compiled:
         run["xla"] = _write_compiled(folder, captured.compiled)
     if captured.ops:
-        content = {
-            "schema_version": 1,
-            "ops": to_json(captured.ops),
-            "inside": to_json(captured.inside),
-            "compiling": [list(one.requests) for one in captured.compiled],
-            "traced": [
-                {
-                    "function": graph.function,
-                    "ops": [[op.name, list(op.inputs), list(op.calls)] for op in graph.ops],
-                }
-                for graph in captured.traced
-            ],
-        }
-        _pack(folder / GRAPH_FILE, json.dumps(content).encode())
+        graph = GraphFile(
+            ops=tuple(captured.ops),
+            inside=tuple(captured.inside),
+            compiling=tuple(one.requests for one in captured.compiled),
+            traced=tuple(captured.traced),
+        )
+        _pack(folder / GRAPH_FILE, encode_graph(graph))
     (folder / RUN_FILE).write_text(json.dumps(run, indent=1), encoding="utf-8")
 
 

@@ -222,8 +222,8 @@ def _check_noted(folder: Path, card: str) -> None:
     file = folder / RUN_FILE
     if not file.is_file():
         return  # it is said elsewhere that this is no estimate
-    noted = read_run(file).raw.get("device", {})
-    made_for = str(noted.get("id", "")) if noted.get("kind") == "gpu" else ""
+    noted = read_run(file).device
+    made_for = noted.id if noted.kind == "gpu" else ""
     if made_for != card:
         raise InputError(
             f"{folder} holds an estimate for {made_for or 'a CPU'}, whose graph is another.",

@@ -14,12 +14,13 @@ import hashlib
 import json
 import os
 import tempfile
-import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from analyzer.compiler.run import Compiled, Statistics
+from analyzer.compiler.run import Compiled
+from analyzer.contract.card import CARD_VERSION, PlanHead
+from analyzer.contract.reading import decode, unpack
 
 VARIABLE: Final = "TF_MEMORY_ANALYZER_CACHE"
 LIMIT_BYTES: Final = 256 * 1024**2  # some five hundred plans of the size of ResNet50's
@@ -83,12 +84,13 @@ class PlanCache:
 
 def packed(plan: Compiled) -> bytes:
     """Return a plan as a file's content: a line of JSON and the HloProto, in gzip."""
-    head = {
-        "compiler": plan.compiler,
-        "statistics": asdict(plan.statistics),
-        "sha256": hashlib.sha256(plan.hlo).hexdigest(),
-    }
-    return gzip.compress(json.dumps(head).encode() + b"\n" + plan.hlo, 6, mtime=0)
+    head = PlanHead(
+        compiler=plan.compiler,
+        statistics=plan.statistics,
+        sha256=hashlib.sha256(plan.hlo).hexdigest(),
+        module_sha256=plan.module_sha256,
+    )
+    return gzip.compress(json.dumps(asdict(head)).encode() + b"\n" + plan.hlo, 6, mtime=0)
 
 
 def unpacked(content: bytes) -> Compiled:
@@ -97,19 +99,20 @@ def unpacked(content: bytes) -> Compiled:
     Raises:
         ValueError: it is damaged.
     """
+    line, _, hlo = unpack(content).partition(b"\n")
     try:
-        head, _, hlo = gzip.decompress(content).partition(b"\n")
-        told = json.loads(head)
-        if hashlib.sha256(hlo).hexdigest() != told["sha256"]:
-            raise ValueError("another digest")
-        return Compiled(
-            hlo=hlo,
-            statistics=Statistics(**told["statistics"]),
-            compiler=str(told["compiler"]),
-            is_cached=True,
-        )
-    except (OSError, EOFError, zlib.error, KeyError, TypeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+        head = decode(line, PlanHead, CARD_VERSION)
+    except RecursionError:
+        raise ValueError("its first line is nested too deeply") from None
+    if hashlib.sha256(hlo).hexdigest() != head.sha256:
+        raise ValueError("another digest")
+    return Compiled(
+        hlo=hlo,
+        statistics=head.statistics,
+        compiler=head.compiler,
+        module_sha256=head.module_sha256,
+        is_cached=True,
+    )
 
 
 def default_cache() -> PlanCache:

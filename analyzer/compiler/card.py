@@ -10,6 +10,7 @@ from typing import Final
 from analyzer.compiler.cache import PlanCache, key_of
 from analyzer.compiler.plugin import find_compiler
 from analyzer.compiler.run import TIME_OUT_S, Compiled, Progress, compile_in_child
+from analyzer.contract.card import Products
 from analyzer.errors import AccountingError
 from analyzer.gpus.catalogue import Gpu
 from analyzer.gpus.target import target_text
@@ -34,10 +35,10 @@ class CardPlan:
 
     plan: Plan
     compiled: Compiled
-    products: str
+    products: Products
 
 
-def central(plans: Mapping[str, CardPlan]) -> CardPlan:
+def central(plans: Mapping[Products, CardPlan]) -> CardPlan:
     """Return the plan to show of those of one function: XLA's own choice where it could be made."""
     return plans.get("triton") or plans["cublas"]
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from analyzer.compiler.card import CardPlan, central
 from analyzer.compiler.workspace import workspaces
+from analyzer.contract.card import Products
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus.catalogue import Gpu
 from analyzer.parse.hlo import read_hlo
@@ -87,7 +88,7 @@ def with_plan_doubts(base: Mapping[str, Any], doubts: PlanDoubts) -> dict[str, A
     }
 
 
-def card_doubts(found: Sequence[Mapping[str, CardPlan]], gpu: Gpu) -> PlanDoubts:
+def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanDoubts:
     """Return how far a card's plans may be off.
 
     Args:
@@ -117,7 +118,7 @@ def card_doubts(found: Sequence[Mapping[str, CardPlan]], gpu: Gpu) -> PlanDoubts
 
 
 def _product_range(
-    found: Sequence[Mapping[str, CardPlan]], gpu: Gpu
+    found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu
 ) -> tuple[int, int, tuple[str, ...]]:
     """Return how much less and more the other matrix products' plan takes, and a sentence."""
     if gpu.compute_capability < TRITON_FROM:
@@ -157,7 +158,7 @@ def _product_range(
     )
 
 
-def _workspace(found: Sequence[Mapping[str, CardPlan]]) -> tuple[int, tuple[str, ...]]:
+def _workspace(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, tuple[str, ...]]:
     """Return what the convolutions' workspaces may add, and a sentence."""
     shown = [central(one) for one in found]
     most = [workspaces(read_hlo(one.compiled.hlo), one.plan) for one in shown]

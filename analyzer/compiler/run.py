@@ -8,6 +8,7 @@ that XLA and ptxas write, is removed however it ends, and it dies with its paren
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from typing import Final
 
 from analyzer.compiler.plugin import Compiler
 from analyzer.compiler.worker import ANSWER, MODULE, REQUEST
+from analyzer.contract.card import Statistics
 from analyzer.errors import CompilerUnavailable
 
 TIME_OUT_S: Final = 600.0
@@ -38,30 +40,6 @@ class CompilerRefused(CompilerUnavailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """What the compiler says a module takes, in bytes.
-
-    Attributes:
-        code_bytes: The machine code, constants included; 0 where the compiler does not say.
-        argument_bytes: The parameters.
-        output_bytes: The results and the table of their addresses.
-        alias_bytes: Results that take a parameter's place.
-        temp_bytes: The temporaries.
-    """
-
-    code_bytes: int
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
-    temp_bytes: int
-
-    @property
-    def peak_bytes(self) -> int:
-        """Arguments, results and temporaries together, each byte once."""
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A module compiled for a card.
 
@@ -69,12 +47,14 @@ class Compiled:
         hlo: The serialized HloProto: optimised module, schedule, buffer assignment, heap trace.
         statistics: The compiler's own totals.
         compiler: Which compiler, with its version.
+        module_sha256: Digest of the module that was compiled; empty where not known.
         is_cached: It was compiled earlier and kept.
     """
 
     hlo: bytes
     statistics: Statistics
     compiler: str
+    module_sha256: str = ""
     is_cached: bool = False
 
 
@@ -138,6 +118,7 @@ def compile_in_child(
                 **{f"{name}_bytes": value for name, value in answer["statistics"].items()}
             ),
             compiler=compiler.version,
+            module_sha256=hashlib.sha256(module).hexdigest(),
         )
 
 

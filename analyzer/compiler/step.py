@@ -6,20 +6,27 @@ estimate opened again needs no compiler.
 
 from __future__ import annotations
 
-import gzip
+import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from analyzer.compiler.cache import PlanCache, packed, unpacked
 from analyzer.compiler.card import CardPlan, central, checked_plan, plan_for_card
 from analyzer.compiler.doubts import TRITON_FROM, PlanDoubts, card_doubts, cpu_doubts
 from analyzer.compiler.flags import taken_over
 from analyzer.compiler.run import TIME_OUT_S, CompilerRefused, Progress
-from analyzer.errors import CompilerUnavailable, TraceError
+from analyzer.contract.card import (
+    CardFile,
+    CompilerFailure,
+    FunctionPlans,
+    Products,
+    read_card_file,
+)
+from analyzer.contract.reading import beside, unpack
+from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.gpus.catalogue import Gpu
 from analyzer.parse.run import CompiledNote, RunNote
 from analyzer.xla.assignment import plan_of
@@ -69,7 +76,7 @@ class _Found:
     """The plans of one function, by who multiplies matrices."""
 
     ops: tuple[str, ...]
-    plans: dict[str, CardPlan] = field(default_factory=dict)
+    plans: dict[Products, CardPlan] = field(default_factory=dict)
 
 
 def card_step(
@@ -99,7 +106,7 @@ def card_step(
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
-    flags = taken_over(str(note.raw.get("environment", {}).get("XLA_FLAGS", "")))
+    flags = taken_over(note.environment.get("XLA_FLAGS", ""))
     found, unknown = _kept(folder, gpu, functions)
     if found is None or (options.both and _lacks_cublas(found, gpu)):
         job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)
@@ -220,12 +227,8 @@ def _lacks_cublas(found: list[_Found], gpu: Gpu) -> bool:
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
     """Leave word in the run folder that a card's compiler gave no plan: it is not asked again."""
-    content = {
-        "schema_version": 1,
-        "card": gpu.id,
-        "failed": {"message": why.message, "hint": why.hint},
-    }
-    (folder / CARD_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    failed = CompilerFailure(message=why.message, hint=why.hint)
+    _write(folder, CardFile(card=gpu.id, failed=failed))
 
 
 def module_of(one: CompiledNote) -> bytes:
@@ -236,11 +239,10 @@ def module_of(one: CompiledNote) -> bytes:
     """
     assert one.module is not None
     try:
-        return gzip.decompress(one.module.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
+        return unpack(one.module.read_bytes())
+    except (OSError, ValueError) as error:
         raise TraceError(
-            f"{one.module} cannot be read ({type(error).__name__}: {error}).",
-            hint="Estimate again.",
+            f"{one.module} cannot be read ({error}).", hint="Estimate again."
         ) from None
 
 
@@ -253,53 +255,59 @@ def _part(progress: Progress | None, start: float, share: float) -> Progress | N
 def _keep(folder: Path, gpu: Gpu, found: list[_Found], unknown: str) -> None:
     rows = []
     for number, one in enumerate(found):
-        files = {}
+        files: dict[Products, str] = {}
         for products, plan in one.plans.items():
             files[products] = f"card-{number}-{products}.plan.gz"
             (folder / files[products]).write_bytes(packed(plan.compiled))
-        rows.append({"ops": list(one.ops), "plans": files})
-    content: dict[str, Any] = {
-        "schema_version": 1,
-        "card": gpu.id,
-        "functions": rows,
-        "without_flags": unknown,
-    }
-    (folder / CARD_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        rows.append(FunctionPlans(ops=one.ops, plans=files))
+    _write(folder, CardFile(card=gpu.id, functions=tuple(rows), without_flags=unknown))
+
+
+def _write(folder: Path, card: CardFile) -> None:
+    (folder / CARD_FILE).write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
 
 
 def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_Found] | None, str]:
     """Return the plans that lie in the folder, and why they were made without the user's flags.
 
     None where there are none of this card and step.
+
+    Raises:
+        CompilerUnavailable: the compiler gave none when the folder was made.
+        TraceError: what lies there is damaged, or belongs to another module.
     """
     file = folder / CARD_FILE
     if not file.is_file():
         return None, ""
-    try:
-        told = json.loads(file.read_text("utf-8"))
-        if told["card"] == gpu.id and "failed" in told:
-            failed = told["failed"]
-            raise CompilerUnavailable(str(failed["message"]), hint=str(failed["hint"]))
-        if told["card"] != gpu.id or len(told["functions"]) != len(functions):
+    told = read_card_file(file)
+    if told.card != gpu.id:
+        return None, ""
+    if told.failed is not None:
+        raise CompilerUnavailable(told.failed.message, hint=told.failed.hint)
+    rows = told.functions or ()
+    if [row.ops for row in rows] != [one.ops for one in functions]:
+        return None, ""
+    found = []
+    for row, one in zip(rows, functions, strict=True):
+        if not row.plans:
             return None, ""
-        found = []
-        for row, one in zip(told["functions"], functions, strict=True):
-            if tuple(row["ops"]) != one.ops:
-                return None, ""
-            kept = _Found(one.ops)
-            for products, name in row["plans"].items():
-                if Path(name).name != name:
-                    raise ValueError(f"{name} lies outside the folder")
-                compiled = unpacked((folder / name).read_bytes())
-                kept.plans[products] = CardPlan(
-                    plan=checked_plan(compiled, gpu), compiled=compiled, products=products
-                )
-            if not kept.plans:
-                return None, ""
-            found.append(kept)
-        unknown = str(told.get("without_flags", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        digest = hashlib.sha256(module_of(one)).hexdigest()
+        plans = {
+            products: _read_plan(file, name, products, gpu, digest)
+            for products, name in row.plans.items()
+        }
+        found.append(_Found(one.ops, plans))
+    return found, told.without_flags
+
+
+def _read_plan(file: Path, name: str, products: Products, gpu: Gpu, digest: str) -> CardPlan:
+    """Read a plan beside ``card.json`` that the module with this digest was compiled to."""
+    try:
+        compiled = unpacked(beside(file, name).read_bytes())
+        if compiled.module_sha256 not in ("", digest):
+            raise ValueError("it was compiled from another module")
+        return CardPlan(plan=checked_plan(compiled, gpu), compiled=compiled, products=products)
+    except (OSError, ValueError, AccountingError) as error:
         raise TraceError(
-            f"{file} is damaged ({type(error).__name__}: {error}).", hint="Estimate again."
+            f"The plan {name[:80]!r} of {file} is damaged ({error}).", hint="Estimate again."
         ) from None
-    return found, unknown

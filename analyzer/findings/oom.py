@@ -61,14 +61,14 @@ def failure_of(analysis: Analysis) -> dict[str, Any] | None:
     limit and what it leaves.
     """
     error = analysis.recording.error
-    if not error or error.get("type") != "ResourceExhaustedError":
+    if error is None or error.type != "ResourceExhaustedError":
         return None
     instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
     _, in_use = analysis.line.at(instant)
     limit = analysis.recording.device.memory_limit_bytes
     return {
         "instant": instant,
-        "requested_bytes": requested_by(str(error.get("message", ""))),
+        "requested_bytes": requested_by(error.message),
         "in_use_bytes": in_use,
         "memory_limit_bytes": limit,
         "free_bytes": None if limit is None else max(limit - in_use, 0),

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from analyzer.choice import Choice
+from analyzer.contract.graph import TracedGraph, TracedOp
 from analyzer.graph.layers import ScopeTable
 from analyzer.graph.ops import split_tensor
 
@@ -31,23 +31,6 @@ class Phase(Choice):
     FORWARD = "forward"
     BACKWARD = "backward"
     UPDATE = "update"
-
-
-@dataclass(frozen=True, slots=True)
-class TracedOp:
-    """An op as it was traced: who feeds it, and which functions it calls."""
-
-    name: str
-    inputs: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TracedGraph:
-    """The step's graph (``function`` is empty) or that of a function in it."""
-
-    function: str
-    ops: tuple[TracedOp, ...]
 
 
 def tell_phases(

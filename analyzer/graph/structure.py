@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from analyzer.contract.graph import TracedGraph, TracedOp
 from analyzer.graph.layers import ScopeTable
 from analyzer.graph.ops import Op, TensorSpec, split_tensor
-from analyzer.graph.phases import Phase, TracedGraph, TracedOp, tell_phases
+from analyzer.graph.phases import Phase, tell_phases
 
 _Value = TypeVar("_Value")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -116,7 +116,7 @@ def measure(
     table, sharing = _attribute(table, raw, note, structure, steps)
     main = _choose_allocator(events, table, allocator)
     plans = plans_of(note) if note is not None else {}
-    infer = note is not None and note.raw.get("step", {}).get("mode") == "infer"
+    infer = note is not None and note.is_inference
     shown = show_inside(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
         sharing = Sharing(structure, tensors_in_steps(shown.allocations))
@@ -134,14 +134,14 @@ def measure(
             *warnings,
             *_doubts(events, table, steps, note),
         ),
-        versions=dict(note.raw.get("versions", {})) if note is not None else {},
-        error=note.raw.get("error") if note is not None else None,
+        versions=dict(note.versions) if note is not None else {},
+        error=note.error if note is not None else None,
         compiled_anew=compiled_anew(note, plans) if note is not None else (),
         integrity=integrity,
         extra={
-            "notes": list(note.raw.get("notes", [])) if note is not None else [],
-            "from_process_start": bool(note is not None and note.raw.get("from_process_start")),
-            "graph_kind": str(note.raw.get("graph_kind", "")) if note is not None else "",
+            "notes": list(note.notes) if note is not None else [],
+            "from_process_start": note is not None and note.from_process_start,
+            "graph_kind": note.graph_kind if note is not None else "",
             "devices": list(raw.devices),
         },
     )
@@ -207,8 +207,8 @@ def _attribute(
     for row in np.flatnonzero(table["address"].isna()):
         labels.set(int(row), Category.UNATTRIBUTED, role="allocated before the trace began")
     times = raw.events["time_ps"].to_numpy()
-    jit = note is not None and bool(note.raw.get("step", {}).get("jit"))
-    infer = note is not None and note.raw.get("step", {}).get("mode") == "infer"
+    jit = note is not None and bool(note.step.jit)
+    infer = note is not None and note.is_inference
     if note is not None:
         moments = [_instant(times, span) for span in _named(raw.markers, "snapshot")]
         roles = roles_of_state(note, structure) if structure is not None else {}
@@ -303,8 +303,8 @@ def _choose_allocator(events: pd.DataFrame, table: pd.DataFrame, wanted: str) ->
 
 
 def _target(note: RunNote | None, named: Path, trace: Path) -> dict[str, Any]:
-    if note is not None and isinstance(note.raw.get("target"), dict):
-        return {**note.raw["target"], "trace": str(trace)}
+    if note is not None and note.target is not None:
+        return {**asdict(note.target), "trace": str(trace)}
     name = trace.name.split(".xplane")[0]
     return {"text": str(named), "kind": "trace", "name": name, "trace": str(trace)}
 
@@ -314,8 +314,8 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
     last = rows.iloc[-1]
     limit = int(last["in_use_bytes"]) + int(last["available_bytes"])
     is_host = allocator in _HOST_ALLOCATORS
-    noted = note.raw.get("device", {}) if note is not None else {}
-    name = str(noted.get("name", "")) or ("host" if is_host else allocator)
+    noted = note.device.name if note is not None else ""
+    name = noted or ("host" if is_host else allocator)
     return Device(
         kind="cpu" if is_host else "gpu",
         name=name,
@@ -328,13 +328,13 @@ def step_config_of(note: RunNote | None) -> StepConfig:
     """Return how the noted step is run."""
     if note is None:
         return StepConfig()
-    step = note.raw.get("step", {})
+    step = note.step
     return StepConfig(
-        mode=str(step.get("mode", "")),
-        jit=step.get("jit"),
-        batch_size=step.get("batch_size"),
-        optimizer=str(step.get("optimizer", "")),
-        dtype_policy=str(step.get("dtype_policy", "")),
+        mode=step.mode,
+        jit=step.jit,
+        batch_size=step.batch_size,
+        optimizer=step.optimizer,
+        dtype_policy=step.dtype_policy,
     )
 
 

@@ -7,8 +7,6 @@ The allocators write each allocation and each free as an event named ``MemoryAll
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import pandas as pd
 from google.protobuf.message import DecodeError
 
+from analyzer.contract.reading import unpack
 from analyzer.errors import TraceError
 from analyzer.model import Damage
 from analyzer.parse.dtypes import DTYPE_NAMES
@@ -103,10 +102,11 @@ def read_bytes(path: Path) -> bytes:
         ) from None
     if content[:2] == b"\x1f\x8b":
         try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error):
+            content = unpack(content)
+        except ValueError as error:
             raise TraceError(
-                f"{path} is a truncated or damaged gzip file.", hint="Copy it again, whole."
+                f"{path} is a truncated or damaged gzip file ({error}).",
+                hint="Copy it again, whole.",
             ) from None
     if not content:
         raise TraceError(

@@ -141,8 +141,8 @@ def build_up(
     history.inputs += made
     slots = [birth for birth in note.births if birth.traced]
     on_host = device.kind == CPU.kind
-    kept = int(note.raw.get("kept_by_tracing", 0)) if on_host else 0
-    by_slots = int(note.raw.get("kept_by_slots", 0)) if on_host else 0
+    kept = note.kept_by_tracing if on_host else 0
+    by_slots = note.kept_by_slots if on_host else 0
     # A step that makes variables is traced twice: the slots are given their values in between, which
     # the first tracing computes.
     first = kept - kept // 2 if slots else 0
@@ -189,8 +189,7 @@ def rehomed(note: RunNote, device: KernelDevice) -> set[int]:
 
 def _places(note: RunNote) -> list[int | None]:
     """Return for each input how many of the model's variables were made before it; None for all."""
-    told = list(note.raw.get("inputs_after", ()))
-    return [*told, *[None] * len(note.inputs)][: len(note.inputs)]
+    return [*note.inputs_after, *[None] * len(note.inputs)][: len(note.inputs)]
 
 
 def _keep_constants(history: BuildUp, count: int) -> None:

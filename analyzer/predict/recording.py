@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from analyzer.contract.run import ThreadsNote
 from analyzer.errors import TraceError
 from analyzer.graph.build import build_graph
 from analyzer.graph.phases import Phase
@@ -80,17 +82,16 @@ def predict_note(
     report = progress or (lambda share: None)
     target = target_of(note)
     owners = _owners(note, target.device)
-    noted = note.raw.get("threads", {})
     compiled = plans_of(note) if plans is None else plans
     whole = _is_whole(note, compiled)
     prediction = predict(
         note.ops,
         list(owners.values()),
-        threads=threads or int(noted.get("intra_op", 1)),
-        inter_op=(1,) if whole else (inter_op,) if inter_op else _inter_op(noted),
+        threads=threads or max(note.threads.intra_op, 1),
+        inter_op=(1,) if whole else (inter_op,) if inter_op else _inter_op(note.threads),
         device=target.device,
         compiled=compiled,
-        steps=int(note.raw.get("steps_wanted", STEPS)),
+        steps=STEPS if note.steps_wanted is None else note.steps_wanted,
         draws=1 if whole else None,
         progress=lambda share: report(share / 2),
     )
@@ -115,16 +116,16 @@ def predict_note(
         compiled,
         structure,
         allocator=prediction.prepared.device.allocator,
-        infer=note.raw.get("step", {}).get("mode") == "infer",
+        infer=note.is_inference,
     )
     if compiled:
         sharing = Sharing(structure, tensors_in_steps(shown.allocations))
     recording = Recording(
         kind=Kind.ESTIMATE,
-        target=dict(note.raw.get("target", {})),
+        target={} if note.target is None else asdict(note.target),
         device=Device(
             kind=target.device.kind,
-            name=str(note.raw.get("device", {}).get("name", "")) or "host",
+            name=note.device.name or "host",
             memory_limit_bytes=target.options.memory_limit_bytes
             if target.gpu is not None
             else options.memory_limit_bytes,
@@ -137,11 +138,11 @@ def predict_note(
         make_graph=partial(build_graph, structure),
         warnings=_doubts(prediction, draw),
         compiled_anew=compiled_anew(note, compiled),
-        versions=dict(note.raw.get("versions", {})),
+        versions=dict(note.versions),
         extra={
-            "notes": list(note.raw.get("notes", [])),
+            "notes": list(note.notes),
             "from_process_start": True,
-            "graph_kind": str(note.raw.get("graph_kind", "")),
+            "graph_kind": note.graph_kind,
             "devices": [],
             "unmodelled": prediction.unmodelled.to_dict("records"),
             "uncertainty": doubts,
@@ -150,14 +151,14 @@ def predict_note(
     return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
 
 
-def _inter_op(noted: Mapping[str, Any]) -> tuple[int, ...]:
+def _inter_op(noted: ThreadsNote) -> tuple[int, ...]:
     """Return the numbers of inter-op threads to draw schedules for, the one to show first.
 
     One thread is drawn beside the machine's number, as many fix it for repeatable runs, unless the user
     fixed another.
     """
-    number = int(noted.get("inter_op", 1))
-    return (number,) if noted.get("inter_op_fixed") else (number, 1)
+    number = max(noted.inter_op, 1)
+    return (number,) if noted.inter_op_fixed else (number, 1)
 
 
 def _is_whole(note: RunNote, compiled: Mapping[str, XlaPlan]) -> bool:
@@ -209,7 +210,7 @@ def _attribute(
     starts = first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-    infer = note.raw.get("step", {}).get("mode") == "infer"
+    infer = note.is_inference
     label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases = np.zeros(len(table), dtype=np.int8)
     label_eager(labels, table, history.steps, phases, {}, set(), infer=infer, jit=False)

@@ -32,10 +32,10 @@ def target_of(note: RunNote) -> Target:
     Raises:
         InputError: the note names a card that the catalogue does not have.
     """
-    device = note.raw.get("device", {})
-    if device.get("kind") != "gpu":
+    device = note.device
+    if device.kind != "gpu":
         return Target(device=CPU, options=BfcOptions.cpu())
-    gpu = find_gpu(str(device.get("id") or device.get("name")))
+    gpu = find_gpu(device.id or device.name)
     return Target(
         device=gpu_device(gpu.compute_capability),
         options=BfcOptions.gpu(memory_limit(gpu).bytes),

@@ -55,7 +55,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "integrity": integrity_values(trust_of(analysis), _start_ps(recording)),
         "warnings": list(recording.warnings),
         "notes": list(recording.extra.get("notes", [])),
-        "error": recording.error,
+        "error": None if recording.error is None else recording.error.plain(),
         "failure": failure_of(analysis),
         "versions": recording.versions,
     }

@@ -64,7 +64,7 @@ class Result:
     def exit_code(self) -> ExitCode:
         """How the step ended, as an exit code."""
         error = self.recording.error
-        return ExitCode.OK if not error else ExitCode(int(error.get("exit_code", 2)))
+        return ExitCode.OK if error is None else error.exit_code
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""

@@ -54,7 +54,7 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
     """Whatever order the executor took: the kernels' rules must give what it then allocated."""
     _, trace = pairs.get(name)
     note = read_run(pairs.folder / f"{name}-estimate" / "run.json")
-    prepared = prepare(note.ops, owners_of(note), threads=note.raw["threads"]["intra_op"])
+    prepared = prepare(note.ops, owners_of(note), threads=note.threads.intra_op)
     measured = open_measured(pairs.folder / f"{name}-trace")
     step, runs = measured.recording.steps[-1], measured.op_runs
     inside = (runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.compiler.cache import VARIABLE, PlanCache, default_cache, key_of
-from analyzer.compiler.run import Compiled, Statistics
+from analyzer.compiler.run import Compiled
+from analyzer.contract.card import Statistics
 
 
 def plan(hlo: bytes) -> Compiled:
@@ -53,7 +54,7 @@ def test_a_plan_of_other_bytes_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_oldest_go_first(tmp_path: Path) -> None:
-    cache = PlanCache(tmp_path, limit_bytes=2500)
+    cache = PlanCache(tmp_path, limit_bytes=2900)
     for number, name in enumerate("abc"):
         cache.keep(name, plan(os.urandom(1000)))
         os.utime(tmp_path / f"{name}.plan.gz", (number, number))

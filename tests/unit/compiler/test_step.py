@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analyzer.compiler import step
-from analyzer.compiler.cache import PlanCache, unpacked
+from analyzer.compiler.cache import PlanCache, packed, unpacked
 from analyzer.compiler.card import CardPlan, checked_plan
 from analyzer.compiler.doubts import PlanDoubts, with_plan_doubts
 from analyzer.compiler.run import CompilerRefused
@@ -55,7 +55,7 @@ def a_note(folder: Path, *, with_cpu_plan: bool = False) -> RunNote:
         module=folder / "module.hlo.pb.gz",
         plan=read_hlo(a_plan("triton").compiled.hlo) if with_cpu_plan else None,
     )
-    return RunNote(raw={}, compiled=(one,))
+    return RunNote(compiled=(one,))
 
 
 def ask(folder: Path, *, both: bool | None = None, **options: Any) -> step.CardStep:
@@ -85,14 +85,14 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
         return a_plan("triton")
 
     monkeypatch.setattr(step, "plan_for_card", answer)
-    note = replace(a_note(tmp_path), raw={"environment": {"XLA_FLAGS": "--xla_a=2"}})
+    note = replace(a_note(tmp_path), environment={"XLA_FLAGS": "--xla_a=2"})
     with_one = CardOptions(both=False)
     found = card_step(note, tmp_path, A100, NONE, options=with_one)
     assert asked == [("--xla_a=2",)]
     assert "Compiled with the XLA_FLAGS that are set here: --xla_a=2" in found.doubts.because
 
     asked.clear()
-    note = replace(note, raw={"environment": {"XLA_FLAGS": "--xla_a=2 --xla_new=1"}})
+    note = replace(note, environment={"XLA_FLAGS": "--xla_a=2 --xla_new=1"})
     found = card_step(note, tmp_path, A100, NONE, options=with_one, keep=True)
     assert asked == [("--xla_a=2", "--xla_new=1"), ()]
     assert found.doubts.because[-1].startswith("Compiled without the XLA_FLAGS")
@@ -238,3 +238,18 @@ def test_doubts_widen_the_range_they_are_added_to() -> None:
         "because": ["one", "two"],
         "deciding_ops": [],
     }
+
+
+def test_a_plan_of_another_module_is_refused(tmp_path: Path) -> None:
+    # GIVEN a folder with a plan that was compiled from another module than the folder's
+    note = a_note(tmp_path)
+    foreign = replace(a_plan("triton").compiled, module_sha256="0" * 64)
+    (tmp_path / "card-0-triton.plan.gz").write_bytes(packed(foreign))
+    content = {
+        "card": A100.id,
+        "functions": [{"ops": ["call", "again"], "plans": {"triton": "card-0-triton.plan.gz"}}],
+    }
+    (tmp_path / CARD_FILE).write_text(json.dumps(content))
+    # THEN it is not taken for this step's
+    with pytest.raises(TraceError, match="another module"):
+        card_step(note, tmp_path, A100, NONE)

@@ -9,11 +9,13 @@ import pytest
 from builders import sample_folder
 
 import analyzer
+from analyzer.contract.graph import GRAPH_VERSION, GraphFile, encode_graph
+from analyzer.contract.reading import decode
 from analyzer.errors import InputError
 from analyzer.graph.build import build_graph
 from analyzer.graph.export import node_name, to_graphml, to_node_link
 from analyzer.graph.layers import ScopeTable
-from analyzer.graph.ops import Op, TensorSpec, from_json, to_json
+from analyzer.graph.ops import Op, TensorSpec
 from analyzer.graph.structure import build_structure
 
 WITH_GRAPH = ["accumulation", "cnn", "infer", "jit", "lstm", "transformer"]
@@ -73,7 +75,8 @@ def test_ops_tensors_and_edges() -> None:
 
 
 def test_ops_come_back_from_json() -> None:
-    assert from_json(json.loads(json.dumps(to_json(small_ops())))) == small_ops()
+    written = GraphFile(ops=tuple(small_ops()))
+    assert decode(encode_graph(written), GraphFile, GRAPH_VERSION) == written
 
 
 @pytest.mark.parametrize("name", WITH_GRAPH)

@@ -38,7 +38,7 @@ def roles(momentum_source: str, *more: Op) -> dict[str, str]:
         Variable(name, "float32", (8,), "constant", "state", trainable=False, argument=index)
         for index, name in enumerate(NAMES)
     ]
-    note = RunNote(raw={}, variables=tuple(variables), ops=ops)
+    note = RunNote(variables=tuple(variables), ops=ops)
     structure = build_structure(ops, gradients=["gradient:0"])
     return {NAMES[at]: category for at, (category, _) in roles_of_state(note, structure).items()}
 

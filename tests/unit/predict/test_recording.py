@@ -81,7 +81,7 @@ def test_a_prediction_is_the_same_each_time():
 
 def test_a_note_without_a_graph_is_refused():
     with pytest.raises(TraceError, match="no graph"):
-        predict_note(RunNote(raw={}))
+        predict_note(RunNote())
 
 
 def test_slots_that_begin_equal_share_a_buffer():
@@ -94,7 +94,7 @@ def test_slots_that_begin_equal_share_a_buffer():
     assert shared_slots(births) == {2: 1}
     kinds = ("parameter", *["optimizer_state"] * 3)
     note = RunNote(
-        raw={}, variables=tuple(variable(f"v{k}", c) for k, c in enumerate(kinds)), births=births
+        variables=tuple(variable(f"v{k}", c) for k, c in enumerate(kinds)), births=births
     )
     grown = build_up(note, [1024] * 4, {})
     assert grown.values[1] == grown.values[2] != grown.values[3]
@@ -104,7 +104,7 @@ def test_slots_that_begin_equal_share_a_buffer():
 def test_an_initializers_temporaries_are_gone_when_the_step_begins():
     events = ((0, 1024), (1, 1024), (2, 1024), (1, 0), (0, 0))
     birth = Birth(0, events, False, "uniform")
-    note = RunNote(raw={}, variables=(variable("kernel"),), births=(birth,))
+    note = RunNote(variables=(variable("kernel"),), births=(birth,))
     grown = build_up(note, [1024], {7: 16})
     assert [made.dies is None for made in grown.made] == [False, False, True, True, True]
     assert grown.made[grown.values[0]].category is Category.PARAMETER
@@ -112,7 +112,7 @@ def test_an_initializers_temporaries_are_gone_when_the_step_begins():
 
 
 def test_what_the_traced_graph_keeps_is_resident():
-    note = RunNote(raw={"kept_by_tracing": 3}, variables=(variable("kernel"),))
+    note = RunNote(kept_by_tracing=3, variables=(variable("kernel"),))
     kept = [made for made in build_up(note, [1024], {}).made if "traced graph" in made.role]
     assert len(kept) == 3
     assert all(made.dies is None and made.category is Category.CONSTANT for made in kept)
@@ -122,8 +122,8 @@ def test_inputs_are_made_before_the_variables_of_a_model_that_is_built_late():
     births = tuple(Birth(k, ((0, 1024),), False, f"zeros {k}") for k in range(2))
     given = tuple(Input(name, "int32", (64,), None) for name in ("early", "late"))
     variables = (variable("kernel"), variable("bias"))
-    for told, order in (({"inputs_after": [1, None]}, "v i v i"), ({}, "v v i i")):
-        note = RunNote(raw=told, variables=variables, births=births, inputs=given)
+    for told, order in (({"inputs_after": (1, None)}, "v i v i"), ({}, "v v i i")):
+        note = RunNote(**told, variables=variables, births=births, inputs=given)
         grown = build_up(note, [1024] * 2, {})
         made = sorted([(n, "i") for n in grown.inputs] + [(n, "v") for n in grown.values.values()])
         assert " ".join(kind for _, kind in made) == order
@@ -133,7 +133,8 @@ def test_inputs_are_made_before_the_variables_of_a_model_that_is_built_late():
 def test_a_step_that_makes_slots_is_traced_twice():
     births = tuple(Birth(k, ((0, 1024),), k > 0, f"zeros {k}") for k in range(2))
     note = RunNote(
-        raw={"kept_by_tracing": 5, "kept_by_slots": 1},
+        kept_by_tracing=5,
+        kept_by_slots=1,
         variables=(variable("kernel"), variable("velocity", "optimizer_state")),
         births=births,
     )
@@ -146,7 +147,7 @@ def test_a_step_that_makes_slots_is_traced_twice():
 def test_small_variables_get_a_buffer_of_their_own_before_the_first_step():
     births = tuple(Birth(k, ((0, 80),), True, "zeros 20") for k in range(2))
     slots = [variable(f"slot{k}", "optimizer_state", (20,)) for k in range(2)]
-    note = RunNote(raw={}, variables=tuple(slots), births=births)
+    note = RunNote(variables=tuple(slots), births=births)
     grown = build_up(note, [80] * 2, {})
     values = [grown.made[grown.values[k]] for k in range(2)]
     assert grown.values[0] != grown.values[1]

@@ -1,0 +1,123 @@
+"""Bytes of untrusted files to records: unpacked within a limit, decoded and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from analyzer.errors import TraceError
+
+_Record = TypeVar("_Record")
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+
+MOST_UNPACKED_BYTES: Final = (1 << 31) - 1
+"""The most that a packed file may unpack to: what a protobuf message can hold."""
+
+_FREE_BYTES: Final = 8 << 20
+_MOST_RATIO: Final = 40
+"""What is unpacked beyond 8 MiB is at most so many times the packed size. Traces pack to a sixth, graphs
+to a sixteenth; what packs to a thousandth was made to fill memory."""
+
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class _Version(msgspec.Struct):
+    schema_version: int = 0
+
+
+def unpack(content: bytes) -> bytes:
+    """Return the content of a gzip file.
+
+    Raises:
+        ValueError: it is damaged, or unpacks to far more than a file of its size would.
+    """
+    limit = min(_FREE_BYTES + _MOST_RATIO * len(content), MOST_UNPACKED_BYTES)
+    parts: list[bytes] = []
+    room, rest = limit, content
+    try:
+        while rest[:2] == GZIP_MAGIC:
+            unpacker = zlib.decompressobj(wbits=31)
+            parts.append(unpacker.decompress(rest, room + 1))
+            room -= len(parts[-1])
+            if room < 0:
+                raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
+            if not unpacker.eof:
+                raise ValueError("it is cut short")
+            rest = unpacker.unused_data
+    except zlib.error as error:
+        raise ValueError(f"its packing is damaged: {error}") from None
+    if not parts or rest.strip(b"\0"):
+        raise ValueError("it is no gzip file")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_record(
+    path: Path,
+    record: type[_Record],
+    *,
+    version: int,
+    hint: str,
+    check: Callable[[_Record], None] = lambda record: None,
+) -> _Record:
+    """Read a JSON file as a record; it is unpacked where its name ends with ``.gz``.
+
+    Args:
+        path: The file.
+        record: The type of the record.
+        version: The newest version of it that is understood.
+        hint: What to do where the file is damaged.
+        check: Raises a ValueError where fields contradict each other.
+
+    Raises:
+        TraceError: the file is missing or damaged, or a newer version wrote it.
+    """
+    try:
+        content = path.read_bytes()
+        text = unpack(content) if path.suffix == ".gz" else content
+        found = decode(text, record, version)
+        check(found)
+    except NewerVersionError:
+        raise TraceError(
+            f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceError(f"{path} is damaged ({error}).", hint=hint) from None
+    return found
+
+
+class NewerVersionError(ValueError):
+    """A record was written by a newer version of the package."""
+
+
+def decode(content: bytes, record: type[_Record], version: int) -> _Record:
+    """Return the record in JSON text.
+
+    Raises:
+        NewerVersionError: its ``schema_version`` is beyond ``version``.
+        ValueError: it is no JSON, or a field has another type or lies beyond its limits.
+        RecursionError: it is nested too deeply.
+    """
+    if _SURROGATE.search(content):
+        # Half a character, which JSON can hold and no file can, becomes "?".
+        content = json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
+    if msgspec.json.decode(content, type=_Version).schema_version > version:
+        raise NewerVersionError
+    return msgspec.json.decode(content, type=record)
+
+
+def beside(path: Path, name: str) -> Path:
+    """Return the file ``name`` in the folder of ``path``.
+
+    Raises:
+        ValueError: it would lie elsewhere.
+    """
+    if not name or Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r} lies outside the folder")
+    return path.parent / name
