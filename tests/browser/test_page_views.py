@@ -244,7 +244,7 @@ def test_layers_can_be_measured_and_grouped_otherwise(page: Page, report: Path) 
     page.js("memoryReport.state.update({layerMode: 'source'})")
     page.settle()
     assert "model.py" in page.text("#panel-layers")
-    assert "by=source" in page.js("location.hash")
+    page.wait("location.hash.includes('by=source')")
 
 
 def test_one_range_of_addresses_can_be_chosen(page: Page, report: Path) -> None:
@@ -408,5 +408,10 @@ def test_a_short_step_after_a_long_start_is_shown_first(
     assert steps[0].last - steps[0].first < 0.25 * whole
     assert view_span(page) < 0.4 * whole
     assert "from=" not in page.js("location.hash")
-    page.keys("\ue00c")
+    opening = page.js("memoryReport.axis.view")
+    page.driver.execute_script("memoryReport.axis.showAll();")
+    page.wait("location.hash.includes('from=')")
     assert view_span(page) == whole
+    page.keys("\ue00c")
+    assert page.js("memoryReport.axis.view") == opening
+    page.wait("location.hash === '#' || location.hash === ''")

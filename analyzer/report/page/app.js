@@ -1,32 +1,5 @@
 // Decode, build the views, and let one state drive them all.
 
-function createDetail(container, recording, state, chooseTabByName) {
-  return () => {
-    const b = state.values.buffer;
-    container.hidden = b === null;
-    if (b === null) { container.replaceChildren(); return; }
-    const { columns, textOf } = recording;
-    const category = recording.categories[recording.categoryAt(b, state.values.at)];
-    const fact = (label, value) => (value ? [element('dt', { text: label }), element('dd', { class: 'text' }, value)] : []);
-    container.replaceChildren(
-      element('div', { class: 'detail-head' },
-        element('strong', { class: 'text name', text: recording.nameOf(b) }),
-        element('span', { class: 'jumps' },
-          element('button', { type: 'button', text: 'Graph', onclick: () => chooseTabByName('graph') }),
-          element('button', { type: 'button', text: 'Birth', onclick: () => state.update({ at: Math.min(columns.born[b], recording.states - 1) }) }),
-          element('button', { type: 'button', text: 'Close', onclick: () => state.update({ buffer: null }) }))),
-      element('dl', {},
-        fact('category', [swatchElement(category), ` ${CATEGORY_LABELS[category]}${textOf('role', b) ? `: ${shortName(textOf('role', b))}` : ''}`]),
-        fact('requested', sizeElement(columns.requested[b])),
-        fact('allocated', [sizeElement(columns.allocated[b]), columns.allocated[b] > columns.requested[b] ? `, ${formatBytes(columns.allocated[b] - columns.requested[b])} unsplit waste` : '']),
-        fact('tensor', [textOf('dtype', b), ' ', textOf('shape', b)]),
-        fact('lives', lifetimeLines(recording, b).find((line) => typeof line === 'string')),
-        fact('why alive', textOf('why', b)),
-        fact('layer', textOf('layer', b)), fact('op', [textOf('op', b), textOf('op_type', b) ? ` (${textOf('op_type', b)})` : '']),
-        fact('source', textOf('source', b))));
-  };
-}
-
 function createTabs(views, state) {
   const list = byId('tabs');
   const panels = byId('panels');
@@ -49,23 +22,12 @@ function createTabs(views, state) {
 function start(decoded) {
   const recording = createRecording(decoded);
   const { comparison } = recording.header;
-  const asked = readHash();
-  const inRange = (s) => s !== null && s >= 0 && s < recording.states;
-  const state = createState({
-    at: inRange(asked.at === null ? null : asked.at + 1) ? asked.at + 1 : recording.peakState,
-    buffer: asked.buffer !== null && asked.buffer >= 0 && asked.buffer < recording.buffers ? asked.buffer : null,
-    tab: null, viewKey: '', axis: asked.axis === 'time' && recording.times ? 'time' : 'events',
-    layerMode: asked.layerMode === 'source' ? 'source' : 'layer',
-    measure: ICICLE_MEASURES.some(([name]) => name === asked.measure) ? asked.measure : 'instant',
-    search: asked.search,
-  });
+  const opening = { at: recording.peakState, buffer: null, axis: 'events', layerMode: 'layer', measure: 'instant', part: '' };
+  const state = createState({ ...opening, tab: null, viewKey: '' });
   readColours(recording.categories);
   const axis = createAxis(recording, state);
-  axis.useTime(state.values.axis === 'time');
-  axis.reset();
-  showPeakStep(recording, axis);
-  const initialView = axis.view;
-  if (inRange(asked.from) && asked.to !== null && asked.to > asked.from) axis.setView(axis.positionOf(asked.from), axis.positionOf(asked.to));
+  const openingStates = statesOfPeakStep(recording);
+  axis.showStates(...openingStates);
 
   const timeline = createTimeline(byId('timeline'), recording, axis, state);
   const minimap = createMinimap(byId('minimap'), recording, axis, state);
@@ -77,76 +39,98 @@ function start(decoded) {
     { name: 'retained', label: 'Retained', make: (panel) => tableView(panel, createRetainedTable(recording, state), []) },
     { name: 'map', label: 'Allocator map', make: (panel) => createMap(panel, recording, axis, state) },
     { name: 'graph', label: 'Graph', make: (panel) => createGraph(panel, recording, state) },
-    { name: 'findings', label: 'Findings', make: (panel) => renderFindings(panel, recording.document.findings || []) },
+    { name: 'findings', label: 'Findings', make: (panel) => renderFindings(panel, recording.document.findings || [], state) },
   ];
-  if (comparison) views.unshift({ name: 'compare', label: comparison.a.kind === comparison.b.kind ? 'Difference' : 'Predicted and measured', make: (panel) => createCompare(panel, comparison) });
+  if (comparison) views.unshift({ name: 'compare', label: comparison.a.kind === comparison.b.kind ? 'Difference' : 'Predicted and measured', make: (panel) => createCompare(panel, comparison, state) });
   createTabs(views, state);
-  const chooseTabByName = (name) => state.update({ tab: name });
-  const detailBox = element('aside', { id: 'detail', class: 'detail', 'aria-label': 'Chosen tensor', hidden: true });
-  byId('panels').before(detailBox);
-  const renderDetail = createDetail(detailBox, recording, state, chooseTabByName);
+  const detailBox = byId('detail');
+  const renderDetail = createDetail(detailBox, recording, state);
   const current = () => views.find((view) => view.name === state.values.tab) || views[0];
+  const renderControls = createControls(byId('timeline-controls'), recording, axis, state, resetAll);
+  const address = createAddress(fieldsOfView, follow);
+
+  // The choices of a view's table: each view has its own, the address holds those of the one in view.
+  const tableOf = ({ content }) => (content && content.choose ? content : content && content.table && content.table.choose ? content.table : null);
 
   function showTab(keys) {
-    for (const view of views) {
-      const chosen = view === current();
-      view.button.setAttribute('aria-selected', String(chosen));
-      view.button.tabIndex = chosen ? 0 : -1;
-      view.panel.hidden = !chosen;
-    }
     const view = current();
-    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'buffer', 'viewKey', 'measure', 'layerMode']); }
+    for (const other of views) {
+      other.button.setAttribute('aria-selected', String(other === view));
+      other.button.tabIndex = other === view ? 0 : -1;
+      other.panel.hidden = other !== view;
+    }
+    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
     for (const key of keys) view.seen.add(key);
     if (keys.has('tab') && view.content.chart) view.content.chart.resize();
     view.content.update(view.seen);
+    if (view.asked && tableOf(view)) tableOf(view).choose(view.asked);
+    view.asked = null;
+    if ((keys.has('tab') || keys.has('buffer')) && tableOf(view) && tableOf(view).reveal) tableOf(view).reveal();
+    if (keys.has('tab') && state.values.buffer !== null && view.content.reveal) view.content.reveal();
     view.seen = new Set();
   }
 
   function onChange(keys) {
     const started = performance.now();
-    if (keys.has('axis')) { axis.useTime(state.values.axis === 'time'); axis.reset(); keys.add('viewKey'); }
+    if ((state.values.axis === 'time') !== axis.isTime()) {
+      const seen = axis.viewStates();
+      axis.useTime(state.values.axis === 'time');
+      axis.showStates(...seen);
+      keys.add('viewKey');
+    }
     if (keys.has('viewKey')) { timeline.chart.redraw(); minimap.redraw(); } else if (keys.has('at')) timeline.chart.redrawOverlay();
     if (keys.has('at')) renderInstant(recording, state);
-    if (keys.has('buffer') || keys.has('at')) renderDetail();
     for (const view of views) if (view.content) for (const key of keys) view.seen.add(key);
-    showTab(keys);
+    const show = () => { if (keys.has('buffer') || keys.has('at')) renderDetail(); showTab(keys); };
+    if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
     renderControls();
-    saveHash();
+    address.save();
     report.lastChangeMs = performance.now() - started;
   }
 
-  function saveHash() {
+  function fieldsOfView() {
     const { values } = state;
-    const [from, to] = axis.visibleStates();
-    const isInitial = axis.view[0] === initialView[0] && axis.view[1] === initialView[1];
+    const [from, to] = axis.viewStates();
+    const isOpening = axis.isView(...openingStates.map(axis.positionOf));
+    const unless = (value, usual) => (value === usual ? null : value);
     const view = current();
-    writeHash({
-      tab: view === views[0] ? null : view.name, at: values.at === recording.peakState ? null : values.at - 1,
-      from: isInitial ? null : from, to: isInitial ? null : to + 1, buffer: values.buffer,
-      axis: values.axis === 'time' ? 'time' : null, by: values.layerMode === 'source' ? 'source' : null,
-      size: values.measure === 'instant' ? null : values.measure,
+    return {
+      tab: unless(view.name, views[0].name), at: values.at === recording.peakState ? null : values.at - 1,
+      from: isOpening ? null : from, to: isOpening ? null : to, buffer: values.buffer,
+      axis: unless(values.axis, opening.axis), by: unless(values.layerMode, opening.layerMode),
+      size: unless(values.measure, opening.measure), part: values.part,
+      choices: view.asked ?? (tableOf(view) ? tableOf(view).choices() : null),
+    };
+  }
+
+  // Show what an address asks for; what it does not name, or names wrongly, is as the page opens.
+  function follow(asked) {
+    const isState = (s) => s !== null && s >= 0 && s < recording.states;
+    const view = views.find(({ name }) => name === asked.tab) || views[0];
+    axis.useTime(asked.axis === 'time' && recording.times !== null);
+    const isPart = isState(asked.from) && asked.to !== null && asked.to > asked.from;
+    axis.showStates(...(isPart ? [asked.from, asked.to] : openingStates));
+    state.update({
+      tab: view.name,
+      at: asked.at !== null && isState(asked.at + 1) ? asked.at + 1 : opening.at,
+      buffer: asked.buffer !== null && asked.buffer >= 0 && asked.buffer < recording.buffers ? asked.buffer : null,
+      axis: axis.isTime() ? 'time' : 'events',
+      layerMode: asked.layerMode === 'source' ? 'source' : opening.layerMode,
+      measure: ICICLE_MEASURES.some(([name]) => name === asked.measure) ? asked.measure : opening.measure,
+      part: asked.part || '',
     });
+    view.asked = asked.choices;
+    state.touch('choices');
   }
 
-  function renderControls() {
-    const button = (text, title, onclick, disabled = false) => element('button', { type: 'button', text, title, onclick, disabled });
-    const stepChoices = recording.steps.filter((step) => step.last >= step.first).map((step) => [String(step.index), `step ${step.number ?? step.index}`]);
-    byId('timeline-controls').replaceChildren(...[
-      stepChoices.length > 1 ? selectElement('Zoom to a step', [['', 'All steps'], ...stepChoices], '', (index) => {
-        const step = recording.steps.find((candidate) => String(candidate.index) === index);
-        if (step) axis.setView(axis.positionOf(step.first + 1), axis.positionOf(step.last + 2)); else axis.reset();
-      }) : null,
-      recording.times ? selectElement('Axis', [['events', 'by event'], ['time', 'by time']], state.values.axis, (value) => state.update({ axis: value })) : null,
-      button('−', 'Zoom out', () => axis.zoom(1 / 0.5)), button('+', 'Zoom in', () => axis.zoom(0.5)),
-      button('Reset', 'All of it (Esc)', () => axis.reset(), axis.isReset())].filter(Boolean));
-  }
-
+  // Back to how the page opens, in the view that the reader is in.
   function resetAll() {
-    axis.reset();
-    state.update({ buffer: null });
+    axis.useTime(false);
+    axis.showStates(...openingStates);
+    state.update(opening);
     hideTooltip();
-    const { content } = current();
-    if (content) content.reset();
+    for (const { content } of views) if (content) content.reset();
+    state.touch('choices');
   }
 
   function redrawAll() {
@@ -177,7 +161,7 @@ function start(decoded) {
   });
   Object.assign(report, { state, recording, axis, timeline, minimap, views, current, formatBytes, shortName });
   renderInstant(recording, state);
-  state.update({ tab: views.some((view) => view.name === asked.tab) ? asked.tab : views[0].name });
+  follow(readHash());
   renderDetail();
   requestAnimationFrame(() => requestAnimationFrame(() => {
     report.readyMs = performance.now();
@@ -186,14 +170,15 @@ function start(decoded) {
 }
 
 // Building a model and tracing it can take a hundred times the events of a step, and the first step
-// begins with them: begin where the step of the peak moves, with some of what is around it. The small
-// chart shows the whole, Esc goes there.
-function showPeakStep(recording, axis) {
+// begins with them: the page opens where the step of the peak moves, with some of what is around it.
+// The small chart shows the whole.
+function statesOfPeakStep(recording) {
   const step = recording.stepAt(recording.peakState);
-  if (!step) return;
-  const [from, to] = [axis.positionOf(firstMove(recording, step)), axis.positionOf(step.last + 2)];
-  const [first, last] = axis.whole();
-  if (to - from < 0.25 * (last - first)) axis.setView(from - 0.15 * (to - from), to + 0.15 * (to - from));
+  const whole = [0, recording.states];
+  if (!step) return whole;
+  const [from, to] = [firstMove(recording, step), step.last + 2];
+  const margin = Math.ceil(0.15 * (to - from));
+  return to - from < 0.25 * recording.states ? [Math.max(0, from - margin), Math.min(recording.states, to + margin)] : whole;
 }
 
 function firstMove({ total, peakState }, step) {
@@ -207,7 +192,10 @@ function firstMove({ total, peakState }, step) {
 function tableView(panel, table, drivenBy) {
   panel.append(table.root);
   return {
-    update(keys) { if (keys.has('shown') || drivenBy.some((key) => keys.has(key))) table.update(); },
+    update(keys) {
+      if (keys.has('shown') || drivenBy.some((key) => keys.has(key))) table.update();
+      else if (keys.has('buffer')) table.repaint();
+    },
     focusSearch: table.focusSearch, reset: table.reset, table,
   };
 }

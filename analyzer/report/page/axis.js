@@ -28,22 +28,42 @@ function createAxis(recording, state) {
     }
     return low;
   }
+  // The first state that begins at a position or after it.
+  function stateFromPosition(position) {
+    if (!positions) return Math.max(0, Math.min(states, Math.ceil(position)));
+    let low = 0;
+    let high = states;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (positions[middle] >= position) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
   const whole = () => [positionOf(0), positionOf(states)];
+
+  // A part that lies in the whole and is not too short to draw; whole states stay whole states.
+  function within(from, to) {
+    const [first, last] = whole();
+    const shortest = positions ? (last - first) / 1e7 : 4;
+    const width = Math.min(Math.max(to - from, shortest), last - first);
+    const start = Math.min(Math.max(from, first), last - width);
+    return [start, Math.min(start + width, last)];
+  }
 
   const axis = {
     positionOf, stateAtPosition, whole, useTime,
     isTime: () => positions !== null,
     view: [0, states],
     setView(from, to) {
-      const [first, last] = whole();
-      const shortest = positions ? (last - first) / 1e7 : 4;
-      const width = Math.min(Math.max(to - from, shortest), last - first);
-      const start = Math.min(Math.max(from, first), last - width);
-      axis.view = [start, start + width];
-      state.update({ viewKey: `${start}:${width}` });
+      axis.view = within(from, to);
+      state.update({ viewKey: axis.view.join(':') });
     },
-    reset() { axis.setView(...whole()); },
-    isReset() { const [first, last] = whole(); return axis.view[0] <= first && axis.view[1] >= last; },
+    showStates(from, to) { axis.setView(positionOf(from), positionOf(to)); },
+    isView(from, to) { const [start, end] = within(from, to); return axis.view[0] === start && axis.view[1] === end; },
+    showAll() { axis.setView(...whole()); },
+    isAll() { const [first, last] = whole(); return axis.view[0] <= first && axis.view[1] >= last; },
+    // The states that the view lies between: showing them again shows the same.
+    viewStates: () => [stateAtPosition(axis.view[0]), stateFromPosition(axis.view[1])],
     visibleStates: () => [stateAtPosition(axis.view[0]), stateAtPosition(axis.view[1])],
     showState(s) {
       const position = positionOf(s);
@@ -134,7 +154,7 @@ function attachAxisGestures(chart, axis, recording, state, { pick, hover, leave,
   });
   canvas.addEventListener('pointercancel', () => { drag = null; chart.brush = null; });
   canvas.addEventListener('pointerleave', () => { if (!drag) { hideTooltip(); leave(); } });
-  canvas.addEventListener('dblclick', () => axis.reset());
+  canvas.addEventListener('dblclick', () => axis.showAll());
   canvas.addEventListener('keydown', (event) => onAxisKey(event, axis, recording, state));
 }
 

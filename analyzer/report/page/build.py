@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -29,19 +30,25 @@ SCRIPTS: Final = (
     "decode.js",
     "recording.js",
     "state.js",
+    "address.js",
     "dom.js",
     "canvas.js",
     "axis.js",
+    "labels.js",
     "timeline.js",
+    "widths.js",
     "table.js",
     "tables.js",
     "lifetimes.js",
+    "blocks.js",
     "icicle.js",
     "map.js",
     "graph.js",
     "compare.js",
     "findings.js",
     "keys.js",
+    "detail.js",
+    "controls.js",
     "app.js",
 )
 """Files of the page's script, in the order in which they are joined."""
@@ -72,6 +79,9 @@ OPTIONAL: Final[dict[str, Any]] = {
 
 _LITTLE: Final = 0.01
 """Share of the allocated peak: what saves less is not among the first findings."""
+
+_UNIT: Final = re.compile(r"(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))")
+"""Where a number and its unit are parted by a space; ``format.js`` has the same."""
 
 STATIC_ROWS: Final = 25
 """Rows of each table that are in the page as HTML, for printing and for readers without script."""
@@ -232,6 +242,11 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
+def _unbroken(text: object) -> str:
+    """Return ``text`` with a no-break space between each number and its unit."""
+    return _UNIT.sub("\\1\u00a0", str(text))
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
@@ -246,4 +261,5 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters["size"] = format_bytes
     environment.filters["seconds"] = _seconds
+    environment.filters["unbroken"] = _unbroken
     return environment.get_template(name)

@@ -79,10 +79,24 @@ function createCanvas(container, { height, label, draw, overlay = null, focusabl
   return chart;
 }
 
-// Black or white, whichever can be read on a colour written as #rrggbb.
+// Dark or light ink, whichever stands out more on a colour written as #rrggbb.
 function inkOn(colour) {
-  const [red, green, blue] = [1, 3, 5].map((start) => (parseInt(colour.slice(start, start + 2), 16) / 255) ** 2.2);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.22 ? '#14171b' : '#ffffff';
+  const inks = ['#14171b', '#ffffff'];
+  return contrastOf(colour, inks[0]) >= contrastOf(colour, inks[1]) ? inks[0] : inks[1];
+}
+
+function contrastOf(one, other) {
+  const [low, high] = [luminanceOf(one), luminanceOf(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}
+
+// Relative luminance by WCAG 2.
+function luminanceOf(colour) {
+  const [red, green, blue] = [1, 3, 5].map((start) => {
+    const part = parseInt(colour.slice(start, start + 2), 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
 function hatchPattern(context, colour) {

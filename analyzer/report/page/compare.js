@@ -1,11 +1,11 @@
 // Two runs, or a prediction and a measurement: both curves, and the difference part by part.
 
-function createCompare(container, comparison) {
+function createCompare(container, comparison, state) {
   const { a, b, timelines } = comparison;
   const summary = element('table', { class: 'plain compare' },
     element('thead', {}, element('tr', {}, ...['', a.label, b.label, 'difference'].map((text) => element('th', { scope: 'col', text: shortName(text, 60), title: text.slice(0, 2000) })))),
     element('tbody', {}, comparison.peak.map((row, place) => compareRow(row.number, row, `peak.${place}`)), comparison.categories.map((row, place) => compareRow(CATEGORY_LABELS[row.category] || row.category, row, `categories.${place}`, row.category))));
-  const notes = comparison.notes.map((text) => element('p', { class: 'note', text }));
+  const notes = comparison.notes.map((text) => element('p', { class: 'note', text: unbroken(text) }));
   const chartBox = element('div', { class: 'chart' });
   let grouping = 'layers';
   let table = null;
@@ -45,7 +45,7 @@ function createCompare(container, comparison) {
     }
     context.fillStyle = colours.muted;
     context.textAlign = 'left';
-    context.fillText('begin of the step', left, height - 8);
+    context.fillText('start of the step', left, height - 8);
     context.textAlign = 'right';
     context.fillText('end', width - AXIS_PADDING.right, height - 8);
   }
@@ -54,6 +54,7 @@ function createCompare(container, comparison) {
   function build() {
     table = createTable({
       name: `Difference ${grouping === 'layers' ? 'by layer' : 'by op'}`, rows: () => comparison[grouping],
+      onChoice: () => state.touch('choices'),
       initialSort: { key: 'distance', descending: true },
       filters: [{ label: 'change', value: (row) => row.change }, ...(grouping === 'ops' ? [{ label: 'type', value: (row) => row.type || '' }] : [])],
       columns: [
@@ -61,22 +62,22 @@ function createCompare(container, comparison) {
         { key: 'a', label: 'First', csv: 'a_bytes', kind: 'size', title: a.label.slice(0, 400), value: (row) => row.a_bytes },
         { key: 'b', label: 'Second', csv: 'b_bytes', kind: 'size', title: b.label.slice(0, 400), value: (row) => row.b_bytes },
         { key: 'delta', label: 'Difference', csv: 'delta_bytes', kind: 'count', value: (row) => row.delta_bytes, format: formatDelta },
-        { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, value: (row) => Math.abs(row.delta_bytes), wide: true },
-        { key: 'change', label: 'Change', kind: 'short', value: (row) => row.change, wide: true },
+        { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, value: (row) => Math.abs(row.delta_bytes), rank: 2 },
+        { key: 'change', label: 'Change', kind: 'short', value: (row) => row.change, rank: 1 },
       ],
     });
     tableBox.replaceChildren(table.root);
     table.update();
   }
   build();
-  return { chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), table: () => table };
+  return { chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), table: () => table, choices: () => table.choices(), choose: (choices) => table.choose(choices) };
 }
 
 function compareRow(label, row, path, category = null) {
   const size = (bytes, key) => (bytes === null ? '–' : sizeElement(bytes, `comparison.${path}.${key}`));
   const changed = row.delta_bytes !== 0;
   const sense = row.delta_bytes > 0 ? 'more' : row.delta_bytes < 0 ? 'less' : 'same';
-  const delta = row.delta_bytes === null ? '–' : element('span', { class: `delta ${sense}`, title: formatExactBytes(row.delta_bytes) },
+  const delta = row.delta_bytes === null ? '–' : element('span', { class: `delta num ${sense}`, title: formatExactBytes(row.delta_bytes) },
     element('span', { text: changed ? formatDelta(row.delta_bytes) : 'same' }), ' ', element('span', { text: formatGrowth(row.delta_bytes, row.a_bytes) }));
   return element('tr', {}, element('th', { scope: 'row' }, category ? swatchElement(category) : null, ` ${label}`), element('td', {}, size(row.a_bytes, 'a_bytes')), element('td', {}, size(row.b_bytes, 'b_bytes')), element('td', {}, delta));
 }
@@ -85,5 +86,5 @@ function compareRow(label, row, path, category = null) {
 function formatGrowth(deltaBytes, fromBytes) {
   const ratio = fromBytes ? deltaBytes / fromBytes : 0;
   if (Math.abs(ratio) < 0.0005) return '';
-  return ratio < 10 ? `(${ratio > 0 ? '+' : '−'}${Math.abs(100 * ratio).toFixed(1)} %)` : `(${(1 + ratio).toFixed(0)} ×)`;
+  return ratio < 10 ? `(${ratio > 0 ? '+' : '−'}${Math.abs(100 * ratio).toFixed(1)}\u00a0%)` : `(${(1 + ratio).toFixed(0)}\u00a0×)`;
 }

@@ -24,7 +24,7 @@ const byId = (id) => document.getElementById(id);
 
 function sizeElement(sizeBytes, path = null) {
   return element('span', {
-    class: 'size', text: formatBytes(sizeBytes), title: formatExactBytes(sizeBytes),
+    class: 'size num', text: formatBytes(sizeBytes), title: formatExactBytes(sizeBytes),
     'data-bytes': sizeBytes, 'data-path': path,
   });
 }

@@ -41,6 +41,9 @@ function formatSeconds(seconds) {
   return seconds === 0 ? '0 s' : `${(seconds * 1e9).toFixed(0)} ns`;
 }
 
+// In running text a line never ends between a number and its unit.
+const unbroken = (text) => String(text).replace(/(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))/g, '$1\u00a0');
+
 // The ends of names tell them apart, so a long one loses its middle.
 function middleName(text, limit) {
   if (!(text.length > limit)) return shortName(text);

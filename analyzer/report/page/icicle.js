@@ -1,30 +1,35 @@
-// From the model to its layers to their ops, or from files to lines to ops, as an icicle.
+// From the model to its blocks, layers and their ops and variables, or from files to lines to ops, as
+// an icicle.
 
 const ICICLE_ROW = 22;
 const ICICLE_MEASURES = [
   ['instant', 'Alive at the instant'], ['activation', 'Activations at the instant'],
   ['parameter', 'Parameters at the instant'], ['bytetime', 'Bytes × time, in view'],
 ];
+const PART_SEPARATOR = ' › ';
 
 function createIcicle(container, recording, axis, state) {
   let root = null;
   let focus = null;
   let boxes = [];
   let hovered = null;
-  const rowsOf = () => (focus ? focus.children : []);
+  const order = layerOrder(recording);
+  const choose = (node) => state.update({ part: partOf(node) });
 
   const crumbs = element('nav', { class: 'crumbs', 'aria-label': 'Path in the chart' });
   const chartBox = element('div', { class: 'chart' });
   const controls = element('div', { class: 'controls' });
   const unit = element('p', { class: 'note' });
   const table = createTable({
-    name: 'Parts of the chosen layer', rows: rowsOf, initialSort: { key: 'bytes', descending: true },
-    onPick: (node) => { if (node.children.length) { focus = node; show(); } else if (node.buffer !== null) state.update({ buffer: node.buffer }); },
+    name: 'Parts of the chosen layer', rows: () => (focus ? focus.children : []), initialSort: { key: 'bytes', descending: true },
+    onPick: (node) => { if (node.children.length) choose(node); else if (node.buffer !== null) state.update({ buffer: node.buffer }); },
+    isPicked: (node) => node.children.length === 0 && node.buffer !== null && node.buffer === state.values.buffer,
+    onChoice: () => state.touch('choices'),
     columns: [
-      { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.name },
+      { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.key },
       { key: 'bytes', label: 'Bytes', csv: 'bytes', kind: 'size', value: (node) => node.bytes },
-      { key: 'share', label: 'Share of all', kind: 'count', value: (node) => node.bytes, format: (bytes) => formatShare(bytes, root.bytes) },
-      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.buffers },
+      { key: 'share', label: 'Share of all', kind: 'count', value: (node) => node.bytes, format: (bytes) => formatShare(bytes, root.bytes), rank: 2 },
+      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.buffers, rank: 1 },
     ],
   });
   container.append(controls, unit, crumbs, chartBox, table.root);
@@ -37,16 +42,27 @@ function createIcicle(container, recording, axis, state) {
       return;
     }
     place(focus, 0, width, 0);
-    for (const { node, x, w, depth } of boxes) {
-      context.fillStyle = node === hovered ? colours.accent : colours.category[node.topCategory];
-      if (depth === 0 && node !== hovered) context.fillStyle = colours.band;
+    for (const box of boxes) {
+      const { node, x, w, depth } = box;
+      const isPicked = node.children.length === 0 && node.buffer !== null && node.buffer === state.values.buffer;
+      const fill = node === hovered ? colours.accent : depth === 0 ? colours.band : colours.category[node.topCategory];
+      context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
-      if (w < 34) continue;
-      const label = fitText(context, `${node.name}  ${formatBytes(node.bytes)}`, w - 12);
-      context.fillStyle = depth === 0 && node !== hovered ? colours.ink : inkOn(context.fillStyle);
+      if (isPicked) outline(context, x, depth * ICICLE_ROW, Math.max(3, w - 1), ICICLE_ROW - 1);
+      box.text = w < 24 ? '' : boxLabel(context, node, w - 10);
+      context.fillStyle = inkOn(fill);
       context.textAlign = 'left';
-      context.fillText(label, x + 6, depth * ICICLE_ROW + ICICLE_ROW / 2);
+      context.fillText(box.text, x + 5, depth * ICICLE_ROW + ICICLE_ROW / 2);
     }
+  }
+
+  function outline(context, x, y, w, h) {
+    context.lineWidth = 2;
+    for (const [colour, inset] of [[colours.ink, 1], [colours.page, 3]]) {
+      context.strokeStyle = colour;
+      if (w > 2 * inset) context.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
+    }
+    context.lineWidth = 1;
   }
 
   function place(node, x, w, depth) {
@@ -71,7 +87,7 @@ function createIcicle(container, recording, axis, state) {
   chart.canvas.addEventListener('pointermove', (event) => {
     const box = boxAt(event);
     if (hovered !== (box && box.node)) { hovered = box && box.node; chart.redraw(); }
-    if (box) showTooltip(event, box.node.name, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.buffers)} buffers`]);
+    if (box) showTooltip(event, box.node.key, [[null, 'bytes', box.node.bytes], `${formatShare(box.node.bytes, root.bytes)} of all, ${formatCount(box.node.buffers)} ${box.node.buffers === 1 ? 'buffer' : 'buffers'}`]);
     else hideTooltip();
   });
   chart.canvas.addEventListener('pointerleave', () => { hovered = null; hideTooltip(); chart.redraw(); });
@@ -79,86 +95,133 @@ function createIcicle(container, recording, axis, state) {
     const box = boxAt(event);
     if (!box) return;
     if (box.node.children.length === 0) { if (box.node.buffer !== null) state.update({ buffer: box.node.buffer }); return; }
-    focus = box.node === focus && focus.parent ? focus.parent : box.node;
-    show();
+    choose(box.node === focus && focus.parent ? focus.parent : box.node);
   });
 
   function show() {
+    focus = findPart(root, state.values.part);
     const path = [];
     for (let node = focus; node; node = node.parent) path.unshift(node);
-    crumbs.replaceChildren(...path.map((node) => element('button', { type: 'button', class: 'link', text: shortName(node.name, 60), 'aria-current': node === focus ? 'true' : null, onclick: () => { focus = node; show(); } })));
+    crumbs.replaceChildren(...path.map((node) => element('button', { type: 'button', class: 'link', text: shortName(node.key, 60), 'aria-current': node === focus ? 'true' : null, onclick: () => choose(node) })));
     chart.setHeight(Math.min(14, depthOf(focus)) * ICICLE_ROW + 2);
     chart.redraw();
     table.update();
   }
 
+  const measureSelect = selectElement('What is measured', ICICLE_MEASURES, state.values.measure, (measure) => state.update({ measure }));
+  const modeSelect = selectElement('Grouped by', [['layer', 'by layer'], ['source', 'by source line']], state.values.layerMode, (layerMode) => state.update({ layerMode, part: '' }));
+  controls.append(measureSelect, modeSelect);
+
   function renderControls() {
-    controls.replaceChildren(
-      selectElement('What is measured', ICICLE_MEASURES, state.values.measure, (measure) => state.update({ measure })),
-      selectElement('Grouped by', [['layer', 'by layer'], ['source', 'by source line']], state.values.layerMode, (layerMode) => state.update({ layerMode })));
-    unit.textContent = state.values.measure === 'bytetime'
+    const { measure, layerMode, at } = state.values;
+    measureSelect.value = measure;
+    modeSelect.value = layerMode;
+    unit.textContent = unbroken(measure === 'bytetime'
       ? `Requested bytes times the ${axis.isTime() ? 'seconds' : 'events'} they are held, for the part of the timeline in view, divided by its length: the average bytes held.`
-      : `Requested bytes at ${describeInstant(recording, state.values.at)}.`;
+      : `Requested bytes at ${describeInstant(recording, at)}${layerMode === 'layer' ? ', layers in the order of the model' : ''}.`);
   }
 
   return {
     chart,
     update(keys) {
-      const path = [];
-      for (let node = focus; node && node.parent; node = node.parent) path.unshift(node.name);
       if (keys.has('shown') || keys.has('at') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values);
-        focus = root;
-        for (const name of keys.has('layerMode') ? [] : path) {
-          const child = focus.children.find((candidate) => candidate.name === name);
-          if (!child) break;
-          focus = child;
-        }
+        root = buildTree(recording, axis, state.values, order);
         renderControls();
         show();
-      } else chart.redraw();
+      } else if (keys.has('part')) show();
+      else { chart.redraw(); if (keys.has('buffer')) table.repaint(); }
     },
     focusSearch: () => table.focusSearch(),
-    reset() { focus = root; show(); table.reset(); },
+    reset: () => table.reset(),
     table,
-    focusName: () => focus.name,
+    focusName: () => focus.key,
+    boxes: () => boxes,
   };
 }
 
-function buildTree(recording, axis, { at, measure, layerMode }) {
-  const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all', null);
+// The longest of the names of a part that fits with its bytes, else the shortest alone: a number is
+// left out before it is cut.
+function boxLabel(context, node, width) {
+  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), node.short ?? node.label];
+  const fits = (text) => context.measureText(text).width <= width;
+  const bytes = formatBytes(node.bytes);
+  const named = names.map((name) => shortName(name, 120));
+  return named.map((name) => `${name}  ${bytes}`).find(fits) ?? named.find(fits) ?? fitText(context, named[2], width);
+}
+
+function partOf(node) {
+  const keys = [];
+  for (let at = node; at.parent; at = at.parent) keys.unshift(at.key);
+  return keys.join(PART_SEPARATOR);
+}
+
+// The node of a path, or the last one on the way that is there at this instant.
+function findPart(root, part) {
+  let node = root;
+  let rest = part;
+  while (rest) {
+    const next = node.children.find(({ key, children }) => children.length && (rest === key || rest.startsWith(key + PART_SEPARATOR)));
+    if (!next) break;
+    node = next;
+    rest = rest.slice(next.key.length + PART_SEPARATOR.length);
+  }
+  return node;
+}
+
+function buildTree(recording, axis, { at, measure, layerMode }, order) {
+  const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
   const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
   for (const [b, bytes] of measuredBuffers(recording, axis, at, measure)) {
     const code = recording.categoryAt(b, measure === 'bytetime' ? recording.states : at);
     if (shownCategories && !shownCategories.includes(recording.categories[code])) continue;
+    const place = order.get(recording.columns.layer[b]);
     let node = root;
-    addTo(node, bytes, code);
-    for (const part of pathOf(recording, b, layerMode)) {
-      let child = node.byName.get(part);
-      if (!child) { child = treeNode(part, node); node.byName.set(part, child); }
+    addTo(node, bytes, code, place);
+    for (const { key, label, isLayer } of pathOf(recording, b, layerMode)) {
+      let child = node.byName.get(key);
+      if (!child) { child = treeNode(key, label, isLayer); node.byName.set(key, child); }
       node = child;
-      addTo(node, bytes, code);
+      addTo(node, bytes, code, place);
     }
     node.buffer ??= b;
   }
-  finishTree(root);
+  finishTree(root, null);
   return root;
 }
 
-const treeNode = (name, parent) => ({ name, parent, bytes: 0, buffers: 0, byName: new Map(), children: [], byCategory: new Map(), topCategory: 0, buffer: null });
+const treeNode = (key, label = key, isLayer = false) => ({ key, label, isLayer, parent: null, bytes: 0, buffers: 0, order: Infinity, byName: new Map(), children: [], byCategory: new Map(), topCategory: 0, buffer: null });
 
-function addTo(node, bytes, code) {
+function addTo(node, bytes, code, place) {
   node.bytes += bytes;
   node.buffers += 1;
+  node.order = Math.min(node.order, place);
   node.byCategory.set(code, (node.byCategory.get(code) || 0) + bytes);
 }
 
-function finishTree(node) {
+function groupNode(key, label, children) {
+  const node = treeNode(key, label, true);
+  for (const child of children) {
+    node.bytes += child.bytes;
+    node.buffers += child.buffers;
+    for (const [code, bytes] of child.byCategory) node.byCategory.set(code, (node.byCategory.get(code) || 0) + bytes);
+  }
+  node.order = children.reduce((most, child) => (child.bytes > most.bytes ? child : most)).order;
+  node.children = children;
+  return node;
+}
+
+// Layers in the order of the model and in their blocks, then everything else, the largest first.
+function finishTree(node, parent) {
+  node.parent = parent;
   let most = -1;
   for (const [code, bytes] of node.byCategory) if (bytes > most) { most = bytes; node.topCategory = code; }
-  node.children = [...node.byName.values()].sort((a, b) => b.bytes - a.bytes);
-  node.byName = node.byCategory = null;
-  node.children.forEach(finishTree);
+  if (node.byName.size) {
+    const children = [...node.byName.values()];
+    const layers = children.filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
+    const others = children.filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
+    node.children = [...gatherBlocks(layers, groupNode), ...others];
+  }
+  node.children.forEach((child) => finishTree(child, node));
 }
 
 function* measuredBuffers(recording, axis, at, measure) {
@@ -174,15 +237,29 @@ function* measuredBuffers(recording, axis, at, measure) {
   }
 }
 
+const part = (key, label = key) => ({ key, label, isLayer: false });
+
 function pathOf(recording, b, layerMode) {
+  const variable = recording.textOf('variable', b);
   const op = recording.textOf('op', b) || recording.nameOf(b);
   if (layerMode === 'source') {
+    const leaf = part(variable || op);
     const source = recording.textOf('source', b);
-    if (!source) return ['(no source line)', op];
+    if (!source) return [part('(no source line)'), leaf];
     const colon = source.lastIndexOf(':');
-    return colon > 0 ? [source.slice(0, colon), `line ${source.slice(colon + 1)}`, op] : [source, op];
+    return colon > 0 ? [part(source.slice(0, colon)), part(`line ${source.slice(colon + 1)}`), leaf] : [part(source), leaf];
   }
   const layer = recording.textOf('layer', b);
-  // Without a layer the scopes in the op's name are the next best thing.
-  return layer ? [...layer.split('/', 12), op] : ['(no layer)', ...op.split('/', 12)];
+  // Without a layer the scopes in the name are the next best thing.
+  if (!layer) return [part('(no layer)'), ...(variable || op).split('/', 12).map((scope) => part(scope))];
+  return [...layer.split('/', 12).map((key) => ({ key, label: key, isLayer: true })), variable ? part(variable, variableLabel(variable, layer)) : part(op)];
+}
+
+// What a variable is called within its layer: kernel for dense/kernel, and kernel_momentum for the
+// optimizer's adam/dense_kernel_momentum.
+function variableLabel(variable, layer) {
+  if (variable.startsWith(`${layer}/`)) return variable.slice(layer.length + 1);
+  const own = variable.slice(variable.indexOf('/') + 1);
+  const scope = `${layer.replaceAll('/', '_')}_`;
+  return own.startsWith(scope) && own.length > scope.length ? own.slice(scope.length) : variable;
 }

@@ -7,7 +7,7 @@ const LIFETIME_ROWS = 60;
 function createLifetimes(container, recording, axis, state) {
   const { columns } = recording;
   const chartBox = element('div', { class: 'chart' });
-  const key = element('p', { class: 'note', text: 'The largest buffers of the part in view, up to 60, in order of birth. Ticks are known reads; the light part of a bar is the longest time that it is held without one.' });
+  const key = element('p', { class: 'note' });
   const list = element('div');
   container.append(key, chartBox, list);
   let rows = [];
@@ -24,7 +24,14 @@ function createLifetimes(container, recording, axis, state) {
     const least = recording.total[recording.peakState] / 1e4;
     const worth = candidates.filter((b) => weight(b) >= least);
     const shown = worth.length >= 10 ? worth : candidates;
-    rows = shown.slice(0, LIFETIME_ROWS).sort((a, b) => columns.born[a] - columns.born[b] || weight(b) - weight(a));
+    rows = shown.slice(0, LIFETIME_ROWS);
+    // The chosen tensor is among them whatever its size, unless it does not live in the part in view.
+    const b = state.values.buffer;
+    const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
+    if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
+    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is its longest stretch without one.${
+      isAway ? ' The chosen tensor does not live in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
+    rows.sort((a, b) => columns.born[a] - columns.born[b] || weight(b) - weight(a));
     chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
   }
 
@@ -37,6 +44,14 @@ function createLifetimes(container, recording, axis, state) {
       const clip = (x) => Math.max(left, Math.min(right, x));
       const from = clip(axis.xOfState(columns.born[b], width));
       const to = Math.max(from + 1, clip(axis.xOfState(columns.dies[b], width)));
+      const isChosen = b === state.values.buffer;
+      if (isChosen) {
+        context.fillStyle = colours.accent;
+        context.globalAlpha = 0.18;
+        context.fillRect(0, y - 2, width, LIFETIME_ROW);
+        context.globalAlpha = 1;
+        context.fillRect(0, y - 2, 4, LIFETIME_ROW);
+      }
       context.fillStyle = colours.category[columns.category[b]];
       context.fillRect(from, y, to - from, LIFETIME_ROW - 4);
       const wait = longestWait(columns, b);
@@ -53,13 +68,13 @@ function createLifetimes(container, recording, axis, state) {
         const x = axis.xOfState(use, width);
         if (x >= left && x <= right) context.fillRect(Math.round(x), y, 1, LIFETIME_ROW - 4);
       }
-      if (b === state.values.buffer) {
+      if (isChosen) {
         context.strokeStyle = colours.accent;
         context.lineWidth = 2;
         context.strokeRect(from - 1, y - 1, to - from + 2, LIFETIME_ROW - 2);
       }
       drawLifetimeLabel(context, recording, b, from, to, y + LIFETIME_ROW / 2 - 2, right);
-      context.fillStyle = colours.muted;
+      context.fillStyle = isChosen ? colours.ink : colours.muted;
       context.textAlign = 'right';
       context.fillText(formatBytes(columns.requested[b]), left - 6, y + LIFETIME_ROW / 2 - 2);
       context.textAlign = 'left';
@@ -86,12 +101,14 @@ function createLifetimes(container, recording, axis, state) {
   const table = createTable({
     name: 'Lifetimes in view', rows: () => rows, initialSort: { key: 'born', descending: false },
     onPick: (b) => state.update({ buffer: b }),
+    isPicked: (b) => b === state.values.buffer,
+    onChoice: () => state.touch('choices'),
     columns: [
       { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
       { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
       { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
-      { key: 'last', label: 'Last use before the wait', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), wide: true },
-      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), wide: true },
+      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), rank: 2, title: 'The last read before the longest stretch without one' },
+      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), rank: 1, title: 'The end of the longest stretch without a read' },
       { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
     ],
   });
@@ -100,12 +117,21 @@ function createLifetimes(container, recording, axis, state) {
   return {
     chart,
     update(keys) {
-      if (keys.has('viewKey') || keys.has('shown')) { chooseRows(); table.update(); }
+      if (keys.has('viewKey') || keys.has('shown') || keys.has('buffer')) { chooseRows(); table.update(); }
       if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
     },
     focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },
     reset: () => table.reset(),
-    table,
+    table, rows: () => rows,
+    // Scroll the page to the chosen tensor's bar where it is out of sight.
+    reveal() {
+      const row = rows.indexOf(state.values.buffer);
+      if (row < 0) return;
+      const pane = byId('detail').getBoundingClientRect();
+      const end = pane.left === 0 && pane.height ? pane.top : innerHeight; // a sheet covers the end of the window
+      const y = chart.canvas.getBoundingClientRect().top + row * LIFETIME_ROW;
+      if (y < 60 || y > end - 40) scrollBy(0, y - end / 2);
+    },
   };
 }
 
@@ -144,14 +170,21 @@ function longestWait(columns, b) {
   return longest && longest[1] - longest[0] > 2 ? longest : null;
 }
 
+function lifeText({ columns, states }, b) {
+  const born = columns.born[b] === 0 ? 'before the first event' : `instant ${formatCount(columns.born[b] - 1)}`;
+  return `born ${born}, ${columns.dies[b] >= states ? 'not freed' : `freed at ${formatCount(columns.dies[b] - 1)}`}`;
+}
+
+function waitText({ columns }, b) {
+  const wait = longestWait(columns, b);
+  return wait ? `from ${formatCount(wait[0] - 1)} to ${formatCount(wait[1] - 1)}` : '';
+}
+
 function lifetimeLines(recording, b) {
   const { columns } = recording;
   const lines = [[recording.categories[columns.category[b]], 'requested', columns.requested[b]], [null, 'allocated', columns.allocated[b]]];
-  const born = columns.born[b] === 0 ? 'before the first event' : `instant ${formatCount(columns.born[b] - 1)}`;
-  const dies = columns.dies[b] >= recording.states ? 'not freed' : `freed at ${formatCount(columns.dies[b] - 1)}`;
-  lines.push(`born ${born}, ${dies}`);
-  const wait = longestWait(columns, b);
-  if (wait) lines.push(`no known read from ${formatCount(wait[0] - 1)} to ${formatCount(wait[1] - 1)}`);
+  lines.push(lifeText(recording, b));
+  if (waitText(recording, b)) lines.push(`no known read ${waitText(recording, b)}`);
   for (const column of ['layer', 'shape', 'why']) if (recording.textOf(column, b)) lines.push(recording.textOf(column, b));
   return lines;
 }

@@ -78,12 +78,13 @@ function createMap(container, recording, axis, state) {
   }
 
   const choices = [['', 'All ranges'], ...regions.map((region, place) => [String(place), `${place}: ${formatTick(region.size)} at ${addressText(recording, region.start)}`])];
-  const chooser = selectElement('Range of addresses', choices, '', (place) => {
+  const chooser = selectElement('Range of addresses', choices, '', showRange);
+  function showRange(place) {
     shownRegions = place === '' ? regions : [regions[Number(place)]];
     height = placeRegions(shownRegions);
     chart.setHeight(height);
     chart.redraw();
-  });
+  }
   container.append(note, ...(regions.length > 1 ? [element('div', { class: 'controls' }, chooser)] : []), chartBox);
   const chart = createCanvas(chartBox, {
     height, label: 'Addresses of the allocator over time. The list below has the chunks of the chosen instant.', draw,
@@ -119,12 +120,14 @@ function createMap(container, recording, axis, state) {
     name: 'Chunks and gaps in order of address', initialSort: { key: 'address', descending: false },
     rows: () => chunkRows(recording, regions, regionOf, state.values.at),
     onPick: (row) => { if (row.buffer !== null) state.update({ buffer: row.buffer }); },
+    isPicked: (row) => row.buffer !== null && row.buffer === state.values.buffer,
+    onChoice: () => state.touch('choices'),
     filters: [{ label: 'kind', value: (row) => row.kind, text: (kind) => CATEGORY_LABELS[kind] || kind }],
     columns: [
       { key: 'name', label: 'Chunk', kind: 'text', grow: true, value: (row) => row.name },
-      { key: 'address', label: 'Address', kind: 'address', wide: true, value: (row) => row.address, format: (address) => addressText(recording, address) },
+      { key: 'address', label: 'Address', kind: 'address', rank: 2, value: (row) => row.address, format: (address) => addressText(recording, address) },
       { key: 'allocated', label: 'Allocated', csv: 'allocated_bytes', kind: 'size', value: (row) => row.allocated },
-      { key: 'waste', label: 'Waste', csv: 'waste_bytes', kind: 'size', value: (row) => row.waste, wide: true },
+      { key: 'waste', label: 'Waste', csv: 'waste_bytes', kind: 'size', value: (row) => row.waste, rank: 1 },
       { key: 'free', label: 'Free', csv: 'free_bytes', kind: 'size', value: (row) => row.free },
     ],
   });
@@ -137,12 +140,13 @@ function createMap(container, recording, axis, state) {
         table.update();
         const free = table.rows().filter((row) => row.free);
         const largest = free.reduce((most, row) => Math.max(most, row.free), 0);
-        note.textContent = `${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses that chunks were ever seen in. At the instant ${formatCount(free.length)} free gaps, the largest ${formatBytes(largest)}. Hatched: allocated but not asked for.`;
+        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses that chunks were ever seen in. At the instant ${formatCount(free.length)} free gaps, the largest ${formatBytes(largest)}. Hatched: allocated but not asked for.`);
       }
+      if (keys.has('buffer')) table.repaint();
       if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
     },
     focusSearch: () => table.focusSearch(),
-    reset: () => table.reset(),
+    reset() { chooser.value = ''; showRange(''); table.reset(); },
   };
 }
 

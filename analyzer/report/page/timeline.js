@@ -47,6 +47,7 @@ function createTimeline(container, recording, axis, state) {
   const lines = timelineLines(recording);
   let columns = { picked: new Int32Array(0), mostAllocated: new Float64Array(0) };
   let top = 1;
+  let labels = null;
 
   // The most of each line in view.
   const highestOf = ({ curve, level }) => (curve ? columns.picked.reduce((most, s) => (curve[s] > most ? curve[s] : most), 0) : level);
@@ -69,15 +70,18 @@ function createTimeline(container, recording, axis, state) {
 
   function draw(context, width, height) {
     scale(width);
+    labels = createLabels(context, { left: AXIS_PADDING.left + 2, right: width - AXIS_PADDING.right - 2, top: 1, bottom: height - TIMELINE_FOOT });
     drawSteps(context, width, height);
     drawGrid(context, width, height);
     drawStack(context, height);
     drawOutline(context, height, (x) => total[columns.picked[x]], colours.ink, 1, []);
     drawOutline(context, height, (x) => columns.mostAllocated[x], colours.ink, 1.2, [4, 2]);
-    drawLines(context, width, height);
+    for (const line of lines) drawLine(context, line, height);
     drawAxisLabels(context, axis, recording, width, height - 8);
     for (const failure of failures) drawFailure(context, failure, width, height);
     drawPins(context, width, height);
+    // The names of the lines go where the marks left room: a line is as long as the chart.
+    for (const line of lines) nameLine(line, width, height);
   }
 
   function drawSteps(context, width, height) {
@@ -92,7 +96,11 @@ function createTimeline(container, recording, axis, state) {
       context.strokeStyle = colours.line;
       context.strokeRect(Math.round(from) + 0.5, -1, Math.round(to - from), height - TIMELINE_FOOT + 1);
       context.fillStyle = colours.muted;
-      context.fillText(fitText(context, `step ${step.number ?? step.index}`, to - from - 8), from + 5, 9);
+      const names = [`step ${step.number ?? step.index}`, String(step.number ?? step.index)];
+      const name = names.find((text) => context.measureText(text).width <= to - from - 8);
+      if (!name) continue;
+      context.fillText(name, from + 5, 9);
+      labels.reserve(name, from + 5, 9);
     }
   }
 
@@ -147,24 +155,18 @@ function createTimeline(container, recording, axis, state) {
     context.setLineDash([]);
   }
 
-  function drawLines(context, width, height) {
+  function drawLine(context, line, height) {
+    if (line.highest > top) return;
+    drawOutline(context, height, line.curve ? (x) => line.curve[columns.picked[x]] : () => line.level, colours[line.colour], 1.5, line.dash || (line.curve ? [] : [7, 4]));
+  }
+
+  function nameLine(line, width, height) {
     const right = width - AXIS_PADDING.right - 4;
-    const taken = [];
-    for (const line of lines) {
-      const colour = colours[line.colour];
-      if (line.highest > top) {
-        if (!line.isQuiet) haloText(context, `${line.name} ${formatBytes(line.highest)} (above) ↑`, right, freeRow(9), colour, 'right');
-        continue;
-      }
-      drawOutline(context, height, line.curve ? (x) => line.curve[columns.picked[x]] : () => line.level, colour, 1.5, line.dash || (line.curve ? [] : [7, 4]));
+    if (line.highest > top) {
+      if (!line.isQuiet) labels.write(`${line.name} ${formatBytes(line.highest)} (above) ↑`, [[right, 9, 'right']], colours[line.colour]);
+    } else if (line.highest) {
       const y = toY(line.highest, height);
-      if (line.highest) haloText(context, `${line.name} ${formatBytes(line.highest)}`, right, freeRow(y < 36 ? y + 9 : y - 8), colour, 'right');
-    }
-    function freeRow(wanted) {
-      let y = wanted;
-      while (taken.some((other) => Math.abs(other - y) < 13)) y += 3;
-      taken.push(y);
-      return y;
+      labels.write(`${line.name} ${formatBytes(line.highest)}`, y < 36 ? [[right, y + 9, 'right'], [right, y - 8, 'right']] : [[right, y - 8, 'right'], [right, y + 9, 'right']], colours[line.colour]);
     }
   }
 
@@ -183,18 +185,9 @@ function createTimeline(container, recording, axis, state) {
     context.setLineDash([3, 2]);
     context.strokeRect(x - 9, y, 18, base - y);
     context.setLineDash([]);
-    const side = x > width / 2 ? 'right' : 'left';
-    haloText(context, `${formatBytes(failure.requested_bytes)} more fail${failure.isReplayed ? ' when replayed' : ' here'}`, side === 'right' ? x - 14 : x + 14, Math.max((2 * y + base) / 3, 10), colours.limit, side);
-  }
-
-  function haloText(context, text, x, y, colour, align) {
-    context.textAlign = align;
-    context.lineWidth = 3;
-    context.lineJoin = 'round';
-    context.strokeStyle = colours.page;
-    context.strokeText(text, x, y);
-    context.fillStyle = colour;
-    context.fillText(text, x, y);
+    const middle = Math.max((2 * y + base) / 3, 10);
+    const places = [[x + 14, middle, 'left'], [x - 14, middle, 'right']];
+    labels.write(`${formatBytes(failure.requested_bytes)} more fail${failure.isReplayed ? ' when replayed' : ' here'}`, x > width / 2 ? places.reverse() : places, colours.limit);
   }
 
   function drawPins(context, width, height) {
@@ -212,9 +205,14 @@ function createTimeline(container, recording, axis, state) {
       context.lineTo(x - 5, y - 9);
       context.lineTo(x + 5, y - 9);
       context.fill();
+      // Beside the mark and clear of the line of the allocated bytes there.
       const room = context.measureText(text).width + 10;
-      const isRight = x + room > width - AXIS_PADDING.right;
-      haloText(context, text, isRight ? x - 8 : x + 8, Math.max(8, y - 8), colours.ink, isRight ? 'right' : 'left');
+      const above = (from, to) => {
+        const lines = columns.mostAllocated.subarray(Math.max(0, Math.floor(from - AXIS_PADDING.left)), Math.max(1, Math.ceil(to - AXIS_PADDING.left)));
+        return Math.max(8, Math.min(y, toY(lines.reduce((most, bytes) => Math.max(most, bytes), 0), height)) - 9);
+      };
+      const places = [[x + 8, above(x, x + room), 'left'], [x - 8, above(x - room, x), 'right']];
+      labels.write(text, x + room > width - AXIS_PADDING.right ? places.reverse() : places, colours.ink);
     }
   }
 
@@ -233,7 +231,7 @@ function createTimeline(container, recording, axis, state) {
     },
     leave: () => { chart.hoverX = null; chart.redrawOverlay(); },
   });
-  return { chart, stateAtX };
+  return { chart, stateAtX, labels: () => labels.taken };
 }
 
 function describeInstant(recording, s) {
@@ -286,7 +284,7 @@ function createMinimap(container, recording, axis, state) {
     const from = toX(axis.view[0], width);
     const to = Math.max(from + 2, toX(axis.view[1], width));
     context.fillStyle = colours.accent;
-    context.globalAlpha = axis.isReset() ? 0.06 : 0.16;
+    context.globalAlpha = axis.isAll() ? 0.06 : 0.16;
     context.fillRect(from, 0, to - from, height);
     context.globalAlpha = 1;
     context.strokeStyle = colours.accent;
@@ -297,7 +295,7 @@ function createMinimap(container, recording, axis, state) {
   const position = (event) => wholeAxis.fromX(event.clientX - chart.canvas.getBoundingClientRect().left, chart.width);
   chart.canvas.addEventListener('pointerdown', (event) => {
     const at = position(event);
-    const inside = !axis.isReset() && at >= axis.view[0] && at <= axis.view[1];
+    const inside = !axis.isAll() && at >= axis.view[0] && at <= axis.view[1];
     dragFrom = { at, offset: inside ? at - axis.view[0] : null };
     try { chart.canvas.setPointerCapture(event.pointerId); } catch (gone) { /* lifted already */ }
   });
@@ -309,7 +307,7 @@ function createMinimap(container, recording, axis, state) {
     else if (Math.abs(toX(at, chart.width) - toX(dragFrom.at, chart.width)) > 4) axis.setView(Math.min(at, dragFrom.at), Math.max(at, dragFrom.at));
   });
   chart.canvas.addEventListener('pointerup', () => { dragFrom = null; });
-  chart.canvas.addEventListener('dblclick', () => axis.reset());
+  chart.canvas.addEventListener('dblclick', () => axis.showAll());
   return chart;
 }
 

@@ -1,0 +1,26 @@
+// The buttons of the timeline. Made once, so that what is chosen and what is in focus stays.
+
+function createControls(container, recording, axis, state, resetAll) {
+  const button = (text, title, onclick) => element('button', { type: 'button', text, title, onclick });
+  const steps = recording.steps.filter((step) => step.last >= step.first);
+  const partOption = element('option', { value: 'part', text: 'part in view' });
+  const stepSelect = steps.length > 1 ? selectElement('Zoom to a step', [['', 'All steps'], ...steps.map((step) => [String(step.index), `step ${step.number ?? step.index}`])], '', (index) => {
+    const step = steps.find((candidate) => String(candidate.index) === index);
+    if (step) axis.showStates(...statesOf(step)); else axis.showAll();
+  }) : null;
+  const axisSelect = recording.times ? selectElement('Axis', [['events', 'by event'], ['time', 'by time']], state.values.axis, (value) => state.update({ axis: value })) : null;
+  const statesOf = (step) => [step.first + 1, step.last + 2];
+  container.replaceChildren(...[
+    stepSelect, axisSelect,
+    button('−', 'Zoom out', () => axis.zoom(1 / 0.5)), button('+', 'Zoom in', () => axis.zoom(0.5)),
+    button('Reset', 'Back to how the page opens (Esc)', resetAll)].filter(Boolean));
+
+  return function update() {
+    if (axisSelect) axisSelect.value = state.values.axis;
+    if (!stepSelect) return;
+    const shown = steps.find((step) => axis.isView(...statesOf(step).map(axis.positionOf)));
+    const value = shown ? String(shown.index) : axis.isAll() ? '' : 'part';
+    if (value === 'part') stepSelect.append(partOption); else partOption.remove();
+    stepSelect.value = value;
+  };
+}
