@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ class Child:
         self.end: ChildEnd | None = None
         self.deadline_s = float("inf")
         self._text = b""
+        self._lines: deque[bytes] = deque()
         with log.open("ab") as log_file:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *command],
@@ -70,13 +72,14 @@ class Child:
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield what the child says until it has ended, or ``deadline_s`` has come."""
         while self.end is None and (left_s := self.deadline_s - time.monotonic()) > 0:
-            for line in self._lines(min(_LOOK_S, left_s)):
-                with contextlib.suppress(ValueError):
-                    message = json.loads(line)
-                    if isinstance(message, dict) and "ended" in message:
-                        self.end = ChildEnd(**message["ended"])
-                    elif isinstance(message, dict):
-                        yield message
+            if not self._lines:
+                self._listen(min(_LOOK_S, left_s))
+                continue
+            message = _message(self._lines.popleft())
+            if "ended" in message:
+                self.end = ChildEnd(**message["ended"])
+            elif message:
+                yield message
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to it."""
@@ -102,18 +105,25 @@ class Child:
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), order)  # type: ignore[union-attr]
 
-    def _lines(self, patience_s: float) -> Iterator[bytes]:
-        """Yield whole lines that come within ``patience_s``."""
+    def _listen(self, patience_s: float) -> None:
+        """Take in what comes within ``patience_s``; note the end where nothing can come any more."""
         # Not to the end of the pipe: some process that was started by the child may hold it open.
         gone = self._process.poll() is not None
         stdout = self._process.stdout
         assert stdout is not None
-        if select.select([stdout], [], [], 0 if gone else max(patience_s, 0.0))[0]:
+        if select.select([stdout], [], [], 0 if gone else patience_s)[0]:
             got = os.read(stdout.fileno(), 1 << 16)
-            gone = gone or not got
             *lines, self._text = (self._text + got).split(b"\n")
-            yield from lines
-            if got:
-                return
+            self._lines.extend(lines)
+            gone = not got
         if gone:
             self.end = self.end or ChildEnd(None)
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """Return what a line says; nothing where it is no message."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}

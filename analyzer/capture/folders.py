@@ -43,6 +43,8 @@ def default_out(spec: TargetSpec) -> Path:
 def check_free(out: Path, *, force: bool) -> None:
     """Raise InputError where ``out`` exists and holds something."""
     with refusals_told(out):
+        with contextlib.suppress(FileNotFoundError):
+            out.stat()  # a circle of links is told here
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file.", hint="Name a folder with --out.")
         if not out.is_dir() or not any(out.iterdir()):

@@ -132,7 +132,7 @@ def main(folder: str, command: list[str]) -> None:
     child.end(_GRACE_S)
     ended = {"code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
     with contextlib.suppress(OSError):
-        os.write(1, (json.dumps({"ended": ended}) + "\n").encode())
+        os.write(1, f"\n{json.dumps({'ended': ended})}\n".encode())  # a line may be left unfinished
 
 
 def _watch(child: Supervised, signals: int) -> bool:
