@@ -54,7 +54,7 @@ ENDS = {
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", [], -signal.SIGKILL),
     "nonsense": (
         r"os.write(1, b'{\n[1]\nnull\n\xff\n{}\n'); say(done=1); os.write(1, b'{')",
-        [{}, {"done": 1}],
+        [{"done": 1}],
         0,
     ),
     "much": ("[say(n=n, x='x' * 9000) for n in range(100)]", None, 0),
