@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analyzer.capture.launch import Progress, capture, default_out
+from analyzer.capture.folders import default_out, retract
+from analyzer.capture.launch import Progress, capture
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
 from analyzer.compiler.step import CardOptions, keep_failure
 from analyzer.errors import CompilerUnavailable
@@ -84,21 +84,21 @@ def estimate_target(
     report = progress or (lambda stage, share: None)
     noted = 0.5 if options.gpu else 0.8
 
-    def note(options: CaptureOptions, *, force: bool) -> Path:
+    def note(options: CaptureOptions, place: Path, *, force: bool) -> Path:
         return capture(
             spec,
             options,
-            out,
+            place,
             force=force,
             progress=lambda stage, share: report(stage, noted * share),
             kind="static",
         )
 
-    folder = note(options, force=force)
+    folder = note(options, out, force=force)
     with _whole_or_gone(folder):
         predicted = _predict(
             folder,
-            lambda: note(replace(options, cpu_plan=True), force=True),
+            lambda: note(replace(options, cpu_plan=True), folder, force=True),
             threads=threads,
             what_if=what_if,
             card_options=card_options,
@@ -113,7 +113,7 @@ def _whole_or_gone(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        retract(folder)
         raise
 
 

@@ -23,6 +23,7 @@ from analyzer.capture.runtime import Captured, Capturing, captured, concrete_fun
 from analyzer.capture.slots import in_order_of_making
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
+from analyzer.capture.synthesize import inputs_as_specs
 from analyzer.capture.variables import VariableNotes, raw_variable
 from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
@@ -51,11 +52,13 @@ def note_step(
     Raises:
         TargetError: the step cannot be made or traced, or runs eagerly or through XLA.
     """
+    started_in = Path.cwd()
     try:
         return _note(make, report, options, dump, hollow=True)
     except (TargetError, tf.errors.OpError) as error:
         if not _needs_values(error):
             raise
+    os.chdir(started_in)  # the user's code may have left it
     keras.utils.clear_session()
     found = _note(make, report, options, dump, hollow=False)
     found.run["notes"].append("The model's code reads its weights: they were made in full.")
@@ -89,6 +92,7 @@ def _note(
             stack.enter_context(as_if_gpu(cudnn=not options.jit))
         notes = stack.enter_context(taking_notes())
         births = stack.enter_context(noting_births(hollow=hollow))
+        stack.enter_context(inputs_as_specs())
         report("building the model", 0.05)
         program = make()
         if gpu is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import sysconfig
 import traceback
@@ -15,6 +16,18 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _WRAPPER: Final = re.compile(r"\{\{function_node [^}]*\}\}\s*")
 _DETECTED: Final = re.compile(r"Detected at node (\S+) defined at")
+_OURS: Final = str(Path(__file__).parents[1]) + os.sep
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return os.sep
+
+
+_STARTED_IN: Final = _working_folder()
+"""The working folder at the start; the user's code may change it."""
 _ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
 
 
@@ -69,11 +82,23 @@ def line_of_user(error: BaseException) -> str:
     return ""
 
 
+def whose(error: BaseException) -> str:
+    """Return who raised an error: ``user``, ``ours``, or empty where neither is on the way to it.
+
+    The innermost frame that is no library's decides: what a library refuses, it refuses its caller.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(_OURS):
+            return "ours"
+        if not is_library(frame.filename):
+            return "user"
+    return ""
+
+
 def shown(filename: str) -> str:
     """Return the path as the user would write it: relative to the working folder where inside it."""
-    path = Path(filename)
-    with contextlib.suppress(ValueError, OSError):
-        return str(path.relative_to(Path.cwd()))
+    with contextlib.suppress(ValueError):
+        return str(Path(filename).relative_to(_STARTED_IN))
     return filename
 
 
@@ -106,4 +131,4 @@ def is_library(filename: str) -> bool:
 
 @cache
 def _library_roots() -> tuple[str, ...]:
-    return (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], "<")
+    return (_OURS, sysconfig.get_paths()["stdlib"], "<")

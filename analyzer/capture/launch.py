@@ -8,26 +8,52 @@ step that takes the process down must not take the command down.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from analyzer.capture.child import Child, ChildEnd
+from analyzer.capture.ending import Ending, error_of, tail_of
+from analyzer.capture.folders import LOG_FILE, check_free, publish, refusals_told, staging_folder
+from analyzer.capture.shortage import host_memory
 from analyzer.capture.spec import CaptureOptions, TargetSpec
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
 
-LOG_FILE: Final = "capture.log"
-_UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
-_PATIENCE_S: Final = 60.0  # for the child to write its trace after Ctrl-C
+STOPPING: Final = "stopping"
+"""Stage that the child tells as its answer to Ctrl-C, before it writes what was traced."""
+
+_NOTHING: Final = "Interrupted; nothing was written."
+_ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C: one stuck in TensorFlow never does
+_WRITING_S: Final = 60.0  # for the child to write its trace after its answer
+_MOST_LOG_BYTES: Final = 16 << 20
+
+# Nothing may come from the working folder, where a json.py of the user's may lie, before all that is
+# not the user's has been imported: `-c` and PYTHONPATH put it first.
+_START: Final = """\
+import os, sys
+kept = [place for place in sys.path if place]
+try:
+    here = os.getcwd()
+except OSError:
+    here = ""
+sys.path[:] = [place for place in kept if os.path.realpath(place) != here]
+sys.path.append(sys.argv[1])
+from analyzer.capture.worker import main
+sys.exit(main(sys.argv[2], kept))
+"""
+
+_ERRORS: Final[dict[int, type[AnalyzerError]]] = {
+    ExitCode.BAD_INPUT: TargetError,
+    ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory,
+}
 
 Progress = Callable[[str, float], None]
 
@@ -49,175 +75,155 @@ def capture(
     Args:
         spec: What to run.
         options: How.
-        out: The folder to make.
+        out: The folder to make; where another run comes to be there meanwhile, one with a number
+            behind the name.
         force: Replace ``out`` where it holds an earlier run.
         progress: Called with the stage and the share done, 0 to 1.
         kind: ``run`` to run the step, ``static`` to note its graph and run nothing.
 
     Raises:
-        InputError: ``out`` cannot be used, or the target cannot be made a step.
-        StepOutOfMemory: the system killed the child.
-        AnalyzerError: the child died otherwise.
+        InputError: ``out`` cannot be used, or the target cannot be made a step or ends its process.
+        StepOutOfMemory: there was not enough host memory.
+        AnalyzerError: the child failed otherwise.
     """
     check_free(out, force=force)
+    environment = _environment()
     with staging_folder(out) as staging:
         request = staging / "request.json"
-        request.write_text(
-            json.dumps(
-                {
-                    "target": {**asdict(spec), "kind": spec.kind.value},
-                    "options": options.to_json(),
-                    "folder": str(staging),
-                    "kind": kind,
-                }
-            ),
-            encoding="utf-8",
-        )
-        _run(request, staging / LOG_FILE, spec, progress, keeps_a_part=kind == "run")
-        request.unlink()
-        publish(staging, out)
-    return out
-
-
-def default_out(spec: TargetSpec) -> Path:
-    """Return ``traces/NAME-TIME`` in the working folder."""
-    now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    return Path("traces") / f"{spec.name}-{now}"
-
-
-def check_free(out: Path, *, force: bool) -> None:
-    """Raise InputError where ``out`` exists and holds something."""
-    if out.is_file():
-        raise InputError(f"{out} is a file.", hint="Name a folder with --out.")
-    if out.is_dir() and any(out.iterdir()):
-        if not force:
-            raise InputError(f"{out} is not empty.", hint="Name another --out, or add --force.")
-        if not (out / RUN_FILE).is_file():
-            raise InputError(
-                f"{out} holds something that is no run of ours.", hint="Name another --out."
+        content = {
+            "target": {**asdict(spec), "kind": spec.kind.value},
+            "options": options.to_json(),
+            "folder": str(staging),
+            "kind": kind,
+        }
+        with refusals_told(out):
+            request.write_text(json.dumps(content), encoding="utf-8")
+            _run(request, environment, spec, progress, keeps_a_part=kind == "run")
+            request.unlink(missing_ok=True)
+        if not (staging / RUN_FILE).is_file():
+            raise TargetError(
+                f"What was captured is gone: {spec.text} or another program removed it.",
+                hint="Name another --out.",
             )
-
-
-@contextlib.contextmanager
-def staging_folder(out: Path) -> Iterator[Path]:
-    """Make a folder beside ``out``, gone again unless it was moved."""
-    missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise InputError(
-            f"{out} cannot be written: {error.strerror or error}.", hint="Name another --out."
-        ) from None
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # only where nothing was written into it
-
-
-def publish(staging: Path, out: Path) -> None:
-    """Make the finished folder appear as ``out``, in the place of an earlier run."""
-    if out.exists():
-        shutil.rmtree(out)
-    staging.chmod(0o755)
-    staging.rename(out)
+        return publish(staging, out, force=force)
 
 
 def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
+    """Return the child's environment variables.
+
+    Raises:
+        InputError: Keras is set to run on something other than TensorFlow.
+    """
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise InputError(
+            f"The environment variable KERAS_BACKEND is {backend}, and the memory of TensorFlow's "
+            "steps is what is analysed.",
+            hint="Set KERAS_BACKEND=tensorflow.",
+        )
+    environment = {**os.environ, "KERAS_BACKEND": backend}
     environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    environment.setdefault("KERAS_BACKEND", "tensorflow")
-    # The package must be found even where it runs from a checkout.
-    root = str(Path(__file__).parents[2])
-    paths = [root, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
 
 
+def child_command(request: Path) -> list[str]:
+    """Return the command of the child; the package is found even where it runs from a checkout."""
+    root = str(Path(__file__).parents[2])
+    return [sys.executable, "-c", _START, root, str(request)]
+
+
 def _run(
-    request: Path, log: Path, spec: TargetSpec, progress: Progress, *, keeps_a_part: bool
+    request: Path,
+    environment: dict[str, str],
+    spec: TargetSpec,
+    progress: Progress,
+    *,
+    keeps_a_part: bool,
 ) -> None:
     """Run the child to its end; an interrupted one may still write what it has, if that is of use."""
-    with log.open("wb") as log_file:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "analyzer.capture.worker", str(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log_file,
-            env=_environment(),
-        )
-        last: dict[str, Any] = {}
-        try:
-            for message in _messages(child):
-                last = message
-                if "stage" in message:
-                    progress(message["stage"], message["share"])
-            child.wait()
-        except KeyboardInterrupt:
-            if not keeps_a_part:
-                raise
-            # The child has been sent the same signal by the terminal: let it write its trace.
-            last = _wait_after_interrupt(child, last)
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-    _judge(child.returncode, last, log, spec)
-
-
-def _messages(child: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
-    assert child.stdout is not None
-    for line in child.stdout:
-        with contextlib.suppress(ValueError):
-            message = json.loads(line)
-            if isinstance(message, dict):
-                yield message
-
-
-def _wait_after_interrupt(child: subprocess.Popen[bytes], last: dict[str, Any]) -> dict[str, Any]:
-    with contextlib.suppress(OSError):
-        child.send_signal(signal.SIGINT)
-    with contextlib.suppress(KeyboardInterrupt):
-        for message in _messages(child):
+    log = request.with_name(LOG_FILE)
+    before = host_memory()
+    child = Child(child_command(request), log, request.parent, environment)
+    last: dict[str, Any] = {}
+    stage = "starting"
+    try:
+        for message in child.messages():
             last = message
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=_PATIENCE_S)
-    if "done" not in last:
-        raise KeyboardInterrupt
-    return last
-
-
-def _judge(code: int, last: dict[str, Any], log: Path, spec: TargetSpec) -> None:
-    """Raise what the child's end means; return where it left a run folder."""
+            if "stage" in message:
+                stage = message["stage"]
+                progress(stage, message["share"])
+    except KeyboardInterrupt:
+        if not keeps_a_part:
+            raise KeyboardInterrupt(_NOTHING) from None
+        last = _after_interrupt(child, progress)
+    finally:
+        child.close()
     if "done" in last:
         return
     if "error" in last:
-        if last["exit_code"] == ExitCode.INTERRUPTED:
-            raise KeyboardInterrupt
-        kind = TargetError if last["exit_code"] == ExitCode.BAD_INPUT else AnalyzerError
-        raise kind(last["error"], hint=last["hint"])
-    stage = last.get("stage", "starting")
-    if code == -signal.SIGKILL:
-        raise StepOutOfMemory(
-            f"The system killed the process while {stage}: it ran out of host memory.",
-            hint="Try a smaller --batch-size.",
+        raise _told_by_child(last, log)
+    raise error_of(
+        Ending(
+            target=spec.text,
+            stage=stage,
+            child=child.end or ChildEnd(None),
+            before=before,
+            after=host_memory(),
+            log=tail_of(log),
+            kept_log=_keep(log),
         )
-    word = _last_line(log)
-    if _UNKNOWN_FLAG in word:
-        raise InputError(
-            f"TensorFlow ends itself: {word[word.index(_UNKNOWN_FLAG) :]}.",
-            hint="Correct the environment variable XLA_FLAGS.",
-        )
-    if code < 0:
-        name = signal.Signals(-code).name
-        raise AnalyzerError(f"The process died of {name} while {stage}: {word}")
-    raise AnalyzerError(f"The capture of {spec.text} failed while {stage}: {word}")
+    )
 
 
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:500] if lines else "no word in the log"
+def _after_interrupt(child: Child, progress: Progress) -> dict[str, Any]:
+    """Pass Ctrl-C on and return the child's last word, which says that it wrote what it had.
+
+    Raises:
+        KeyboardInterrupt: it wrote nothing; it was stuck, say, where no Ctrl-C is seen.
+    """
+    child.interrupt()
+    child.deadline_s = time.monotonic() + _ANSWER_S
+    last: dict[str, Any] = {}
+    for message in child.messages():
+        last = message
+        if message.get("stage") == STOPPING:
+            child.deadline_s = time.monotonic() + _WRITING_S
+        elif "stage" in message:
+            progress(message["stage"], message["share"])
+    if "done" not in last:
+        raise KeyboardInterrupt(_NOTHING)
+    return last
+
+
+def _told_by_child(last: dict[str, Any], log: Path) -> AnalyzerError:
+    """Return the error that the child itself told.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
+    if last["exit_code"] == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt(_NOTHING)
+    kind = _ERRORS.get(last["exit_code"], AnalyzerError)
+    hint = last["hint"]
+    if kind is AnalyzerError and (kept := _keep(log)) is not None:
+        hint = f"{hint} All that it printed: {kept}".strip()
+    return kind(last["error"], hint=hint)
+
+
+def _keep(log: Path) -> Path | None:
+    """Keep the end of a log where the user finds it; return where, None where there is no room."""
+    with contextlib.suppress(OSError):
+        size_bytes = log.stat().st_size
+        if not size_bytes:
+            return None
+        handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
+        try:
+            with os.fdopen(handle, "wb") as kept, log.open("rb") as file:
+                file.seek(max(size_bytes - _MOST_LOG_BYTES, 0))
+                shutil.copyfileobj(file, kept)
+        except OSError:
+            Path(name).unlink()
+            return None
+        return Path(name)
+    return None

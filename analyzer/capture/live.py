@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.launch import capture, check_free, default_out, publish, staging_folder
+from analyzer.capture.folders import check_free, default_out, publish, staging_folder
+from analyzer.capture.launch import capture
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
 from analyzer.errors import TargetError
 
@@ -35,10 +36,10 @@ def capture_live(
     """
     spec = _live_spec(target)
     name = spec.text
-    out = out or default_out(spec)
+    out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
     check_free(out, force=force)
     if _can_trace_here():
-        return _capture_here(target, spec, options, out)
+        return _capture_here(target, spec, options, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         with _saved(target) as path:
             file = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
@@ -63,13 +64,12 @@ def note_live(
     from analyzer.capture.resolve import program_for
 
     spec = _live_spec(target)
-    out = out or default_out(spec)
+    out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
     check_free(out, force=force)
     with staging_folder(out) as staging:
         with _choosing_jit_anew(target, options):
             captured = note_live_step(lambda: program_for(target, spec.text, options), options)
-        _write(captured, spec, staging, out)
-    return out
+        return _write(captured, spec, staging, out, force=force)
 
 
 def _live_spec(target: Any) -> TargetSpec:
@@ -77,13 +77,13 @@ def _live_spec(target: Any) -> TargetSpec:
     return TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
 
 
-def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path) -> None:
+def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool) -> Path:
     from analyzer.capture.worker import write_run
 
     captured.run["target"] = {"text": spec.text, "kind": "live", "name": spec.name}
     captured.run["from_process_start"] = False
     write_run(staging, captured)
-    publish(staging, out)
+    return publish(staging, out, force=force)
 
 
 def _can_trace_here() -> bool:
@@ -96,7 +96,9 @@ def _can_trace_here() -> bool:
     return wanted or bool(tf.config.list_physical_devices("GPU"))
 
 
-def _capture_here(target: Any, spec: TargetSpec, options: CaptureOptions, out: Path) -> Path:
+def _capture_here(
+    target: Any, spec: TargetSpec, options: CaptureOptions, out: Path, *, force: bool
+) -> Path:
     from analyzer.capture.resolve import program_for
     from analyzer.capture.runtime import profiling, run_steps
 
@@ -108,8 +110,7 @@ def _capture_here(target: Any, spec: TargetSpec, options: CaptureOptions, out: P
                 lambda stage, share: None,
                 own_process=False,
             )
-        _write(captured, spec, staging, out)
-    return out
+        return _write(captured, spec, staging, out, force=force)
 
 
 @contextlib.contextmanager

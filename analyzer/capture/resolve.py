@@ -121,11 +121,12 @@ def _from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     path = Path(spec.path).resolve()
     # As `python file.py` would: modules beside the file can be imported.
     sys.path.insert(0, str(path.parent))
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = _module_name(path)
+    module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
         raise TargetError(f"{spec.path} cannot be imported.", hint="Is it a Python file?")
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         module_spec.loader.exec_module(module)
     except SystemExit as error:
@@ -133,6 +134,18 @@ def _from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     except Exception as error:
         raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
     return _attribute(module, spec)
+
+
+def _module_name(path: Path) -> str:
+    """Return the name to load a file under: its own, but not that of a module that others use.
+
+    A file of the user's may be called ``json.py``; TensorFlow must not get it for Python's.
+    """
+    known = sys.modules.get(path.stem)
+    is_others = known is not None and getattr(known, "__file__", None) != str(path)
+    return (
+        f"_target_{path.stem}" if is_others or path.stem in sys.stdlib_module_names else path.stem
+    )
 
 
 def _from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
@@ -304,8 +317,8 @@ def _program_for_function(
     """Return the program of a custom step; it may carry its model and optimizer as attributes."""
     function = _with_jit(function, text, options.jit)
     # A ragged or sparse tensor comes in as the tensors that it consists of.
-    parts = [x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)]
-    whole = (x for x in tf.nest.flatten(args) if tf.is_tensor(x) and x.shape.rank)
+    parts = [x for x in tf.nest.flatten(args, expand_composites=True) if _is_tensor(x)]
+    whole = (x for x in tf.nest.flatten(args) if _is_tensor(x) and x.shape.rank)
     first = next(whole, None)
     models = _owned(function, *_OWNERS[:2])
     optimizers = _owned(function, *_OWNERS[2:])
@@ -351,6 +364,11 @@ def _with_jit(function: Any, text: str, jit: bool | None) -> Any:
         if name in attributes:
             setattr(anew, name, attributes[name])
     return anew
+
+
+def _is_tensor(thing: Any) -> bool:
+    """Say whether a thing is a tensor, or a spec that stands for one where nothing runs."""
+    return bool(tf.is_tensor(thing)) or isinstance(thing, tf.TensorSpec)
 
 
 def _owned(function: Any, *names: str) -> list[Any]:

@@ -17,6 +17,7 @@ from tensorflow.python.eager import context
 from analyzer.capture import graphs
 from analyzer.capture.addresses import address_of
 from analyzer.capture.dumps import without_dumping
+from analyzer.capture.folders import RUN_FORMAT
 from analyzer.capture.frames import describe_user_error, line_of_user, plain_message
 from analyzer.capture.instrument import Notes, taking_notes
 from analyzer.capture.program import Program
@@ -30,7 +31,6 @@ from analyzer.model import StepConfig
 from analyzer.parse.xplane import MARKER_PREFIX
 from analyzer.version import __version__
 
-RUN_FORMAT: Final = "tf-memory-analyzer-run"
 _STEP_NAME: Final = "train"  # what Keras' own TensorBoard callback calls its steps
 # What changes how TensorFlow allocates; other variables are none of a report's business.
 _ENVIRONMENT: Final = (
@@ -82,6 +82,7 @@ class Capturing:
         inputs: Address of each tensor that it is fed, None where unknown.
         function: Its concrete function, None where it runs eagerly.
         wanted: Steps to run, or to predict.
+        started: The first step was begun.
         done: Steps run.
         error: How it failed; None where it did not.
     """
@@ -92,6 +93,7 @@ class Capturing:
     inputs: list[int | None]
     wanted: int
     function: Any = None
+    started: bool = False
     done: int = 0
     error: dict[str, Any] | None = None
 
@@ -100,10 +102,12 @@ class Capturing:
 def profiling(logdir: Path) -> Iterator[None]:
     """Trace the block into ``logdir``; the trace is written however the block ends."""
     tf.profiler.experimental.start(str(logdir))
+    owner = os.getpid()
     try:
         yield
     finally:
-        tf.profiler.experimental.stop()
+        if os.getpid() == owner:  # and no copy of it that the user's code forked
+            tf.profiler.experimental.stop()
 
 
 def run_steps(
@@ -150,7 +154,9 @@ def run_steps(
             _run(state, partitions, steps, report, own_process=own_process)
         except InputError:
             raise
-        except (KeyboardInterrupt, Exception) as failure:
+        except (KeyboardInterrupt, SystemExit, Exception) as failure:
+            if isinstance(failure, KeyboardInterrupt) and not state.started:
+                raise  # nothing of the step ran: there is nothing to see
             state.error = _error_of(failure)
     report("reading the graph", 0.92)
     found = captured(state, partitions)
@@ -179,6 +185,7 @@ def _run(
         _snapshot(state.variables, 0)
         for index in range(steps):
             report(f"running step {index + 1} of {steps}", 0.3 + 0.6 * index / steps)
+            state.started = True
             wanted = index == 0 and state.function is not None
             with _keeping_graphs(partitions, wanted=wanted):
                 with tf.profiler.experimental.Trace(_STEP_NAME, step_num=index, _r=1):
@@ -198,6 +205,9 @@ def _error_of(failure: BaseException) -> dict[str, Any]:
     """Return how a step failed, for the note."""
     if isinstance(failure, KeyboardInterrupt):
         return _error("Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED)
+    if isinstance(failure, SystemExit):
+        what = f"The step called sys.exit({failure.code})."
+        return _error("SystemExit", what, ExitCode.BAD_INPUT)
     if isinstance(failure, tf.errors.ResourceExhaustedError):
         return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
     error = _error(type(failure).__name__, str(failure), ExitCode.BAD_INPUT)

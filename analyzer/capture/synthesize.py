@@ -1,11 +1,13 @@
 """Inputs and labels made from specs: right in dtype and shape, meaningless in value.
 
 They are made by TensorFlow's own kernels: on a CPU a tensor made from a NumPy array may share the
-array's memory, and would then be missing from the allocator's books.
+array's memory, and would then be missing from the allocator's books. An estimate runs nothing, so that
+what it is fed needs no bytes: it gets specs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,25 +18,50 @@ from analyzer.capture.births import note_input
 from analyzer.capture.honours import fixed_batch
 from analyzer.capture.spec import CaptureOptions
 from analyzer.errors import TargetError
+from analyzer.units import format_bytes
 
 Axes = tuple[int | None, ...] | None
 
 _SEED = (0, 0)
+_MOST_BYTES: Final = 1 << 47  # what a process of 64 bits can address
 _MOST_ELEMENTS: Final = (1 << 63) - 1
 """TensorFlow counts a tensor's elements in 64 bits with a sign (``TensorShape``)."""
 _SPARSE_SHARE: Final = 10
 """One in so many places of a sparse input holds a value: nothing says how many do."""
+_FEW_ELEMENTS: Final = 64
+"""An input of so many elements has a value even where nothing runs: it may be a size or an axis."""
+
+_only_specs: list[None] = []
 
 
-def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
-    """Return an eager tensor of this shape and dtype.
+@contextlib.contextmanager
+def inputs_as_specs() -> Iterator[None]:
+    """Let :func:`tensor_for` make specs in the block: a step is only traced."""
+    _only_specs.append(None)
+    try:
+        yield
+    finally:
+        _only_specs.pop()
+
+
+def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> Any:
+    """Return an eager tensor of this shape and dtype; in :func:`inputs_as_specs` a ``tf.TensorSpec``.
 
     Args:
         shape: Axes, all known.
         dtype: TensorFlow or Keras dtype.
         classes: Integers are drawn below this; None makes them all 0, which any embedding takes.
+
+    Raises:
+        TargetError: it would hold more than a tensor can.
     """
-    value = _value(tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype), classes)
+    axes, known = tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype)
+    if math.prod(axes) > _MOST_ELEMENTS:
+        raise _too_large(axes, known)
+    if _only_specs and math.prod(axes) > _FEW_ELEMENTS:
+        value: Any = tf.TensorSpec(axes, known)
+    else:
+        value = _made(axes, known, classes)
     note_input(value)
     return value
 
@@ -44,11 +71,13 @@ def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
 
     A ragged one has rows of full length; a sparse one holds a value in one of ten places.
     """
-    whole = tensor_for(shape, spec.dtype)
-    if getattr(spec, "ragged", False) and len(shape) > 1:
+    is_ragged = getattr(spec, "ragged", False) and len(shape) > 1
+    if not is_ragged and not getattr(spec, "sparse", False):
+        return tensor_for(shape, spec.dtype)
+    # Made even where nothing runs: the sizes of its parts are values of other parts.
+    whole = _made(shape, tf.as_dtype(spec.dtype), None)
+    if is_ragged:
         return tf.RaggedTensor.from_tensor(whole)
-    if not getattr(spec, "sparse", False):
-        return whole
     count = max(math.prod(shape) // _SPARSE_SHARE, 1)
     places = tf.range(count, dtype=tf.int64) * (math.prod(shape) // count)
     indices = tf.transpose(tf.unravel_index(places, tf.constant(shape, tf.int64)))
@@ -100,6 +129,28 @@ def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
         return
     name = next(iter(fixed), next(iter(specs), ""))
     raise fixed_batch(name, fixed.get(name), asked)
+
+
+def _made(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
+    """Return a tensor of this shape.
+
+    Raises:
+        TargetError: TensorFlow makes none of so many elements.
+    """
+    if math.prod(axes) * dtype.size > _MOST_BYTES:
+        raise _too_large(axes, dtype)
+    try:
+        return _value(axes, dtype, classes)
+    except (tf.errors.InvalidArgumentError, tf.errors.InternalError, ValueError) as error:
+        raise _too_large(axes, dtype) from error
+
+
+def _too_large(axes: tuple[int, ...], dtype: Any) -> TargetError:
+    return TargetError(
+        f"An input of shape {','.join(map(str, axes))} ({dtype.name}) would take "
+        f"{format_bytes(math.prod(axes) * dtype.size)}, more than a tensor can hold here.",
+        hint="Try a smaller --batch-size.",
+    )
 
 
 def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:

@@ -1,12 +1,15 @@
 """The child process that imports TensorFlow, runs or only notes the step, and leaves a run folder.
 
 It speaks to its parent in lines of JSON on the standard output that it was started with; whatever
-the user's code prints goes to the log. Started as ``python -m analyzer.capture.worker REQUEST``.
+the user's code prints goes to the log. :mod:`analyzer.capture.launch` starts it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
+import faulthandler
 import gzip
 import json
 import os
@@ -14,53 +17,127 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from analyzer.capture.dumps import dumping_flags
+from analyzer.capture.frames import describe_user_error, plain_message, whose
+from analyzer.capture.launch import STOPPING
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.graph import GraphFile, encode_graph
-from analyzer.errors import AnalyzerError, ExitCode, InputError
+from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.runtime import Captured
     from analyzer.capture.xla import CompiledFunction
 
+    Capture = Callable[[TargetSpec, CaptureOptions, Path, Any], Captured]
+
 GRAPH_FILE = "graph.json.gz"
 DUMP = ".xla"
 """Folder in the run folder that XLA leaves compiled modules in while the child runs."""
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM_WORDS = ("No space left on device", "Disk quota exceeded", "File too large")
 
-def main(request_path: str) -> int:
-    """Do what the request says; return the exit code."""
+
+class Channel:
+    """Lines of JSON to the parent, over the standard output that this process was started with.
+
+    Attributes:
+        stage: What was told last.
+    """
+
+    def __init__(self) -> None:
+        self.stage = "starting"
+        self._owner = os.getpid()
+        self._descriptor = os.dup(1)
+        sys.stdout.flush()
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line; unbuffered, because a signal's handler sends too."""
+        if os.getpid() != self._owner:
+            os._exit(0)  # a copy that the user's code forked and let run on into ours
+        line = (json.dumps(message) + "\n").encode()
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+    def report(self, stage: str, share: float) -> None:
+        """Tell what is being done, and the share done."""
+        self.stage = stage
+        self.send({"stage": stage, "share": share})
+
+    def fail(self, error: AnalyzerError) -> int:
+        """Tell what went wrong; return the exit code."""
+        code = int(error.exit_code)
+        self.send({"error": error.message, "hint": error.hint, "exit_code": code})
+        return code
+
+    def interrupt_once(self, number: int, frame: FrameType | None) -> None:
+        """Stop the step at the first Ctrl-C and say so; another one is too late."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.send({"stage": STOPPING, "share": 0.0})
+        raise KeyboardInterrupt
+
+
+def main(request_path: str, places: list[str]) -> int:
+    """Do what the request says; return the exit code.
+
+    Args:
+        request_path: The request, a JSON file.
+        places: ``sys.path`` for the user's code.
+    """
+    faulthandler.enable()
+    channel = Channel()
     # A shell starts background jobs with Ctrl-C ignored; the trace is to be written all the same.
-    signal.signal(signal.SIGINT, _interrupt_once)
-    channel = _take_stdout()
+    signal.signal(signal.SIGINT, channel.interrupt_once)
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-
-    def report(stage: str, share: float) -> None:
-        _send(channel, {"stage": stage, "share": share})
-
+    spec = TargetSpec(**{**request["target"], "kind": TargetKind(request["target"]["kind"])})
     try:
-        result = _serve(request, report)
+        result = _serve(request, spec, places, channel.report)
     except AnalyzerError as error:
-        _send(
-            channel,
-            {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)},
-        )
-        return int(error.exit_code)
+        return channel.fail(error)
     except KeyboardInterrupt:
-        _send(
-            channel, {"error": "Interrupted.", "hint": "", "exit_code": int(ExitCode.INTERRUPTED)}
-        )
+        channel.send({"error": "Interrupted.", "hint": "", "exit_code": int(ExitCode.INTERRUPTED)})
         return int(ExitCode.INTERRUPTED)
-    _send(channel, {"done": result})
+    except BaseException as error:  # sys.exit() in the user's code too
+        traceback.print_exc()
+        return channel.fail(told(error, spec.text, channel.stage))
+    channel.send({"done": result})
     main_thread = threading.main_thread()
     if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
         _end()
     return int(ExitCode.OK)
+
+
+def told(error: BaseException, target: str, stage: str) -> AnalyzerError:
+    """Return what nobody expected as what it is: the user's, the machine's or a fault of ours."""
+    what = plain_message(f"{type(error).__name__}: {error}".rstrip(": "))
+    if _is_out_of_room(error):
+        return InputError(
+            f"The disk is full: {target} was stopped while {stage} ({what}).",
+            hint="Make room, or name another --out.",
+        )
+    if isinstance(error, MemoryError):
+        return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
+    if isinstance(error, SystemExit):
+        return TargetError(f"{target} called sys.exit({error.code}) while {stage}.")
+    if whose(error) == "user":
+        return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
+    return AnalyzerError(f"The capture of {target} failed while {stage}: {what}")
+
+
+def _is_out_of_room(error: BaseException) -> bool:
+    """Say whether an error is a full disk, told by the system or by TensorFlow's own file code."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    return any(words in str(error) for words in _NO_ROOM_WORDS)
 
 
 def _end() -> NoReturn:
@@ -74,27 +151,43 @@ def _end() -> NoReturn:
     os._exit(int(ExitCode.OK))
 
 
-def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """Stop the step at the first Ctrl-C; the parent passes on another, and that is too late."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+def _import_tensorflow() -> None:
+    """Import TensorFlow and Keras.
+
+    Raises:
+        InputError: they cannot be imported.
+    """
+    try:
+        import keras
+        import tensorflow  # noqa: F401
+    except Exception as error:
+        traceback.print_exc()
+        first = next(iter(str(error).splitlines()), "")
+        raise InputError(
+            f"TensorFlow cannot be imported: {type(error).__name__}: {first}",
+            hint="Check it with: python -c 'import tensorflow'.",
+        ) from None
+    # Keras cuts the user's own lines out of an error too.
+    keras.config.disable_traceback_filtering()
 
 
-def _take_stdout() -> TextIO:
-    """Return a channel to the parent, and let everything else that prints go to stderr."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    sys.stdout.flush()
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return channel
+def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
+    """Let modules and arguments be found as in a Python of the user's own.
+
+    Called after all of ours and TensorFlow is imported: from here on the user's ``json.py`` is the
+    user's business. What lies in the working folder is found last; a target's own folder comes first
+    when the target is loaded.
+    """
+    ours = [place for place in sys.path if place not in places]
+    sys.path[:] = [*places, *ours]
+    with contextlib.suppress(OSError):  # the working folder may have been removed
+        sys.path.append(os.getcwd())
+    sys.argv[:] = [spec.path]
 
 
-def _send(channel: TextIO, message: dict[str, Any]) -> None:
-    channel.write(json.dumps(message) + "\n")
-    channel.flush()
-
-
-def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
+def _serve(
+    request: dict[str, Any], spec: TargetSpec, places: list[str], report: Any
+) -> dict[str, Any]:
     report("starting TensorFlow", 0.0)
     options = CaptureOptions.from_json(request["options"])
     if options.device == "cpu" or options.gpu:
@@ -102,18 +195,15 @@ def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
 
     folder = Path(request["folder"])
     os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
-
-    import keras
+    _import_tensorflow()
     import tensorflow as tf
 
-    # Keras cuts the user's own lines out of an error too.
-    keras.config.disable_traceback_filtering()
     if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
-    spec = TargetSpec(**{**request["target"], "kind": TargetKind(request["target"]["kind"])})
-    do = _note if request.get("kind") == "static" else _run
+    do = _noting() if request.get("kind") == "static" else _running()
+    _as_started_by_the_user(spec, places)
     captured = do(spec, options, folder, report)
     captured.run["target"] = {"text": spec.text, "kind": spec.kind.value, "name": spec.name}
     captured.run["from_process_start"] = True
@@ -123,21 +213,29 @@ def _serve(request: dict[str, Any], report: Any) -> dict[str, Any]:
     return {"steps": captured.run["steps_done"], "error": captured.run["error"]}
 
 
-def _run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+def _running() -> Capture:
+    """Return what runs the step; all that it needs is imported now."""
     from analyzer.capture.resolve import resolve
     from analyzer.capture.runtime import profiling, run_steps
 
-    with profiling(folder):
-        return run_steps(
-            lambda: resolve(spec, options), options.wanted_steps, report, dump=folder / DUMP
-        )
+    def run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+        with profiling(folder):
+            return run_steps(
+                lambda: resolve(spec, options), options.wanted_steps, report, dump=folder / DUMP
+            )
+
+    return run
 
 
-def _note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+def _noting() -> Capture:
+    """Return what notes the step's graph; all that it needs is imported now."""
     from analyzer.capture.estimate import note_step
     from analyzer.capture.resolve import resolve
 
-    return note_step(lambda: resolve(spec, options), report, options, folder / DUMP)
+    def note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+        return note_step(lambda: resolve(spec, options), report, options, folder / DUMP)
+
+    return note
 
 
 def write_run(folder: Path, captured: Any) -> None:
@@ -181,7 +279,3 @@ def _pack(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
             packed.write(content)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -273,12 +273,16 @@ def _described(
 
 
 def _fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
-    """Return the value that an input of a call has where the step is fed with it, else None."""
+    """Return the tensor that an input of a call is where the step is fed with it, else None.
+
+    A spec that stands for one has no value: None too.
+    """
     op = by_name[split_tensor(tensor)[0]]
     while op.type == "Identity" and op.inputs:
         op = by_name[split_tensor(op.inputs[0])[0]]
     index = int(op.attrs.get("index", -1)) if op.type in ("_Arg", "_DeviceArg") else -1
-    return args[index] if 0 <= index < len(args) else None
+    fed = args[index] if 0 <= index < len(args) else None
+    return None if isinstance(fed, tf.TensorSpec) else fed
 
 
 def _constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:

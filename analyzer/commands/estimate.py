@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analyzer.capture.launch import default_out
+from analyzer.capture.folders import default_out
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_shapes, parse_target
 from analyzer.commands import options
 from analyzer.commands.outputs import Outputs, deliver

@@ -27,7 +27,7 @@ def check(
     Raises:
         TraceError: a size is below 0 or above what any machine has.
     """
-    whole = note is not None and bool(note.raw.get("from_process_start"))
+    whole = note is not None and note.from_process_start
     accounts = accounts_of(raw.events)
     return Integrity(
         books=tuple(books_of(account, allocations, len(raw.events)) for account in accounts),

@@ -154,7 +154,7 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
             "capture looked at the variables.",
         )
     done = len(note.snapshots) - 1
-    failed = note.raw.get("error") is not None
+    failed = note.error is not None
     if len(steps) != done and not (failed and len(steps) == done + 1):
         yield Damage(
             id="lost-steps",

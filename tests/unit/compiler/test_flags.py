@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from analyzer.capture import launch
 from analyzer.capture.dumps import dumping_flags, without_dumping
-from analyzer.capture.spec import parse_target
 from analyzer.compiler.flags import spelled_out, taken_over
-from analyzer.errors import InputError
 
 
 def test_what_decides_the_plan_is_taken_over() -> None:
@@ -29,11 +24,3 @@ def test_a_file_of_flags_is_spelled_out(tmp_path: Path) -> None:
     ours = dumping_flags(tmp_path / "dump", str(file))
     assert ours.startswith("--xla_a=1 --xla_b=2 --xla_dump_to=")
     assert without_dumping(ours) == "--xla_a=1 --xla_b=2"
-
-
-def test_flags_that_tensorflow_itself_does_not_know_are_the_users_mistake(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_foo=1\n")
-    with pytest.raises(InputError, match="Unknown flag in XLA_FLAGS: --xla_foo=1") as told:
-        launch._judge(-6, {}, log, parse_target("keras:MobileNetV2"))
-    assert "XLA_FLAGS" in told.value.hint

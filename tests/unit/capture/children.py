@@ -1,0 +1,77 @@
+"""Children that stand in for the one that runs TensorFlow: they say and do what a test asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HEAD = """
+import json, os, signal, subprocess, sys, time
+def say(**message):
+    os.write(1, (json.dumps(message) + "\\n").encode())
+def sleeper(*, session=True):
+    # A process that would run for long after whoever started it, deaf to what is asked of it.
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(%MARK%)"
+    return subprocess.Popen([sys.executable, "-c", code], start_new_session=session).pid
+"""
+
+_marks = iter(range(100_000, 200_000))
+
+
+class Mark:
+    """A number of seconds that no other process sleeps for: how strays are found again."""
+
+    def __init__(self) -> None:
+        self.text = f"{next(_marks)}.{os.getpid()}"
+
+    def command(self, body: str) -> list[str]:
+        """Return a command that runs ``body`` after :data:`HEAD`."""
+        return [sys.executable, "-c", (HEAD + body).replace("%MARK%", self.text), self.text]
+
+    def left(self) -> list[int]:
+        """Return the processes that have the mark on their command line and have not ended."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes()
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if self.text.encode() in words and state not in "ZX":
+                found.append(int(folder.name))
+        return found
+
+
+def wait_until(is_so: Callable[[], object], limit_s: float = 20.0) -> bool:
+    limit = time.monotonic() + limit_s
+    while time.monotonic() < limit:
+        if is_so():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+PARENT = """
+import json, os, sys
+from pathlib import Path
+from analyzer.capture.child import Child
+folder = Path(sys.argv[2])
+child = Child(json.loads(sys.argv[1]), folder / "log", folder, os.environ)
+for message in child.messages():
+    print(json.dumps(message), flush=True)
+"""
+
+
+def parent(command: list[str], folder: Path, root: Path) -> subprocess.Popen[bytes]:
+    """Start a process that starts a child and waits for it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PARENT, json.dumps(command), str(folder)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )

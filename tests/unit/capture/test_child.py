@@ -1,0 +1,174 @@
+"""A child that dies, hangs, forks or talks nonsense: it ends, and nothing that it started is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from builders import ROOT
+
+sys.path.insert(0, str(Path(__file__).parent))
+from children import Mark, parent, wait_until
+
+from analyzer.capture import child as child_module
+from analyzer.capture.child import Child
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how Linux hands on orphans")
+
+
+@pytest.fixture
+def mark() -> Iterator[Mark]:
+    mark = Mark()
+    yield mark
+    left = mark.left()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == [], "a process was left behind"
+
+
+def start(mark: Mark, body: str, folder: Path) -> Child:
+    return Child(mark.command(body), folder / "log", folder / "staging", os.environ)
+
+
+def run(mark: Mark, body: str, folder: Path) -> tuple[list[dict[str, object]], int | None]:
+    child = start(mark, body, folder)
+    try:
+        messages = list(child.messages())
+    finally:
+        child.close()
+    assert child.end is not None
+    return messages, child.end.code
+
+
+ENDS = {
+    "well": ("say(done=1)", [{"done": 1}], 0),
+    "with a status": ("say(stage='a'); os._exit(3)", [{"stage": "a"}], 3),
+    "by exit": ("sys.exit(4)", [], 4),
+    "by a signal": ("os.kill(os.getpid(), signal.SIGSEGV)", [], -signal.SIGSEGV),
+    "aborted": ("os.abort()", [], -signal.SIGABRT),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", [], -signal.SIGKILL),
+    "nonsense": (
+        r"os.write(1, b'{\n[1]\nnull\n\xff\n{}\n'); say(done=1); os.write(1, b'{')",
+        [{"done": 1}],
+        0,
+    ),
+    "much": ("[say(n=n, x='x' * 9000) for n in range(100)]", None, 0),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_ends(name: str, mark: Mark, tmp_path: Path) -> None:
+    body, expected, code = ENDS[name]
+    messages, ended = run(mark, body, tmp_path)
+    assert ended == code
+    if expected is None:
+        assert [message["n"] for message in messages] == list(range(100))
+    else:
+        assert messages == expected
+
+
+STRAYS = {
+    "a child of its own": "sleeper(session=False); say(done=1)",
+    "in another session": "sleeper(); say(done=1)",
+    "an orphan of an orphan": "if not os.fork():\n sleeper(); os._exit(0)\nos.wait(); say(done=1)",
+    "a fork that holds the pipe": "say(done=1)\nif not os.fork():\n"
+    " os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
+    "a stopped one": "os.kill(sleeper(), signal.SIGSTOP); say(done=1)",
+    "many": "[sleeper() for _ in range(20)]; say(done=1)",
+    "and dies": "sleeper(); say(done=1); os.abort()",
+}
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_what_outlives_the_child_is_ended(name: str, mark: Mark, tmp_path: Path) -> None:
+    started = time.monotonic()
+    messages, _ = run(mark, STRAYS[name], tmp_path)
+    assert messages == [{"done": 1}]
+    assert time.monotonic() - started < 15
+
+
+def test_it_can_be_ended(mark: Mark, tmp_path: Path) -> None:
+    """One that heeds neither Ctrl-C nor a plain kill, with a stray that does not either."""
+    child = start(
+        mark,
+        "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
+        "sleeper(); say(stage='x'); time.sleep(1000)",
+        tmp_path,
+    )
+    assert next(child.messages()) == {"stage": "x"}
+    child.interrupt()
+    child.deadline_s = time.monotonic() + 0.3
+    assert list(child.messages()) == []
+    started = time.monotonic()
+    child.close()
+    assert time.monotonic() - started < 6
+    assert child.end is not None
+    assert child.end.code == -signal.SIGKILL
+
+
+def test_ctrl_c_is_passed_on(mark: Mark, tmp_path: Path) -> None:
+    body = (
+        "try:\n say(stage='x'); time.sleep(1000)\nexcept KeyboardInterrupt:\n say(done='stopped')"
+    )
+    child = start(mark, body, tmp_path)
+    assert next(child.messages()) == {"stage": "x"}
+    child.interrupt()
+    assert list(child.messages()) == [{"done": "stopped"}]
+    child.close()
+
+
+def test_memory_that_it_held_is_told(mark: Mark, tmp_path: Path) -> None:
+    child = start(mark, "x = b'1' * (200 << 20)", tmp_path)
+    list(child.messages())
+    child.close()
+    assert child.end is not None
+    assert 200 << 20 < child.end.peak_rss_bytes < 400 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) -> None:
+    """However that process ends, the child, its strays and the folder in the making go too."""
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    (staging / "half").write_text("x")
+    waiting = parent(mark.command("sleeper(); say(stage='x'); time.sleep(1000)"), staging, ROOT)
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == b'{"stage": "x"}\n'
+    assert len(mark.left()) >= 3
+    os.kill(waiting.pid, number)
+    waiting.wait(timeout=10)
+    waiting.stdout.close()
+    assert wait_until(lambda: not mark.left())
+    assert wait_until(lambda: not staging.exists())
+
+
+def test_the_end_of_the_supervisor(mark: Mark, tmp_path: Path) -> None:
+    child = start(mark, "say(stage='x'); time.sleep(1000)", tmp_path)
+    assert next(child.messages()) == {"stage": "x"}
+    os.kill(child._process.pid, signal.SIGKILL)
+    started = time.monotonic()
+    assert list(child.messages()) == []
+    child.close()
+    assert child.end == child_module.ChildEnd(None)
+    assert time.monotonic() - started < 6
+    assert wait_until(lambda: not mark.left())
+
+
+def test_modules_in_the_working_folder_are_not_imported(
+    mark: Mark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "select", "shutil", "subprocess", "ctypes", "contextlib", "time"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ".:")
+    child = Child([sys.executable, "-I", "-c", "1"], tmp_path / "log", tmp_path / "s", os.environ)
+    list(child.messages())
+    child.close()
+    assert child.end is not None
+    assert child.end.code == 0
+    assert not (tmp_path / "executed").exists()

@@ -1,0 +1,138 @@
+"""The end of a child without a word of its own is told as what it is, and is never a bug of ours."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from analyzer.capture.child import ChildEnd
+from analyzer.capture.ending import Ending, error_of, telling_line
+from analyzer.capture.shortage import HostMemory, host_memory
+from analyzer.errors import AnalyzerError, ExitCode
+
+GIB = 1 << 30
+NOISE = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+E0000 00:00:1763769600.100000    1234 cuda_dnn.cc:8579] Unable to register cuDNN factory
+2026-11-22 01:00:00.500000: E external/local_xla/xla/stream_executor/cuda/cuda_platform.cc:51] \
+failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.
+"""
+FATAL = "F0000 00:00:1763769600.300000    1234 tensor.cc:844] Check failed: dtype() == expected"
+CRASH = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3/site-packages/lib.py", line 9 in poke
+  File "/home/me/train.py", line 12 in step
+  File "/home/me/train.py", line 40 in <module>
+"""
+
+
+def told(
+    code: int | None,
+    log: str = NOISE,
+    *,
+    kills: int = 0,
+    held_bytes: int = GIB,
+    stage: str = "running step 1 of 3",
+) -> AnalyzerError:
+    return error_of(
+        Ending(
+            target="train.py:step",
+            stage=stage,
+            child=ChildEnd(code, held_bytes),
+            before=HostMemory(3, 8 * GIB),
+            after=HostMemory(3 + kills, 8 * GIB),
+            log=log,
+            kept_log=Path("/tmp/kept.log"),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "says"),
+    [
+        (3, NOISE, "train.py:step ended its own process with exit code 3 while running step 1 of 3"),
+        (3, NOISE + "no data here\n", "it last printed: no data here"),
+        (0, "", "exit code 0"),
+        (-signal.SIGSEGV, NOISE, "died of SIGSEGV (Segmentation fault) while running step 1 of 3"),
+        (-signal.SIGSEGV, NOISE + CRASH, "at /home/me/train.py:12 while running"),
+        (-signal.SIGABRT, f"{NOISE}hello\n{FATAL}\nmore\n", "(Aborted) while running step 1 of 3: "
+         "Check failed: dtype() == expected"),
+        (-signal.SIGTERM, NOISE, "died of SIGTERM (Terminated)"),
+        (-signal.SIGRTMAX, NOISE, "died of SIGRTMAX"),
+        (None, NOISE, "was ended from outside"),
+    ],
+)  # fmt: skip
+def test_a_death_is_the_targets(code: int | None, log: str, says: str) -> None:
+    error = told(code, log)
+    assert says in error.message
+    assert error.exit_code is ExitCode.BAD_INPUT
+    assert "cuInit" not in str(error)
+    assert error.hint == "All that it printed: /tmp/kept.log"
+
+
+@pytest.mark.parametrize(
+    ("kills", "held_bytes", "says", "code"),
+    [
+        (1, GIB, "it ran out of host memory", ExitCode.STEP_OUT_OF_MEMORY),
+        (0, 7 * GIB, "likely for want of host memory: it held 7.00 GiB of 8.00 GiB",
+         ExitCode.STEP_OUT_OF_MEMORY),
+        (0, GIB, "not for want of memory", ExitCode.BAD_INPUT),
+    ],
+)  # fmt: skip
+def test_a_killed_process(kills: int, held_bytes: int, says: str, code: ExitCode) -> None:
+    error = told(-signal.SIGKILL, kills=kills, held_bytes=held_bytes)
+    assert says in error.message
+    assert error.exit_code is code
+
+
+def test_memory_that_ran_out_before_the_system_stepped_in() -> None:
+    log = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+    assert told(-signal.SIGABRT, NOISE + log).exit_code is ExitCode.STEP_OUT_OF_MEMORY
+
+
+def test_flags_that_tensorflow_itself_does_not_know_are_the_users_mistake() -> None:
+    log = "F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_foo=1\n"
+    error = told(-signal.SIGABRT, log)
+    assert "Unknown flag in XLA_FLAGS: --xla_foo=1" in error.message
+    assert "XLA_FLAGS" in error.hint
+
+
+def test_the_line_that_tells() -> None:
+    assert telling_line(NOISE) == ""
+    assert telling_line("a\n\n  File x\nlast words\n" + NOISE) == "last words"
+    assert len(telling_line("x" * 5000)) <= 300
+    assert telling_line("") == ""
+
+
+def system(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        file = root / name.replace("__", "/").replace("_dot_", ".")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def test_what_the_system_says_of_memory(tmp_path: Path) -> None:
+    new = system(
+        tmp_path / "new",
+        proc__meminfo="MemTotal:       8388608 kB\nMemFree: 1 kB\n",
+        proc__vmstat="nr_free 1\noom_kill 2\n",
+        proc__self__cgroup="0::/job/step\n",
+        sys__fs__cgroup__job__memory_dot_max=f"{2 * GIB}\n",
+        sys__fs__cgroup__job__step__memory_dot_max="max\n",
+        sys__fs__cgroup__job__step__memory_dot_events="low 0\noom 1\noom_kill 5\n",
+    )
+    assert host_memory(new) == HostMemory(7, 2 * GIB)
+    old = system(
+        tmp_path / "old",
+        proc__self__cgroup="4:memory:/on/the/host\n3:cpu:/x\n",
+        sys__fs__cgroup__memory__memory_dot_limit_in_bytes=f"{GIB}\n",
+        sys__fs__cgroup__memory__memory_dot_oom_control="oom_kill_disable 0\noom_kill 4\n",
+    )
+    assert host_memory(old) == HostMemory(4, GIB)
+    assert host_memory(tmp_path / "nothing") == HostMemory(0, None)
+    assert host_memory().kills >= 0
