@@ -19,6 +19,9 @@ import pandas as pd
 
 from analyzer.errors import AccountingError
 
+TRIAL: Final = "trial"
+"""The region of what the first call of a kernel tries algorithms with, and can do without."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -47,7 +50,7 @@ EVENTS: Final[dict[str, Column]] = {
     "fragmentation": Column("float64", "(free - largest free) / free, as TensorFlow wrote it"),
     "op": Column("category", "node name (graph) or op type (eager) that asked; empty if none"),
     "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
-    "region": Column("category", "output, temp, dynamic or empty"),
+    "region": Column("category", "output, temp, dynamic, trial or empty"),
     "dtype": Column("category", "element type, empty if unknown"),
     "shape": Column("category", "shape as text, such as [32,128]; empty if unknown"),
     "thread": Column("int64", "thread line of the trace that wrote the event"),
@@ -68,7 +71,7 @@ ALLOCATIONS: Final[dict[str, Column]] = {
     "op_type": Column("category", "type of that op, such as Conv2D; empty if unknown"),
     "layer": Column("category", "path of the layer it belongs to; empty if none"),
     "source": Column("category", "file:line of the user's code that made the op; empty if none"),
-    "region": Column("category", "output, temp, dynamic or empty"),
+    "region": Column("category", "output, temp, dynamic, trial or empty"),
     "dtype": Column("category", "element type, empty if unknown"),
     "shape": Column("category", "shape as text; empty if unknown"),
     "tensor": Column("category", "tensor of the graph that the buffer holds, such as conv/Relu:0"),

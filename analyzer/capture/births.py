@@ -35,8 +35,8 @@ class Birth:
     """One variable's making.
 
     Attributes:
-        reference: The ``tf.Variable``, which does not live on for this note's sake: the weights of a layer
-            that the model's code made, called and dropped are gone with it.
+        reference: The ``tf.Variable``, which does not live on for this note's sake: the weights of a
+            layer that the model's code made, called and dropped are gone with it.
         events: What its initializer asks for; the last buffer alive is the value.
         traced: Made while the step was being traced, as slots are.
         sharing: Initializer, dtype and shape in one text: equal ones made by one trace share a buffer
@@ -75,12 +75,14 @@ class Births:
         traced_constants: Constants that the graph of a real first tracing keeps for their initial
             values: it computes those in the step's own graph, which is not done here.
         inputs: ``id`` of each tensor that was made for the step to be fed with -> births before it.
+        host_dtypes: Element types that are not counted, because they lie in another memory.
     """
 
     rows: list[Birth] = field(default_factory=list)
     traced_bytes: int = 0
     traced_constants: int = 0
     inputs: dict[int, int] = field(default_factory=dict)
+    host_dtypes: frozenset[str] = frozenset()
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
 
@@ -89,14 +91,12 @@ class Births:
         size_bytes = _size(shape, dtype)
         name = f"{_name(initializer)} {dtype} {tuple(shape)}"
         if name not in self._known:
-            self._known[name] = _events(initializer, shape, dtype, size_bytes)
+            self._known[name] = _events(initializer, shape, dtype, size_bytes, self.host_dtypes)
         if traced:
             if name not in self._kept:
                 self._kept[name] = _kept_constants(initializer, shape, dtype)
             self.traced_constants += self._kept[name]
-        self.rows.append(
-            Birth(weakref.ref(variable), self._known[name], traced, name, initializer)
-        )
+        self.rows.append(Birth(weakref.ref(variable), self._known[name], traced, name, initializer))
 
 
 _noting: list[Births] = []
@@ -109,15 +109,16 @@ def note_input(tensor: Any) -> None:
 
 
 @contextlib.contextmanager
-def noting_births(*, hollow: bool) -> Iterator[Births]:
+def noting_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
     """Note how Keras variables are made in the block.
 
     Args:
         hollow: Give them no bytes; False makes them as always.
+        host_dtypes: Element types that lie in another memory than the device's.
     """
     from keras.src.backend.tensorflow.core import Variable
 
-    births = Births()
+    births = Births(host_dtypes=host_dtypes)
     _noting.append(births)
     old_initialize, old_assign = Variable._initialize_with_initializer, Variable._direct_assign
     hollows: set[int] = set()
@@ -187,11 +188,13 @@ def _size(shape: Any, dtype: Any) -> int:
     return size_bytes
 
 
-def _events(initializer: Any, shape: Any, dtype: Any, size_bytes: int) -> Events:
+def _events(
+    initializer: Any, shape: Any, dtype: Any, size_bytes: int, host_dtypes: frozenset[str]
+) -> Events:
     """Return what calling the initializer asks for, op by op; only the value where it cannot tell."""
     plain: Events = [(0, size_bytes)]
     try:
-        watched = watched_events(initializer, shape, dtype)
+        watched = watched_events(initializer, shape, dtype, host_dtypes)
     except Exception:
         watched = None
     if watched:
@@ -202,7 +205,7 @@ def _events(initializer: Any, shape: Any, dtype: Any, size_bytes: int) -> Events
             value = tf.convert_to_tensor(initializer(shape, dtype=dtype))
     except Exception:
         return plain
-    return _eager_events(graph, value) or plain
+    return _eager_events(graph, value, host_dtypes) or plain
 
 
 def _kept_constants(initializer: Any, shape: Any, dtype: Any) -> int:
@@ -217,7 +220,7 @@ def _kept_constants(initializer: Any, shape: Any, dtype: Any) -> int:
     return max(in_use_bytes() - before, 0) // GRANULE_BYTES
 
 
-def _eager_events(graph: Any, value: Any) -> Events:
+def _eager_events(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events:
     ops = graph.get_operations()
     root = _root(value)
     last_use: dict[str, int] = {}
@@ -232,7 +235,7 @@ def _eager_events(graph: Any, value: Any) -> Events:
             continue
         for tensor in op.outputs:
             size_bytes = graphs.spec_of(tensor).size_bytes
-            if size_bytes:
+            if size_bytes and tensor.dtype.name not in host_dtypes:
                 numbers[tensor.name] = len(numbers)
                 events.append((numbers[tensor.name], size_bytes))
         for tensor in op.inputs:

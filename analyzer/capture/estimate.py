@@ -29,6 +29,7 @@ from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
+from analyzer.kernels.gpu import gpu_device
 from analyzer.units import GRANULE_BYTES
 
 
@@ -91,7 +92,8 @@ def _note(
         if gpu is not None:
             stack.enter_context(as_if_gpu(cudnn=not options.jit))
         notes = stack.enter_context(taking_notes())
-        births = stack.enter_context(noting_births(hollow=hollow))
+        hosted = gpu_device(gpu.compute_capability).host_dtypes if gpu else frozenset()
+        births = stack.enter_context(noting_births(hollow=hollow, host_dtypes=hosted))
         stack.enter_context(inputs_as_specs())
         report("building the model", 0.05)
         program = make()
@@ -113,7 +115,7 @@ def _note(
                 step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
             step = static_step(function, program.args) if gpu is None else gpu_step(function, gpu)
-        slots = births.rows if gpu is not None else in_order_of_making(births.rows)
+        slots = in_order_of_making(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
         is_for_card = gpu is not None and not options.cpu_plan and has_compiler()

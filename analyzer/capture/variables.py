@@ -52,6 +52,8 @@ class VariableNotes:
         """
         self.refresh()
         for variable in self._variables:
+            if "CPU" not in variable.device.upper():
+                continue
             if variable.dtype.is_numpy_compatible and variable.dtype not in (tf.bool, tf.string):
                 count = variable.shape.num_elements()
                 if count is not None and count <= _SMALL_ELEMENTS:

@@ -29,13 +29,16 @@ _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
 
-def watched_events(initializer: Any, shape: Any, dtype: Any) -> Events | None:
+def watched_events(
+    initializer: Any, shape: Any, dtype: Any, host_dtypes: frozenset[str] = frozenset()
+) -> Events | None:
     """Return what calling an initializer asks for.
 
     Args:
         initializer: An initializer of Keras; others are not run, for they may do anything.
         shape: The shape of the value.
         dtype: Its element type.
+        host_dtypes: Element types that are not counted, because they lie in another memory.
 
     Returns:
         Births and deaths; None where the run on few elements is no image of the full one.
@@ -47,7 +50,7 @@ def watched_events(initializer: Any, shape: Any, dtype: Any) -> Events | None:
     with graph.as_default():
         initializer(shape, dtype=dtype)
     full = [op for op in graph.get_operations() if _is_run(op)]
-    watch = _Watch(full)
+    watch = _Watch(full, host_dtypes)
     op_callbacks.add_op_callback(watch.ran)
     try:
         value = initializer(_small_shape(shape), dtype=dtype)
@@ -88,6 +91,7 @@ class _Watch:
 
     Attributes:
         full: The ops of the graph for the full shape, whose outputs have the bytes.
+        host_dtypes: Element types that are not counted.
         count: Ops that ran.
         events: Births and deaths so far.
         buffer_of: ``id`` of a living tensor -> the number of its buffer.
@@ -95,6 +99,7 @@ class _Watch:
     """
 
     full: list[Any]
+    host_dtypes: frozenset[str] = frozenset()
     count: int = 0
     events: Events = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)
@@ -124,15 +129,18 @@ class _Watch:
         self.count += 1
         for tensor in inputs:
             # Lists become tensors; numbers are kept by TensorFlow's cache of scalars.
-            if id(tensor) not in self.buffer_of and len(tensor.shape):
+            if id(tensor) not in self.buffer_of and len(tensor.shape) and self._counts(tensor):
                 self._holds(tensor, self._born(math.prod(tensor.shape) * tensor.dtype.size))
         if name in _SHOWS_ITS_INPUT and id(inputs[0]) in self.buffer_of:
             self._holds(outputs[0], self.buffer_of[id(inputs[0])])
             return
         for tensor, shown in zip(outputs, like.outputs, strict=True):
             size_bytes = graphs.spec_of(shown).size_bytes
-            if size_bytes:
+            if size_bytes and self._counts(tensor):
                 self._holds(tensor, self._born(size_bytes))
+
+    def _counts(self, tensor: Any) -> bool:
+        return tensor.dtype.name not in self.host_dtypes
 
     def _born(self, size_bytes: int) -> int:
         self._numbers += 1

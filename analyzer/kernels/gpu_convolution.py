@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.kernels.call import Call, allocate, allocate_all, forward
-from analyzer.kernels.plan import Output, Plan
+from analyzer.kernels.plan import Output, Plan, Trial
 
 Capability = tuple[int, int]
 
 WORKSPACE_LIMIT_BYTES: Final = 4 << 30
 """``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` by default (``GetDnnWorkspaceLimitOrDefault``)."""
+
+_GUARD_BYTES: Final = 8 << 20
+"""What lies before and behind a buffer that algorithms are tried on, so that one that writes beside it
+is found out (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 _WINOGRAD_GROWTH: Final = 2.25
 """A tile of 4 by 4 results of a 3 by 3 filter is computed from 6 by 6 numbers: 36 / 16. The bound is
@@ -91,6 +95,7 @@ def plan_convolution(call: Call, capability: Capability) -> Plan:
         outputs=(output, *allocate_all(call)[1:]),
         after_bytes=_kept(temporaries),
         workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
+        trial=_trial(call, sizes, sizes.result_bytes),
     )
 
 
@@ -113,6 +118,7 @@ def plan_input_gradient(call: Call, capability: Capability) -> Plan:
         outputs=allocate_all(call),
         after_bytes=_kept(temporaries),
         workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
+        trial=_trial(call, sizes, sizes.image_bytes),
     )
 
 
@@ -131,6 +137,7 @@ def plan_filter_gradient(call: Call, capability: Capability) -> Plan:
         outputs=allocate_all(call),
         after_bytes=_kept(temporaries),
         workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
+        trial=_trial(call, sizes, sizes.kernel_bytes),
     )
 
 
@@ -156,6 +163,26 @@ def plan_batch_norm(call: Call, _: Capability) -> Plan:
     first: Output = forward(call, (0,))
     bound = call.input_size(0) // (8 * _item_bytes(call)) if call.input_size(0) else 0
     return Plan(outputs=(first, *allocate_all(call)[1:]), workspace_bytes=bound)
+
+
+def _trial(call: Call, sizes: _Sizes, result_bytes: int) -> Trial:
+    """Return what the first call for these shapes asks for to choose among cuDNN's algorithms.
+
+    ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of what is
+    computed, given up where there is no room (``WrapRedzoneBestEffort``), and for each algorithm guards
+    round its workspace, be that nothing. What was found is kept by the call's shapes and numbers
+    (``ConvParameters``).
+    """
+    numbers = [
+        tuple(call.attr(name) or ())
+        for name in ("strides", "dilations", "explicit_paddings", "fused_ops")
+    ]
+    kind = (call.op.type, call.op.outputs[0].dtype, call.attr("padding"), call.attr("data_format"))
+    return Trial(
+        key=(*kind, sizes.image, sizes.kernel, sizes.result, *numbers),
+        copy_bytes=result_bytes + 2 * _GUARD_BYTES,
+        scratch_bytes=2 * _GUARD_BYTES,
+    )
 
 
 def workspace_bound(image_bytes: int, result_bytes: int, kernel_bytes: int) -> int:

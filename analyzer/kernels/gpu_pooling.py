@@ -1,6 +1,6 @@
 """Poolings on a GPU: what TensorFlow allocates around its calls of cuDNN.
 
-Two axes of space: cuDNN reads NHWC and NCHW as they are (``pooling_ops_common.cc``). Three axes of space:
+Two axes of space: cuDNN reads NHWC and NCHW as they are (``pooling_ops_common.cc``). Three axes:
 TensorFlow always calls it in NCDHW, so a node in NDHWC works on copies (``cudnn_pooling_gpu.cc``), and
 the layout pass turns no such node. Either way the gradient of an average asks for the two pooled tensors
 that cuDNN's call wants and does not read. On cards without bfloat16 a pooling of bfloat16 is computed in

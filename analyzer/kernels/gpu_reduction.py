@@ -14,7 +14,7 @@ from typing import Final
 from analyzer.graph.ops import ITEM_BYTES
 from analyzer.kernels import layout
 from analyzer.kernels.call import Call, allocate_all, forward
-from analyzer.kernels.plan import Plan, Way
+from analyzer.kernels.plan import Plan, Trial, Way
 
 CUB_BYTES: Final = 16 << 10
 """Scratch of ``cub::DeviceReduce`` and its kin: a partial result for each block in flight (at most a
@@ -89,11 +89,20 @@ def plan_softmax(call: Call) -> Plan:
 def plan_bias_gradient(call: Call) -> Plan:
     """Columns of the gradient are summed: NHWC as a reduction over rows, NCHW by atomic additions.
 
-    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``.
+    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``. The first call of a shape measures both
+    ways; in NCHW the reduction works on a copy, so that the way that is taken later is a doubt of its
+    size.
     """
     shape = call.shape(0)
-    if shape is None or call.attr("data_format") in ("NCHW", "NCDHW"):
+    if shape is None:
         return Plan(outputs=allocate_all(call))
+    if call.attr("data_format") in ("NCHW", "NCDHW"):
+        copy_bytes = call.input_size(0)
+        return Plan(
+            outputs=allocate_all(call),
+            workspace_bytes=copy_bytes,
+            trial=Trial(("BiasAddGrad", shape, call.op.outputs[0].dtype), 0, copy_bytes),
+        )
     item_bytes = ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
     found = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
     return Plan(outputs=allocate_all(call), after_bytes=(found,) if found else ())

@@ -80,6 +80,21 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What a kernel asks for at its first call of a kind, to choose among a library's algorithms.
+
+    Attributes:
+        key: Equal for calls that share what was found.
+        copy_bytes: A guarded copy of the result, done without where it does not fit.
+        scratch_bytes: The guards of each algorithm's workspace, without which none can be tried.
+    """
+
+    key: tuple[object, ...]
+    copy_bytes: int
+    scratch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One run of a kernel.
 
@@ -95,6 +110,7 @@ class Plan:
         rows_bytes: Bytes of each element of the TensorList that it makes of a tensor.
         workspace_bytes: Most that a library called by the kernel may ask for beside all that, while
             the kernel runs; left out of the prediction, part of its range.
+        trial: What its first call asks for beside all that; None for nothing.
         modelled: Whether a rule is known; without one, every output is taken to be allocated.
         compiled: The requests of a call of an XLA-compiled function, which take the place of
             everything but ``outputs``; None for every other op.
@@ -106,6 +122,7 @@ class Plan:
     scratch_bytes: tuple[int, ...] = ()
     after_bytes: tuple[int, ...] = ()
     workspace_bytes: int = 0
+    trial: Trial | None = None
     variable: Variable = Variable.UNTOUCHED
     value: int | None = None
     lists: ListUse = ListUse.NO
@@ -115,9 +132,10 @@ class Plan:
     is_plain: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        asks = self.before_bytes or self.scratch_bytes or self.after_bytes or self.compiled
+        asks = (*self.before_bytes, *self.scratch_bytes, *self.after_bytes)
         touches = self.variable is not Variable.UNTOUCHED or self.lists is not ListUse.NO
-        object.__setattr__(self, "is_plain", len(self.outputs) == 1 and not asks and not touches)
+        is_plain = len(self.outputs) == 1 and not (asks or self.compiled or self.trial or touches)
+        object.__setattr__(self, "is_plain", is_plain)
 
 
 def op_types(text: str) -> frozenset[str]:

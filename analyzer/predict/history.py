@@ -270,8 +270,7 @@ def _input(history: BuildUp, given: Input) -> int:
     if spec.dtype in history.device.host_dtypes:
         return -1
     scaffold: list[int] = []
-    # A card gets its inputs as a copy of what the host made.
-    if spec.dtype in _FLOATS and history.device.kind == "cpu":
+    if spec.dtype in _FLOATS:
         scaffold = [history.birth(size_bytes), history.birth(size_bytes)]
     value = history.birth(size_bytes, Category.INPUT, "step input")
     for number in reversed(scaffold):

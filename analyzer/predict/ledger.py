@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.kernels.compiled import TABLE, Compiled
-from analyzer.kernels.plan import ListUse, Output, Plan, Variable, Way
+from analyzer.kernels.plan import ListUse, Output, Plan, Trial, Variable, Way
 from analyzer.predict.lists import TensorLists
+from analyzer.schema import TRIAL
 
 NO_BUFFER: Final = -1
 NO_NODE: Final = -1
@@ -128,7 +129,9 @@ class Ledger:
         self.lists = TensorLists(self)
         self._sharers: dict[int, list[int]] = {}
         self._copied_on_read: set[int] = set()
+        self._tried: set[tuple[object, ...]] = set()
         if ran_before:
+            self._tried = {plan.trial.key for plan in plans if plan.trial is not None}
             self._copied_on_read = {
                 variables[node]
                 for node, plan in enumerate(plans)
@@ -234,6 +237,8 @@ class Ledger:
             ]
         for size in plan.after_bytes:
             temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
+        if plan.trial is not None:
+            self._try(node, plan.trial)
         if variable is _UPDATE:
             self._copy_on_write(node)
         elif variable is _ASSIGN:
@@ -242,6 +247,15 @@ class Ledger:
             self._begin_copying_on_read(node)
         temporaries += [buffer for buffer in buffers if buffer >= 0]
         return outputs, temporaries
+
+    def _try(self, node: int, trial: Trial) -> None:
+        """Ask for what the first call of a kind tries algorithms with, and give it back."""
+        if trial.key in self._tried:
+            return
+        self._tried.add(trial.key)
+        copy = self.allocate(node, trial.copy_bytes, NO_NODE, TRIAL)
+        self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
+        self.release(copy)
 
     def _compute_compiled(self, node: int, compiled: Compiled, count: int) -> list[int]:
         """Ask for results and temporaries; new values take the old ones' buffers where they may."""

@@ -7,7 +7,7 @@ put right in the one sensible way and counted in ``cautions``; nothing is change
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -89,6 +89,17 @@ class Sequence:
 
     def _signed(self, sizes: Table) -> Table:
         return np.where(self.request > 0, 1, -1) * sizes[self.slot]
+
+    def without(self, buffers: Mask) -> Sequence:
+        """Return the operations but for those on some buffers.
+
+        Args:
+            buffers: Which to leave out, shape ``(n_buffers,)``; their numbers stay unused.
+        """
+        kept = ~buffers[self.slot]
+        return replace(
+            self, slot=self.slot[kept], request=self.request[kept], instant=self.instant[kept]
+        )
 
     def part(self, first: int, last: int) -> Sequence:
         """Return what is alive before operation ``first``, then operations ``first`` to ``last``.
