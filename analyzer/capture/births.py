@@ -9,6 +9,7 @@ step counter).
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -34,7 +35,8 @@ class Birth:
     """One variable's making.
 
     Attributes:
-        variable: The ``tf.Variable``.
+        reference: The ``tf.Variable``, which does not live on for this note's sake: the weights of a layer
+            that the model's code made, called and dropped are gone with it.
         events: What its initializer asks for; the last buffer alive is the value.
         traced: Made while the step was being traced, as slots are.
         sharing: Initializer, dtype and shape in one text: equal ones made by one trace share a buffer
@@ -42,11 +44,25 @@ class Birth:
         make: The initializer: called with shape and dtype it returns the value; None for none.
     """
 
-    variable: Any
+    reference: weakref.ref[Any]
     events: Events
     traced: bool
     sharing: str
     make: Any = None
+
+    @property
+    def variable(self) -> Any:
+        """The ``tf.Variable``; None where it is gone."""
+        return self.reference()
+
+    @property
+    def left_events(self) -> Events:
+        """The events, with the end of the value where the variable is gone."""
+        if self.variable is not None:
+            return self.events
+        ended = {number for number, size in self.events if not size}
+        born = [number for number, size in self.events if size]
+        return [*self.events, *((number, 0) for number in born if number not in ended)]
 
 
 @dataclass
@@ -78,7 +94,9 @@ class Births:
             if name not in self._kept:
                 self._kept[name] = _kept_constants(initializer, shape, dtype)
             self.traced_constants += self._kept[name]
-        self.rows.append(Birth(variable, self._known[name], traced, name, initializer))
+        self.rows.append(
+            Birth(weakref.ref(variable), self._known[name], traced, name, initializer)
+        )
 
 
 _noting: list[Births] = []

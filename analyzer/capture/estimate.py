@@ -125,7 +125,7 @@ def _note(
                 variables=variables,
                 function=function,
                 inputs=[None] * len(program.args),
-                wanted=options.steps,
+                wanted=options.wanted_steps,
             ),
             ops=list(step.ops),
         )
@@ -161,7 +161,7 @@ def _rows(births: list[Birth], variables: list[Any]) -> list[dict[str, Any]]:
             "variable": numbers.get(id(raw_variable(birth.variable))),
             "traced": birth.traced,
             "sharing": birth.sharing,
-            "events": [list(event) for event in birth.events],
+            "events": [list(event) for event in birth.left_events],
         }
         for birth in births
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from typing import Any
 
 import keras
@@ -9,9 +10,18 @@ import tensorflow as tf
 
 from analyzer.capture.as_if_gpu import why_jit
 from analyzer.capture.frames import describe_user_error
+from analyzer.capture.honours import (
+    Option,
+    TargetForm,
+    cannot_jit_eagerly,
+    check_honoured,
+    not_used,
+)
+from analyzer.capture.losses import fitting_losses, labels_for, shown
+from analyzer.capture.model_inputs import make_inputs, symbolic
 from analyzer.capture.program import Program
-from analyzer.capture.spec import CaptureOptions
-from analyzer.capture.synthesize import fill_axes, tensor_for
+from analyzer.capture.promises import Used
+from analyzer.capture.spec import OPTIMIZER, CaptureOptions
 from analyzer.errors import TargetError
 from analyzer.model import StepConfig
 
@@ -21,45 +31,32 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
 
     Raises:
         TargetError: the model has no inputs, leaves axes open, or cannot be built or compiled.
+        InputError: it cannot honour an option.
     """
     notes: list[str] = []
-    inputs, batch_size = make_inputs(model, options)
-    outputs = _output_specs(model, inputs)
     train = (options.mode or "train") == "train"
-    if train and not model.trainable_variables:
-        raise TargetError(
-            f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
-        )
-    if train and not model.compiled:
-        _compile(model, inputs, outputs, options, notes)
+    check_honoured(f"The model {model.name!r}", _form(model, train=train), options.given)
+    inputs, batch_size = make_inputs(model, options, notes)
+    outputs = _output_specs(model, inputs)
     if train:
-        _renew_optimizer(model, notes)
-    if options.jit is not None:
-        model.jit_compile = options.jit
-        if options.jit and not model.jit_compile:
-            raise TargetError(
-                f"The model {model.name!r} has layers that XLA cannot compile.",
-                hint="Use --no-jit.",
-            )
+        _make_trainable(model, inputs, outputs, options, notes)
+    _choose_jit(model, options)
     eagerly = bool(getattr(model, "run_eagerly", False))
     chosen = model.jit_compile if train or options.gpu else options.jit
     jit = bool(not eagerly and chosen)
-    if train:
-        labels = _labels(model, outputs, notes)
-        data: tuple[Any, ...] = (inputs, labels)
-        function, call, traced = _step(model.train_step, data, jit=jit, eagerly=eagerly)
-    else:
-        data = (inputs,)
-        function, call, traced = _step(model.predict_step, data, jit=jit, eagerly=eagerly)
+    data = _fed(model, inputs, outputs) if train else (inputs,)
+    body = model.train_step if train else model.predict_step
+    function, call, traced = _step(body, data, jit=jit, eagerly=eagerly)
     optimizer = getattr(model, "optimizer", None) if train else None
     return Program(
         call=call,
-        args=tuple(tf.nest.flatten(data)),
+        args=tuple(x for x in tf.nest.flatten(data, expand_composites=True) if x is not None),
         function=function,
         traced_args=traced,
         models=[model],
         optimizers=[optimizer] if optimizer is not None else [],
         notes=notes,
+        promises=_promises(model, options) if train else [],
         jit_reason=why_jit(model, jit, options.jit) if options.gpu else "",
         config=StepConfig(
             mode="train" if train else "infer",
@@ -69,6 +66,39 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
             dtype_policy=str(getattr(model.dtype_policy, "name", "")),
         ),
     )
+
+
+def _form(model: Any, *, train: bool) -> TargetForm:
+    if not train:
+        return TargetForm.INFERENCE
+    return TargetForm.COMPILED_MODEL if model.compiled else TargetForm.MODEL
+
+
+def _make_trainable(
+    model: Any, inputs: Any, outputs: Any, options: CaptureOptions, notes: list[str]
+) -> None:
+    """Compile the model where it is not, or where another optimizer or loss is asked for."""
+    if not model.trainable_variables:
+        raise TargetError(
+            f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
+        )
+    if not model.compiled:
+        _compile(model, inputs, outputs, options, notes)
+    elif options.optimizer or options.loss:
+        _compile_anew(model, options, notes)
+    _renew_optimizer(model, notes)
+
+
+def _choose_jit(model: Any, options: CaptureOptions) -> None:
+    if options.jit is None:
+        return
+    if options.jit and getattr(model, "run_eagerly", False):
+        raise cannot_jit_eagerly(f"The model {model.name!r}")
+    model.jit_compile = options.jit
+    if options.jit and not model.jit_compile:
+        raise TargetError(
+            f"The model {model.name!r} has layers that XLA cannot compile.", hint="Use --no-jit."
+        )
 
 
 def _step(body: Any, data: Any, *, jit: bool, eagerly: bool) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -90,115 +120,136 @@ def _step(body: Any, data: Any, *, jit: bool, eagerly: bool) -> tuple[Any, Any, 
     return step_function, lambda: step_function(data), (data,)
 
 
-def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
-    """Return the model's inputs, in the structure that it takes, and the batch size.
+def _fed(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
+    """Return what ``fit`` would hand to the model's train_step: inputs, and labels where it takes them.
 
-    Raises:
-        TargetError: the model says nothing of its inputs, or leaves axes open.
+    A train_step of the user's own takes apart what it is given; where its first lines do not tell into
+    how many parts, a model compiled without a loss is fed with inputs alone.
     """
-    structure = getattr(model, "_inputs_struct", None)
-    if structure is None and getattr(model, "inputs", None):
-        structure = model.inputs if len(model.inputs) > 1 else model.inputs[0]
-    if structure is None:
-        structure = _specs_of_subclass(model, options)
-    flat = tf.nest.flatten(structure)
-    if not flat:
-        raise TargetError(
-            f"The model {model.name!r} has no inputs.",
-            hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
-        )
-    known = {str(spec.name) for spec in flat}
-    unknown = sorted(name for name in options.shapes if name and name not in known)
-    if unknown:
-        raise TargetError(
-            f"The model has no input {unknown[0]!r}.",
-            hint=f"Its inputs: {', '.join(sorted(known))}.",
-        )
-    tensors = []
-    for spec in flat:
-        axes = None if spec.shape is None else tuple(spec.shape)
-        shape = fill_axes(str(spec.name), axes, options, only=len(flat) == 1)
-        tensors.append(tensor_for(shape, spec.dtype))
-    batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
-    return tf.nest.pack_sequence_as(structure, tensors), batch_size
+    parts = _parts_taken(model)
+    if parts is None:
+        own = type(model).train_step is not keras.Model.train_step
+        parts = 1 if own and getattr(model, "loss", None) is None else 2
+    if parts == 1:
+        return (inputs,)
+    fed = (inputs, labels_for(model, outputs))
+    if parts == 2:
+        return fed
+    return (*fed, tf.ones([int(tf.nest.flatten(inputs)[0].shape[0])]))
 
 
-def _specs_of_subclass(model: Any, options: CaptureOptions) -> Any:
-    """Return input specs of a model that was not made from Inputs."""
-    built = getattr(model, "_build_shapes_dict", None)
-    if built and len(built) == 1:
-        shape = next(iter(built.values()))
-        if isinstance(shape, list | tuple) and all(
-            axis is None or isinstance(axis, int) for axis in shape
-        ):
-            return keras.KerasTensor((None, *shape[1:]), dtype=_input_dtype(model), name="input")
-    if options.shapes:
-        named = {
-            name or "input": keras.KerasTensor(
-                (None, *shape), dtype=_input_dtype(model), name=name or "input"
-            )
-            for name, shape in options.shapes.items()
-        }
-        return next(iter(named.values())) if len(named) == 1 else named
-    raise TargetError(
-        f"The model {model.name!r} has no inputs: it is not built, and says nothing of their shape.",
-        hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
-    )
+def _parts_taken(model: Any) -> int | None:
+    """Return into how many names a train_step of the user's own unpacks its data; None if not said."""
+    code = getattr(type(model).train_step, "__code__", None)
+    if type(model).train_step is keras.Model.train_step or code is None or code.co_argcount < 2:
+        return None
+    data, previous = code.co_varnames[1], None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "UNPACK_SEQUENCE" and previous is not None:
+            loads_data = previous.opname.startswith("LOAD_FAST") and previous.argval == data
+            count = int(instruction.arg or 0)
+            if loads_data and 1 <= count <= 3:
+                return count
+        previous = instruction
+    return None
 
 
-def _input_dtype(model: Any) -> str:
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Embedding):
-            return "int32"
-    return str(getattr(model, "input_dtype", None) or "float32")
-
-
-def _output_specs(model: Any, inputs: Any) -> list[Any]:
+def _output_specs(model: Any, inputs: Any) -> Any:
     """Return the model's outputs as specs, building it on the way; no op is run."""
     try:
-        symbolic = tf.nest.map_structure(
-            lambda tensor: keras.KerasTensor(tuple(tensor.shape), dtype=tensor.dtype.name), inputs
-        )
-        outputs = model(symbolic)
+        return model(tf.nest.map_structure(symbolic, inputs))
     except Exception as error:
         raise TargetError(
             f"The model {model.name!r} cannot be called on its inputs: "
             f"{describe_user_error(error)}",
             hint="Check --shape, or return (tf_function, args) from your file.",
         ) from error
-    return list(tf.nest.flatten(outputs))
+
+
+def _optimizer(name: str) -> Any:
+    try:
+        return keras.optimizers.get(name)
+    except ValueError:
+        raise TargetError(
+            f"Keras has no optimizer {name!r}.",
+            hint="Try adam, adamw, sgd, rmsprop, adagrad, adafactor or lion.",
+        ) from None
+
+
+def _loss(name: str) -> Any:
+    try:
+        return keras.losses.get(name)
+    except ValueError:
+        raise TargetError(
+            f"Keras has no loss {name!r}.",
+            hint="Try mse, binary_crossentropy or sparse_categorical_crossentropy.",
+        ) from None
 
 
 def _compile(
-    model: Any, inputs: Any, outputs: list[Any], options: CaptureOptions, notes: list[str]
+    model: Any, inputs: Any, outputs: Any, options: CaptureOptions, notes: list[str]
 ) -> None:
-    try:
-        optimizer = keras.optimizers.get(options.optimizer)
-    except ValueError:
-        raise TargetError(
-            f"Keras has no optimizer {options.optimizer!r}.",
-            hint="Try adam, adamw, sgd, rmsprop, adagrad, adafactor or lion.",
-        ) from None
-    if options.loss:
-        try:
-            losses: Any = keras.losses.get(options.loss)
-        except ValueError:
-            raise TargetError(
-                f"Keras has no loss {options.loss!r}.",
-                hint="Try mse, binary_crossentropy or sparse_categorical_crossentropy.",
-            ) from None
-        reason = "as asked"
-    else:
-        losses, reason = _fitting_losses(model, inputs, outputs)
+    optimizer = _optimizer(options.optimizer or OPTIMIZER)
+    losses = _loss(options.loss) if options.loss else fitting_losses(model, inputs, outputs)
+    reason = "as asked" if options.loss else "it fits the output"
     jit = "auto" if options.jit is None else options.jit
-    model.compile(optimizer=optimizer, loss=losses, jit_compile=jit)
-    shown = ", ".join(
-        getattr(loss, "name", str(loss)) for loss in tf.nest.flatten(losses) if loss is not None
-    )
+    _call_compile(model, {"optimizer": optimizer, "loss": losses, "jit_compile": jit})
     notes.append(
-        f"The model is not compiled: {type(optimizer).__name__} and the loss {shown} are used "
-        f"({reason})."
+        f"The model is not compiled: {type(optimizer).__name__} and the loss {shown(losses)} are "
+        f"used ({reason})."
     )
+
+
+def _compile_anew(model: Any, options: CaptureOptions, notes: list[str]) -> None:
+    """Compile a compiled model with another optimizer or loss; all else stays as the model has it."""
+    kept = dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
+    changed: list[str] = []
+    if options.optimizer:
+        changed.append(f"the optimizer {_optimizer_name(model)}")
+        kept["optimizer"] = _optimizer(options.optimizer)
+    if options.loss:
+        changed.append(f"the loss {shown(model.loss) if model.loss is not None else 'none'}")
+        kept["loss"] = _loss(options.loss)
+        kept.pop("loss_weights", None)
+    kept.setdefault("optimizer", model.optimizer)
+    kept.setdefault("loss", model.loss)
+    kept["jit_compile"] = model.jit_compile
+    _call_compile(model, kept)
+    asked = " and ".join(filter(None, (options.optimizer, options.loss)))
+    notes.append(
+        f"As asked, {asked} takes the place of what the model is compiled with: "
+        f"{' and '.join(changed)}."
+    )
+
+
+def _optimizer_name(model: Any) -> str:
+    inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return type(inner).__name__
+
+
+def _call_compile(model: Any, arguments: dict[str, Any]) -> None:
+    try:
+        model.compile(**arguments)
+    except TypeError as error:
+        raise TargetError(
+            f"The model {model.name!r} has a compile of its own: {describe_user_error(error)}",
+            hint="Compile it in its code, and leave out --optimizer and --loss.",
+        ) from error
+
+
+def _promises(model: Any, options: CaptureOptions) -> list[Any]:
+    """Return checks that a train_step of the user's own uses the optimizer and loss asked for."""
+    if type(model).train_step is keras.Model.train_step:
+        return []
+    promises = []
+    for option, value, owner, method in (
+        (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
+        (Option.LOSS, options.loss, getattr(model, "_compile_loss", None), "call"),
+    ):
+        if value and owner is not None:
+            error = not_used(f"the model {model.name!r}", option, value)
+            promises.append(Used(owner, method, error))
+    return promises
 
 
 def _renew_optimizer(model: Any, notes: list[str]) -> None:
@@ -214,72 +265,3 @@ def _renew_optimizer(model: Any, notes: list[str]) -> None:
     if not wanted <= {id(variable) for variable in built_for}:
         model.optimizer = type(optimizer).from_config(optimizer.get_config())
         notes.append("The saved optimizer was built for no variables of the model: it is renewed.")
-
-
-def _fitting_losses(model: Any, inputs: Any, outputs: list[Any]) -> tuple[Any, str]:
-    """Return a loss for each output, chosen by its last activation and shape."""
-    integers_in = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
-    activations = _last_activations(model, len(outputs))
-    chosen: list[Any] = []
-    for spec, activation in zip(outputs, activations, strict=True):
-        classes = spec.shape[-1] if len(spec.shape) > 1 else None
-        if activation == "softmax":
-            chosen.append(keras.losses.SparseCategoricalCrossentropy())
-        elif activation == "sigmoid":
-            chosen.append(keras.losses.BinaryCrossentropy())
-        elif integers_in and len(spec.shape) == 3 and classes and classes > 1:
-            chosen.append(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        else:
-            chosen.append(keras.losses.MeanSquaredError())
-    reason = "it fits the output"
-    if len(chosen) == 1:
-        return chosen[0], reason
-    structure = getattr(model, "_outputs_struct", None)
-    if structure is None:
-        return chosen, reason
-    return tf.nest.pack_sequence_as(structure, chosen), reason
-
-
-def _last_activations(model: Any, count: int) -> list[str]:
-    tensors = getattr(model, "outputs", None) or []
-    if len(tensors) != count:
-        layers = [layer for layer in model._flatten_layers() if layer is not model]
-        last = layers[-1] if layers else None
-        return [_activation(last)] * count
-    return [_activation(tensor._keras_history.operation) for tensor in tensors]
-
-
-def _activation(layer: Any) -> str:
-    if isinstance(layer, keras.layers.Softmax):
-        return "softmax"
-    if isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
-        return _activation(layer.outputs[-1]._keras_history.operation)
-    return str(getattr(getattr(layer, "activation", None), "__name__", ""))
-
-
-def _labels(model: Any, outputs: list[Any], notes: list[str]) -> Any:
-    """Return labels of the dtype and shape that the model's loss takes."""
-    losses = _losses_by_output(model, len(outputs))
-    labels = []
-    for spec, loss in zip(outputs, losses, strict=True):
-        name = str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss or "")
-        shape = tuple(int(axis) for axis in spec.shape)
-        if "sparse" in name:
-            labels.append(tensor_for(shape[:-1], tf.int32, classes=shape[-1]))
-        else:
-            labels.append(tensor_for(shape, tf.float32 if "int" in str(spec.dtype) else spec.dtype))
-    if len(labels) == 1:
-        return labels[0]
-    structure = getattr(model, "_outputs_struct", None)
-    return labels if structure is None else tf.nest.pack_sequence_as(structure, labels)
-
-
-def _losses_by_output(model: Any, count: int) -> list[Any]:
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, dict):
-        names = getattr(model, "output_names", None) or list(loss)
-        return [loss.get(name) for name in names][:count] + [None] * (count - len(names))
-    if isinstance(loss, list | tuple):
-        flat = tf.nest.flatten(loss)
-        return flat if len(flat) == count else [flat[0]] * count
-    return [loss] * count

@@ -104,7 +104,7 @@ def _capture_here(target: Any, spec: TargetSpec, options: CaptureOptions, out: P
         with profiling(staging):
             captured = run_steps(
                 lambda: program_for(target, spec.text, options),
-                options.steps,
+                options.wanted_steps,
                 lambda stage, share: None,
                 own_process=False,
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from analyzer.capture.promises import Promise
 from analyzer.model import StepConfig
 
 
@@ -22,6 +23,7 @@ class Program:
         models: Keras models that the step trains or runs.
         optimizers: Keras optimizers that the step applies.
         notes: Choices made for the user, in plain sentences.
+        promises: What the traced step is held against.
         jit_reason: Why it is compiled with XLA on a GPU or is not, for a Keras model's step.
     """
 
@@ -33,4 +35,5 @@ class Program:
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)
     jit_reason: str = ""

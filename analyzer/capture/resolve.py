@@ -10,18 +10,24 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
+from analyzer.capture import policies
 from analyzer.capture.frames import describe_user_error
+from analyzer.capture.honours import TargetForm, check_honoured
 from analyzer.capture.keras_step import program_for_model
 from analyzer.capture.program import Program
+from analyzer.capture.promises import NothingCompiled
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
-from analyzer.capture.synthesize import fill_axes, tensor_for
+from analyzer.capture.synthesize import check_batch, check_names, fill_axes, tensor_for
 from analyzer.errors import TargetError
 from analyzer.model import StepConfig
+
+_OWNERS: Final = ("model", "models", "optimizer", "optimizers")
+"""Attributes that a step may carry its model and optimizer in."""
 
 
 def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
@@ -31,13 +37,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
         TargetError: it cannot be found, built or called; the message names the user's own line.
     """
     if options.dtype_policy:
-        try:
-            keras.config.set_dtype_policy(options.dtype_policy)
-        except ValueError:
-            raise TargetError(
-                f"Keras has no dtype policy {options.dtype_policy!r}.",
-                hint="Try float32, mixed_float16 or mixed_bfloat16.",
-            ) from None
+        policies.ask_for(options.dtype_policy)
     load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
         TargetKind.APPLICATION: _application,
         TargetKind.FILE: _from_file,
@@ -45,7 +45,10 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
         TargetKind.KERAS_FILE: _keras_file,
         TargetKind.SAVED_MODEL: _saved_model,
     }
-    return program_for(load[spec.kind](spec, options), spec.text, options)
+    program = program_for(load[spec.kind](spec, options), spec.text, options)
+    if options.dtype_policy:
+        policies.check_followed(program, spec.text, options.dtype_policy)
+    return program
 
 
 def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool = False) -> Program:
@@ -62,8 +65,11 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
+        form = TargetForm.STEP if _is_tf_function(thing[0]) else TargetForm.EAGER_STEP
+        check_honoured(text, form, options.given)
         return _program_for_function(thing[0], tuple(args), text, options)
     if _is_tf_function(thing):
+        check_honoured(text, _form_of(thing), options.given)
         return _program_for_function(thing, _args_of(thing, text, options), text, options)
     if isinstance(thing, type) and issubclass(thing, keras.Model):
         return program_for_model(_run_user_code(thing, text), options)
@@ -74,6 +80,11 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
         hint="Expected a Keras model, a function that returns one, a tf.function, or a function "
         "that returns (tf_function, args).",
     )
+
+
+def _form_of(function: Any) -> TargetForm:
+    """Tell a ``tf.function`` that says what it takes from one that takes nothing."""
+    return TargetForm.SIGNATURE if tf.nest.flatten(_signature(function)) else TargetForm.STEP
 
 
 def _is_tf_function(thing: Any) -> bool:
@@ -182,6 +193,7 @@ def _keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
 
 
 def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
+    check_honoured(spec.path, TargetForm.SAVED_MODEL, options.given)
     if options.mode == "train":
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",
@@ -197,6 +209,8 @@ def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} has no signature to call.", hint="Save it with one.")
     function = signatures[name]
     specs = function.structured_input_signature[1]
+    check_names(list(specs), options)
+    check_batch({key: _axes(tensor_spec) for key, tensor_spec in specs.items()}, options)
     tensors = {
         key: tensor_for(
             fill_axes(key, _axes(tensor_spec), options, only=len(specs) == 1), tensor_spec.dtype
@@ -245,9 +259,7 @@ def _axes(spec: Any) -> tuple[int | None, ...] | None:
 
 def _args_of(function: Any, text: str, options: CaptureOptions) -> tuple[Any, ...]:
     """Return arguments for a ``tf.function`` from its input signature."""
-    signature = getattr(function, "input_signature", None)
-    if signature is None and hasattr(function, "structured_input_signature"):
-        signature = function.structured_input_signature[0]
+    signature = _signature(function)
     if signature is None:
         if _takes_nothing(function):
             return ()
@@ -256,17 +268,28 @@ def _args_of(function: Any, text: str, options: CaptureOptions) -> tuple[Any, ..
             hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
         )
     flat = tf.nest.flatten(signature)
-    tensors = []
-    for index, spec in enumerate(flat):
+    for spec in flat:
         if not isinstance(spec, tf.TensorSpec):
             raise TargetError(
                 f"{text} takes a {type(spec).__name__}, which cannot be made up.",
                 hint="Return (tf_function, args) with real arguments.",
             )
-        name = spec.name or f"arg{index}"
-        shape = fill_axes(name, _axes(spec), options, only=len(flat) == 1)
-        tensors.append(tensor_for(shape, spec.dtype))
+    names = [spec.name or f"arg{index}" for index, spec in enumerate(flat)]
+    check_names(names, options)
+    check_batch({name: _axes(spec) for name, spec in zip(names, flat, strict=True)}, options)
+    tensors = [
+        tensor_for(fill_axes(name, _axes(spec), options, only=len(flat) == 1), spec.dtype)
+        for name, spec in zip(names, flat, strict=True)
+    ]
     return tuple(tf.nest.pack_sequence_as(signature, tensors))
+
+
+def _signature(function: Any) -> Any:
+    """Return the specs of a ``tf.function``'s arguments; None where it does not say them."""
+    signature = getattr(function, "input_signature", None)
+    if signature is None and hasattr(function, "structured_input_signature"):
+        signature = function.structured_input_signature[0]
+    return signature
 
 
 def _takes_nothing(function: Any) -> bool:
@@ -279,23 +302,13 @@ def _program_for_function(
     function: Any, args: tuple[Any, ...], text: str, options: CaptureOptions
 ) -> Program:
     """Return the program of a custom step; it may carry its model and optimizer as attributes."""
-    if options.jit is not None and _is_tf_function(function):
-        compiled = bool(getattr(function, "_jit_compile", False))
-        if compiled != options.jit:
-            python_function = getattr(function, "python_function", None)
-            if python_function is None:
-                raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
-            attributes = dict(getattr(function, "__dict__", {}))
-            function = tf.function(python_function, jit_compile=options.jit)
-            for name in ("model", "optimizer"):
-                if name in attributes:
-                    setattr(function, name, attributes[name])
+    function = _with_jit(function, text, options.jit)
     # A ragged or sparse tensor comes in as the tensors that it consists of.
     parts = [x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)]
     whole = (x for x in tf.nest.flatten(args) if tf.is_tensor(x) and x.shape.rank)
     first = next(whole, None)
-    models = _owned(function, "model", "models")
-    optimizers = _owned(function, "optimizer", "optimizers")
+    models = _owned(function, *_OWNERS[:2])
+    optimizers = _owned(function, *_OWNERS[2:])
     for model in models:
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and all(optimizer is not known for known in optimizers):
@@ -307,14 +320,37 @@ def _program_for_function(
         traced_args=args,
         models=models,
         optimizers=optimizers,
+        promises=[NothingCompiled(text)] if options.jit is False else [],
         config=StepConfig(
-            mode=options.mode or "train",
             jit=bool(getattr(function, "_jit_compile", False)),
             batch_size=int(first.shape[0]) if first is not None else None,
             optimizer=type(optimizers[0]).__name__ if optimizers else "",
             dtype_policy=keras.config.dtype_policy().name,
         ),
     )
+
+
+def _with_jit(function: Any, text: str, jit: bool | None) -> Any:
+    """Return the function made anew where it is to be compiled with XLA otherwise than it says."""
+    if jit is None or not _is_tf_function(function):
+        return function
+    if bool(getattr(function, "_jit_compile", False)) == jit:
+        return function
+    python_function = getattr(function, "python_function", None)
+    if python_function is None:
+        raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
+    anew = tf.function(
+        python_function,
+        input_signature=function.input_signature,
+        autograph=getattr(function, "_autograph", True),
+        reduce_retracing=bool(getattr(function, "_reduce_retracing", False)),
+        jit_compile=jit,
+    )
+    attributes = getattr(function, "__dict__", {})
+    for name in _OWNERS:
+        if name in attributes:
+            setattr(anew, name, attributes[name])
+    return anew
 
 
 def _owned(function: Any, *names: str) -> list[Any]:

@@ -23,7 +23,7 @@ from analyzer.capture.program import Program
 from analyzer.capture.shapes import executed_outputs
 from analyzer.capture.variables import VariableNotes
 from analyzer.capture.xla import CompiledFunction, ran_compiled
-from analyzer.errors import ExitCode, TargetError
+from analyzer.errors import ExitCode, InputError, TargetError
 from analyzer.graph.ops import Op
 from analyzer.graph.phases import TracedGraph
 from analyzer.model import StepConfig
@@ -148,7 +148,7 @@ def run_steps(
         partitions: list[Any] = []
         try:
             _run(state, partitions, steps, report, own_process=own_process)
-        except TargetError:
+        except InputError:
             raise
         except (KeyboardInterrupt, Exception) as failure:
             state.error = _error_of(failure)
@@ -186,6 +186,8 @@ def _run(
                     outputs = state.program.call()
                     _wait_for(outputs)
             state.done += 1
+            if index == 0 and state.function is None:
+                check_promises(state.program, None)
             _snapshot(state.variables, index + 1)
     finally:
         if values is not None:
@@ -227,11 +229,23 @@ def concrete_function(program: Program) -> Any:
     if hasattr(program.function, "captured_inputs"):  # already concrete (a SavedModel's)
         return program.function
     try:
-        return program.function.get_concrete_function(*program.traced_args)
+        function = program.function.get_concrete_function(*program.traced_args)
     except tf.errors.ResourceExhaustedError:
         raise  # variables are made while the step is traced
     except Exception as error:
         raise TargetError(f"The step cannot be traced: {describe_user_error(error)}") from error
+    check_promises(program, function)
+    return function
+
+
+def check_promises(program: Program, function: Any) -> None:
+    """Hold the step against what was asked for.
+
+    Raises:
+        InputError: it does something else.
+    """
+    for promise in program.promises:
+        promise.check(function)
 
 
 def _wait_for(outputs: Any) -> None:
@@ -298,7 +312,7 @@ def captured(
         "format": RUN_FORMAT,
         "schema_version": 1,
         "step": {
-            "mode": program.config.mode,
+            "mode": program.config.mode or _mode(notes),
             "jit": program.config.jit,
             "batch_size": program.config.batch_size,
             "optimizer": program.config.optimizer
@@ -336,6 +350,11 @@ def captured(
         },
     }
     return Captured(run, ops or [], traced_graphs)
+
+
+def _mode(notes: Notes) -> str:
+    """Tell what a step of the user's own does: one that asks for gradients trains."""
+    return "train" if notes.gradients or notes.eager_gradients else "infer"
 
 
 def _accumulation(program: Program, steps: int) -> list[str]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from analyzer.capture.honours import Option
 from analyzer.choice import Choice
 from analyzer.errors import TargetError
 from analyzer.parse.logdir import is_trace
@@ -25,6 +26,9 @@ _FORMS = (
     "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
     "folder, a logdir or an .xplane.pb."
 )
+STEPS: Final = 3
+BATCH_SIZE: Final = 32
+OPTIMIZER: Final = "adam"
 
 
 class TargetKind(Choice):
@@ -63,15 +67,16 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureOptions:
-    """How the step is built and run.
+    """How the step is built and run; None or empty where the user left it open.
 
     Attributes:
-        steps: Steps to trace.
+        steps: Steps to trace; None means :data:`STEPS`.
         mode: ``train`` or ``infer``; empty means what the target is made for.
-        batch_size: Sizes of the first axis where a spec leaves it open.
+        batch_size: Size of the first axis where a spec leaves it open; None means
+            :data:`BATCH_SIZE`.
         shapes: Axes of inputs by name; the key ``""`` stands for the only input.
-        optimizer: Keras optimizer for a model that is not compiled.
-        loss: Keras loss for a model that is not compiled; empty means one that fits its output.
+        optimizer: Keras optimizer; empty means the compiled one, or :data:`OPTIMIZER`.
+        loss: Keras loss; empty means the compiled one, or one that fits the output.
         jit: Compile with XLA; None means what the model or Keras chooses.
         dtype_policy: Keras dtype policy to build with; empty means Keras' own.
         inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
@@ -81,11 +86,11 @@ class CaptureOptions:
             own compiler is installed.
     """
 
-    steps: int = 3
+    steps: int | None = None
     mode: str = ""
-    batch_size: int = 32
+    batch_size: int | None = None
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    optimizer: str = "adam"
+    optimizer: str = ""
     loss: str = ""
     jit: bool | None = None
     dtype_policy: str = ""
@@ -93,6 +98,34 @@ class CaptureOptions:
     device: str = ""
     gpu: str = ""
     cpu_plan: bool = False
+
+    @property
+    def wanted_steps(self) -> int:
+        """Steps to trace or to predict."""
+        return STEPS if self.steps is None else self.steps
+
+    @property
+    def wanted_batch(self) -> int:
+        """Size of a batch axis that is open."""
+        return BATCH_SIZE if self.batch_size is None else self.batch_size
+
+    @property
+    def given(self) -> frozenset[Option]:
+        """The options that the user gave."""
+        asked = {
+            Option.STEPS: self.steps is not None,
+            Option.MODE: bool(self.mode),
+            Option.BATCH_SIZE: self.batch_size is not None,
+            Option.SHAPE: bool(self.shapes),
+            Option.OPTIMIZER: bool(self.optimizer),
+            Option.LOSS: bool(self.loss),
+            Option.JIT: self.jit is True,
+            Option.NO_JIT: self.jit is False,
+            Option.DTYPE_POLICY: bool(self.dtype_policy),
+            Option.INTER_OP_THREADS: self.inter_op_threads is not None,
+            Option.DEVICE: bool(self.device),
+        }
+        return frozenset(option for option, is_given in asked.items() if is_given)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that :meth:`from_json` takes back."""

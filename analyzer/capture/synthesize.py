@@ -6,15 +6,24 @@ array's memory, and would then be missing from the allocator's books.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import tensorflow as tf
 
 from analyzer.capture.births import note_input
+from analyzer.capture.honours import fixed_batch
 from analyzer.capture.spec import CaptureOptions
 from analyzer.errors import TargetError
 
+Axes = tuple[int | None, ...] | None
+
 _SEED = (0, 0)
+_MOST_ELEMENTS: Final = (1 << 63) - 1
+"""TensorFlow counts a tensor's elements in 64 bits with a sign (``TensorShape``)."""
+_SPARSE_SHARE: Final = 10
+"""One in so many places of a sparse input holds a value: nothing says how many do."""
 
 
 def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
@@ -30,12 +39,78 @@ def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = 
     return value
 
 
+def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
+    """Return a tensor of this shape with a spec's dtype, sparse or ragged where the spec is.
+
+    A ragged one has rows of full length; a sparse one holds a value in one of ten places.
+    """
+    whole = tensor_for(shape, spec.dtype)
+    if getattr(spec, "ragged", False) and len(shape) > 1:
+        return tf.RaggedTensor.from_tensor(whole)
+    if not getattr(spec, "sparse", False):
+        return whole
+    count = max(math.prod(shape) // _SPARSE_SHARE, 1)
+    places = tf.range(count, dtype=tf.int64) * (math.prod(shape) // count)
+    indices = tf.transpose(tf.unravel_index(places, tf.constant(shape, tf.int64)))
+    return tf.SparseTensor(indices, tf.gather_nd(whole, indices), shape)
+
+
+def kept_note(name: str, tensor: Any) -> Iterator[str]:
+    """Yield a sentence where more than a shape was made up."""
+    if isinstance(tensor, tf.RaggedTensor):
+        yield f"The input {name!r} is ragged: every row was made as long as the longest."
+    if isinstance(tensor, tf.SparseTensor):
+        yield (
+            f"The input {name!r} is sparse: one in {_SPARSE_SHARE} of its places was given a value."
+        )
+
+
+def check_names(names: Sequence[str], options: CaptureOptions) -> None:
+    """Refuse a ``--shape`` that speaks of none of the inputs.
+
+    Raises:
+        TargetError: a name is no input's, or there is none and several inputs.
+    """
+    unknown = sorted(name for name in options.shapes if name and name not in names)
+    inputs = ", ".join(sorted(names))
+    if unknown:
+        raise TargetError(f"The model has no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
+    if "" in options.shapes and len(names) != 1:
+        raise TargetError(
+            f"--shape names none of the {len(names)} inputs.",
+            hint=f"Write it as --shape NAME={','.join(map(str, options.shapes['']))}; the inputs: "
+            f"{inputs}.",
+        )
+
+
+def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
+    """Refuse a batch size where no input's first axis is open, unless it is the fixed one.
+
+    Args:
+        specs: Axes of each input by its name.
+        options: The batch size asked for.
+
+    Raises:
+        InputError: it cannot be honoured.
+    """
+    asked = options.batch_size
+    fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
+    is_open = any(axes is None or (axes and axes[0] is None) for axes in specs.values())
+    if asked is None or is_open or asked in fixed.values():
+        return
+    name = next(iter(fixed), next(iter(specs), ""))
+    raise fixed_batch(name, fixed.get(name), asked)
+
+
 def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
     if dtype == tf.string:
         return tf.fill(axes, "")
     if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
         return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
-    if dtype in (tf.int32, tf.int64) and classes:
+    if dtype == tf.int32 and classes:
+        with tf.device("CPU:0"):  # where a data set's are, and where a step takes them
+            return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
+    if dtype == tf.int64 and classes:
         return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
     return tf.zeros(axes, dtype=dtype)
 
@@ -48,7 +123,7 @@ def fill_axes(
     only: bool,
     has_batch: bool = True,
 ) -> tuple[int, ...]:
-    """Return ``axes`` with the unknown ones filled from the batch size and ``--shape``.
+    """Return axes with the unknown ones filled from the batch size and ``--shape``.
 
     Args:
         name: The input's name.
@@ -66,7 +141,7 @@ def fill_axes(
             raise TargetError(
                 f"The input {name!r} has no shape.", hint=f"Give it: --shape {name}=224,224,3."
             )
-        return (options.batch_size, *given) if has_batch else given
+        return (options.wanted_batch, *given) if has_batch else given
     rest = axes[1:] if has_batch and axes else axes
     if given is not None:
         if len(given) != len(rest) or any(
@@ -86,7 +161,7 @@ def fill_axes(
     filled = tuple(int(axis) for axis in rest if axis is not None)
     if not (has_batch and axes):
         return filled
-    return (int(axes[0]) if axes[0] is not None else options.batch_size, *filled)
+    return (int(axes[0]) if axes[0] is not None else options.wanted_batch, *filled)
 
 
 def _show(axes: tuple[int | None, ...]) -> str:

@@ -128,7 +128,9 @@ def _run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -
     from analyzer.capture.runtime import profiling, run_steps
 
     with profiling(folder):
-        return run_steps(lambda: resolve(spec, options), options.steps, report, dump=folder / DUMP)
+        return run_steps(
+            lambda: resolve(spec, options), options.wanted_steps, report, dump=folder / DUMP
+        )
 
 
 def _note(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import webbrowser
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.errors import InputError, LimitError
+from analyzer.report.files import check_output, is_regular
 from analyzer.session import REPORT_HTML, Result
 from analyzer.units import format_bytes, parse_bytes
 
@@ -72,22 +74,22 @@ def json_path(asked: str | None) -> Path | None:
 
 
 def check_paths(*paths: Path | None) -> None:
-    """Refuse files that cannot be written because of where they are.
+    """Refuse files that cannot be written to, before anything is captured.
 
     Raises:
-        InputError: a path is a folder, is in no folder, or is named twice.
+        InputError: a path is a folder, is in no folder, may not be written to, or is named twice.
     """
     named: set[Path] = set()
     for path in paths:
         if path is None:
             continue
-        if path.is_dir():
-            raise InputError(f"{path} is a folder.", hint="Name a file in it.")
-        if not path.parent.is_dir():
-            raise InputError(f"There is no folder {path.parent}.", hint="Make it first.")
-        if path.resolve() in named:
+        check_output(path)
+        if not is_regular(path):
+            continue  # a pipe or /dev/null takes several
+        real = Path(os.path.realpath(path))
+        if real in named:
             raise InputError(f"{path} is named twice.", hint="Give each output a file of its own.")
-        named.add(path.resolve())
+        named.add(real)
 
 
 def deliver(result: Result, outputs: Outputs) -> None:

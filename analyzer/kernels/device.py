@@ -29,6 +29,7 @@ class KernelDevice:
         held_bytes: Bytes on the device of output 0 of an op whose output something outside the step
             holds: a constant, an argument.
         handle_bytes: Bytes on the device of a variable's handle.
+        scratch_bytes: Bytes that TensorFlow takes when it makes the device, and keeps.
         host_dtypes: Element types of variables that live in the host's memory instead.
         is_cheap: Whether every kernel counts as cheap, so that the executor dispatches none.
     """
@@ -38,6 +39,7 @@ class KernelDevice:
     plan: Callable[[Call], Plan]
     held_bytes: Callable[[Op], int]
     handle_bytes: int
+    scratch_bytes: int = 0
     host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.graph.ops import Op
-from analyzer.kernels import cpu, gpu_convolution, gpu_reduction, gpu_rnn, onednn
+from analyzer.kernels import cpu, gpu_convolution, gpu_pooling, gpu_reduction, gpu_rnn, onednn
 from analyzer.kernels.call import Call, allocate, allocate_all, forward
 from analyzer.kernels.device import KernelDevice
 from analyzer.kernels.gpu_convolution import Capability
@@ -28,12 +28,16 @@ from analyzer.kernels.plan import ListUse, Output, Plan, Way, op_types
 ALLOCATOR: Final = "GPU_0_bfc"
 """TensorFlow's name of the first card's allocator."""
 
+SCRATCH_BYTES: Final = 1028
+"""What Eigen's reductions may use on the card: a kilobyte and a counter, made with the device
+(``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
+
 _ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
 
 _ALLOCATING: Final = op_types(
     """
     _Recv _HostRecv MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 MaxPoolGrad MaxPoolGradV2
-    MaxPool3D MaxPool3DGrad UnsortedSegmentMin UnsortedSegmentProd SegmentMax SegmentMin SegmentMean
+    UnsortedSegmentMin UnsortedSegmentProd SegmentMax SegmentMin SegmentMean
     SegmentProd SparseSegmentMean SparseSegmentSqrtN SparseSegmentSumGrad SparseSegmentMeanGrad Gather
     RandomGamma StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
     CTCLossV2 TensorScatterUpdate TensorScatterAdd SparseToDense DenseBincount Cross
@@ -41,8 +45,8 @@ _ALLOCATING: Final = op_types(
     Softsign SoftmaxCrossEntropy DataFormatDimMap DataFormatVecPermute
     """
 )
-"""Kernels without temporaries of note. ``MatMul`` is cuBLAS'; poolings in NHWC are cuDNN's own since
-version 7.3 and need no copies; segment sums add atomically into the output."""
+"""Kernels without temporaries of note. ``MatMul`` is cuBLAS'; poolings over two axes in NHWC
+are cuDNN's own since version 7.3 and need no copies; segment sums add atomically into the output."""
 
 _SCANS: Final = op_types("Where Cumsum Cumprod L2Loss DynamicPartition Unique UniqueV2")
 
@@ -64,6 +68,7 @@ def gpu_device(capability: Capability) -> KernelDevice:
         plan=plan,
         held_bytes=_held_bytes,
         handle_bytes=0,
+        scratch_bytes=SCRATCH_BYTES,
         host_dtypes=frozenset({"int32", "string"}),
         is_cheap=True,
     )
@@ -149,7 +154,6 @@ def _rules(capability: Capability) -> dict[str, Callable[[Call], Plan]]:
     )
     input_rule = conv(gpu_convolution.plan_input_gradient)
     filter_rule = conv(gpu_convolution.plan_filter_gradient)
-    average = conv(gpu_convolution.plan_average_pool_gradient)
     norm = conv(gpu_convolution.plan_batch_norm)
     rules: dict[str, Callable[[Call], Plan]] = dict.fromkeys(_ALLOCATING, _plan_allocating)
     rules |= dict.fromkeys(_SCANS, gpu_reduction.plan_scan)
@@ -165,9 +169,12 @@ def _rules(capability: Capability) -> dict[str, Callable[[Call], Plan]]:
         ),
         depthwise,
     )
-    rules |= dict.fromkeys(("AvgPoolGrad", "AvgPool3DGrad"), average)
+    rules |= dict.fromkeys(("MaxPool3D", "AvgPool3D"), conv(gpu_pooling.plan_pool_3d))
     rules |= dict.fromkeys(("FusedBatchNormV3", "_FusedBatchNormEx"), norm)
     rules |= {
+        "AvgPoolGrad": conv(gpu_pooling.plan_average_pool_gradient),
+        "AvgPool3DGrad": conv(gpu_pooling.plan_average_pool_3d_gradient),
+        "MaxPool3DGrad": conv(gpu_pooling.plan_max_pool_3d_gradient),
         "Softmax": gpu_reduction.plan_softmax,
         "LogSoftmax": gpu_reduction.plan_softmax,
         "BiasAddGrad": gpu_reduction.plan_bias_gradient,

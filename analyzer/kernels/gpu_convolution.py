@@ -1,10 +1,10 @@
-"""Convolutions and poolings on a GPU: what TensorFlow allocates around its calls of cuDNN.
+"""Convolutions on a GPU: what TensorFlow allocates around its calls of cuDNN.
 
 TensorFlow keeps filters as height, width, in, out; cuDNN wants out, in, height, width (or out, height,
 width, in), so each call copies the filter. It computes in NHWC only where tensor cores like that
 (``ComputeInNhwcEnabled`` in ``conv_ops_gpu.h``); a node in NHWC whose call is NCHW copies its tensors.
 Sources: ``conv_ops_impl.h`` of the 2.21 wheel, lines 780 to 1200; ``conv_grad_input_ops.cc`` and
-``conv_grad_filter_ops.cc``; ``pooling_ops_common.cc``.
+``conv_grad_filter_ops.cc``.
 
 cuDNN's own workspace is chosen by measuring algorithms on the card, and is not known without it: it is
 left out, and :func:`workspace_bound` says how large it may be.
@@ -145,19 +145,6 @@ def plan_depthwise(call: Call, capability: Capability) -> Plan:
     if grouped and capability >= (7, 0):
         bound = sum(call.input_size(index) for index in range(len(call.inputs))) + call.size()
     return Plan(outputs=allocate_all(call), workspace_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
-
-
-def plan_average_pool_gradient(call: Call, _: Capability) -> Plan:
-    """In NCHW cuDNN asks for the pooled tensors although it does not read them: two temporaries.
-
-    ``DnnPoolingGradOp::Compute`` with neither given; NHWC has a kernel of TensorFlow's own
-    (``RunAvePoolBackwardNHWC``).
-    """
-    if call.attr("data_format") in ("NCHW", "NCDHW"):
-        return Plan(
-            outputs=allocate_all(call), after_bytes=_kept([call.size(), call.input_size(1)])
-        )
-    return Plan(outputs=allocate_all(call))
 
 
 def plan_batch_norm(call: Call, _: Capability) -> Plan:

@@ -119,6 +119,8 @@ def build_up(
         device: Whose memory is counted.
     """
     history = BuildUp(device=device)
+    if device.scratch_bytes:
+        history.birth(device.scratch_bytes, Category.CONSTANT, "scratch of TensorFlow's device")
     plain = [birth for birth in note.births if not birth.traced]
     # A model that is not built before gets its variables when it is first called with its inputs.
     places = [len(plain) if place is None else int(place) for place in _places(note)]

@@ -14,7 +14,7 @@ from analyzer.errors import ExitCode, InputError
 from analyzer.findings.analysis import Analysis
 from analyzer.model import Finding, Recording
 from analyzer.report.csv import write_csv
-from analyzer.report.files import atomic, write_text
+from analyzer.report.files import output_file, write_text
 from analyzer.units import format_bytes
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Result:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write every allocation."""
         with (
-            atomic(Path(path)) as temporary,
+            output_file(Path(path)) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
         ):
             write_csv(self.analysis, file)
@@ -96,7 +96,7 @@ class Result:
             raise InputError(
                 "This trace has no graph beside it.", hint="Capture it with `analyze trace MODEL`."
             )
-        with atomic(Path(path)) as temporary:
+        with output_file(Path(path)) as temporary:
             write_graph(self.graph, temporary, graphml=Path(path).suffix == ".graphml")
 
     def to_markdown(self, path: str | os.PathLike[str]) -> None:
@@ -119,7 +119,7 @@ class Result:
         """
         from analyzer.report.exports import write_parquet
 
-        with atomic(Path(path)) as temporary:
+        with output_file(Path(path)) as temporary:
             write_parquet(self.recording, temporary)
 
     def __repr__(self) -> str:

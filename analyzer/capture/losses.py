@@ -1,0 +1,144 @@
+"""A loss that fits each output of a model that has none, and labels that fit each loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.synthesize import tensor_for
+from analyzer.errors import TargetError
+
+_NONE: Final = "none"
+
+
+def output_itself(labels: Any, output: Any) -> Any:
+    """A loss for an output without axes: the model has worked out one number already."""
+    del labels
+    return output
+
+
+def fitting_losses(model: Any, inputs: Any, outputs: Any) -> Any:
+    """Return a loss for each output in the outputs' structure, None where no loss fits.
+
+    A softmax or sigmoid at the end tells the loss; so do scores for each place of a sequence of
+    integers. Whole numbers and text cannot be trained on.
+
+    Args:
+        model: The model; its layers tell the last activation.
+        inputs: What it is fed.
+        outputs: Its outputs as specs.
+
+    Raises:
+        TargetError: no loss fits any output.
+    """
+    flat = tf.nest.flatten(outputs)
+    whole_numbers_in = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
+    chosen = [
+        _fitting_loss(spec, activation, whole_numbers_in=whole_numbers_in)
+        for spec, activation in zip(flat, _last_activations(model, len(flat)), strict=True)
+    ]
+    if all(loss is None for loss in chosen):
+        kinds = ", ".join(sorted({str(spec.dtype) for spec in flat})) or "nothing"
+        raise TargetError(
+            f"No loss fits what the model {model.name!r} returns ({kinds}).",
+            hint="Use --mode infer, or compile the model in its code.",
+        )
+    return tf.nest.pack_sequence_as(outputs, chosen)
+
+
+def shown(losses: Any) -> str:
+    """Return the losses' names for a sentence."""
+    flat = tf.nest.flatten(losses)
+    names = [loss_name(loss) or _NONE for loss in flat]
+    return names[0] if len(set(names)) == 1 else ", ".join(names)
+
+
+def loss_name(loss: Any) -> str:
+    """Return the name of a loss: an object, a function or a text; empty for none."""
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss or "")
+
+
+def labels_for(model: Any, outputs: Any) -> Any:
+    """Return labels of the dtype and shape that the compiled losses take, in the outputs' structure.
+
+    Args:
+        model: The compiled model.
+        outputs: Its outputs as specs.
+    """
+    flat = tf.nest.flatten(outputs)
+    losses = _losses_by_output(model, outputs, len(flat))
+    some = any(loss is not None for loss in losses)
+    labels = [
+        _label(spec, loss_name(loss)) if loss is not None or not some else None
+        for spec, loss in zip(flat, losses, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(outputs, labels)
+
+
+def _fitting_loss(spec: Any, activation: str, *, whole_numbers_in: bool) -> Any:
+    if not tf.as_dtype(spec.dtype).is_floating:
+        return None
+    axes = tuple(spec.shape)
+    classes = int(axes[-1] or 1) if len(axes) > 1 else 1
+    if not axes:
+        return output_itself
+    if activation == "softmax" and classes > 1:
+        return keras.losses.SparseCategoricalCrossentropy()
+    if activation == "sigmoid":
+        return keras.losses.BinaryCrossentropy()
+    if whole_numbers_in and len(axes) == 3 and classes > 1:
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return keras.losses.MeanSquaredError()
+
+
+def _last_activations(model: Any, count: int) -> list[str]:
+    structure = getattr(model, "_outputs_struct", None)
+    tensors = tf.nest.flatten(
+        structure if structure is not None else getattr(model, "outputs", None)
+    )
+    if len(tensors) != count or not all(hasattr(tensor, "_keras_history") for tensor in tensors):
+        layers = [layer for layer in model._flatten_layers() if layer is not model]
+        return [_activation(layers[-1] if layers else None)] * count
+    return [_activation(tensor._keras_history.operation) for tensor in tensors]
+
+
+def _activation(layer: Any) -> str:
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
+    if isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
+        return _activation(layer.outputs[-1]._keras_history.operation)
+    return str(getattr(getattr(layer, "activation", None), "__name__", ""))
+
+
+def _label(spec: Any, name: str) -> Any:
+    shape = tuple(int(axis) for axis in spec.shape)
+    if "sparse" in name and shape:
+        return tensor_for(shape[:-1], tf.int32, classes=shape[-1])
+    dtype = tf.as_dtype(spec.dtype)
+    return tensor_for(shape, dtype if dtype.is_floating else tf.float32)
+
+
+def _losses_by_output(model: Any, outputs: Any, count: int) -> Sequence[Any]:
+    """Return the compiled loss of each output, flat, in the order of the outputs' structure."""
+    loss = getattr(model, "loss", None)
+    if not isinstance(loss, dict | list | tuple):
+        return [loss] * count
+    if isinstance(loss, dict):
+        if isinstance(outputs, dict):
+            by_key = {key: loss.get(key) for key in outputs}
+            flat = [one for key in sorted(by_key) for one in _spread(by_key[key], outputs[key])]
+            return flat if len(flat) == count else [None] * count
+        names = list(getattr(model, "output_names", None) or loss)[:count]
+        return [*(loss.get(name) for name in names), *[None] * (count - len(names))]
+    flat = tf.nest.flatten(loss)
+    return flat if len(flat) == count else [flat[0] if flat else None] * count
+
+
+def _spread(loss: Any, outputs: Any) -> list[Any]:
+    """Return one loss for each output of a nested structure."""
+    wanted = len(tf.nest.flatten(outputs))
+    flat: list[Any] = tf.nest.flatten(loss)
+    return flat if len(flat) == wanted else flat[:1] * wanted

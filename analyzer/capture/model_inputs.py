@@ -1,0 +1,101 @@
+"""What a Keras model is fed with: its inputs' specs, filled and made up."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.spec import CaptureOptions
+from analyzer.capture.synthesize import check_batch, check_names, fill_axes, kept_note, tensor_like
+from analyzer.errors import TargetError
+
+_SAY_SHAPE: Final = (
+    "Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args)."
+)
+
+
+def make_inputs(model: Any, options: CaptureOptions, notes: list[str]) -> tuple[Any, int | None]:
+    """Return the model's inputs, in the structure that it takes, and the batch size.
+
+    Args:
+        model: A Keras model.
+        options: Batch size and shapes by name.
+        notes: Where to say what was made up beyond shapes.
+
+    Raises:
+        TargetError: the model says nothing of its inputs, leaves axes open, or does not fit what was
+            asked for.
+    """
+    structure = getattr(model, "_inputs_struct", None)
+    if structure is None and getattr(model, "inputs", None):
+        structure = model.inputs if len(model.inputs) > 1 else model.inputs[0]
+    if structure is None:
+        structure = _specs_of_subclass(model, options)
+    flat = tf.nest.flatten(structure)
+    if not flat:
+        raise TargetError(
+            f"The model {model.name!r} has no inputs.",
+            hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
+        )
+    names = [str(spec.name) for spec in flat]
+    axes = [None if spec.shape is None else tuple(spec.shape) for spec in flat]
+    check_names(names, options)
+    check_batch(dict(zip(names, axes, strict=True)), options)
+    tensors = []
+    for spec, name, own in zip(flat, names, axes, strict=True):
+        shape = fill_axes(name, own, options, only=len(flat) == 1)
+        tensors.append(tensor_like(spec, shape))
+        notes.extend(kept_note(name, tensors[-1]))
+    batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
+    return tf.nest.pack_sequence_as(structure, tensors), batch_size
+
+
+def symbolic(tensor: Any) -> Any:
+    """Return the spec of a tensor as Keras' layers take it."""
+    return keras.KerasTensor(
+        tuple(tensor.shape),
+        dtype=tensor.dtype.name,
+        sparse=isinstance(tensor, tf.SparseTensor),
+        ragged=isinstance(tensor, tf.RaggedTensor),
+    )
+
+
+def _specs_of_subclass(model: Any, options: CaptureOptions) -> Any:
+    """Return input specs of a model that was not made from Inputs."""
+    built = getattr(model, "_build_shapes_dict", None)
+    if built and len(built) == 1:
+        shape = next(iter(built.values()))
+        if _is_shape(shape):
+            return keras.KerasTensor((None, *shape[1:]), dtype=_input_dtype(model), name="input")
+        if isinstance(shape, dict) and all(map(_is_shape, shape.values())):
+            return {
+                name: keras.KerasTensor((None, *axes[1:]), dtype=_input_dtype(model), name=name)
+                for name, axes in shape.items()
+            }
+    if options.shapes:
+        named = {
+            name or "input": keras.KerasTensor(
+                (None, *shape), dtype=_input_dtype(model), name=name or "input"
+            )
+            for name, shape in options.shapes.items()
+        }
+        return next(iter(named.values())) if len(named) == 1 else named
+    raise TargetError(
+        f"The model {model.name!r} has no inputs: it is not built, and says nothing of their shape.",
+        hint=_SAY_SHAPE,
+    )
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(
+        axis is None or isinstance(axis, int) for axis in shape
+    )
+
+
+def _input_dtype(model: Any) -> str:
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Embedding):
+            return "int32"
+    return str(getattr(model, "input_dtype", None) or "float32")

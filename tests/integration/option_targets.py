@@ -1,0 +1,144 @@
+"""Targets that bring something of their own, for the tests of what each option does to them."""
+
+# ruff: noqa: TID253
+
+import keras
+import tensorflow as tf
+
+LAYERS = keras.layers
+
+
+def network(batch_size=None, name="network"):
+    return keras.Sequential(
+        [keras.Input((8,), batch_size, name="features"), LAYERS.Dense(16), LAYERS.Dense(4)],
+        name=name,
+    )
+
+
+def compiled():
+    made = network()
+    made.compile(
+        keras.optimizers.RMSprop(0.01),
+        "mae",
+        metrics=["mse"],
+        loss_weights=[2.0],
+        jit_compile=False,
+    )
+    return made
+
+
+def scaled():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        made = network()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    made.compile("adam", "mse", jit_compile=False)
+    return made
+
+
+def fixed_batch():
+    return network(batch_size=6)
+
+
+def run_eagerly():
+    made = network()
+    made.compile("adam", "mse", run_eagerly=True)
+    return made
+
+
+def two_inputs():
+    left, right = keras.Input((None,), name="left"), keras.Input((None,), name="right")
+    return keras.Model([left, right], LAYERS.Dense(2)(tf.keras.ops.mean(left, -1, keepdims=True)))
+
+
+def own_policy():
+    keras.config.set_dtype_policy("float32")
+    return network()
+
+
+class Passing(keras.Model):
+    """Trains with an optimizer and a loss of its own, whatever it is compiled with."""
+
+    def __init__(self):
+        super().__init__(name="passing")
+        self.inner, self.own = LAYERS.Dense(4), keras.optimizers.SGD()
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        self.own.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def passing():
+    made = Passing()
+    made.build((None, 8))
+    return made
+
+
+class OwnCompile(Passing):
+    def compile(self, steps):
+        super().compile()
+        self.steps = steps
+
+
+def own_compile():
+    made = OwnCompile()
+    made.build((None, 8))
+    return made
+
+
+def step():
+    trained = network()
+    optimizer = keras.optimizers.Adam()
+
+    @tf.function
+    def run(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.cast(trained(x), tf.float32) - y) ** 2)
+        optimizer.apply(
+            tape.gradient(loss, trained.trainable_variables), trained.trainable_variables
+        )
+        return loss
+
+    run.model, run.optimizer = trained, optimizer
+    return run, (tf.ones((8, 8)), tf.ones((8, 4)))
+
+
+def eager_step():
+    run, args = step()
+    return run.python_function, args
+
+
+def compiled_inside():
+    @tf.function(jit_compile=True)
+    def inner(x):
+        return tf.nn.relu(x @ x)
+
+    return tf.function(lambda x: inner(x) + 1.0), (tf.ones((8, 8)),)
+
+
+@tf.function(input_signature=[tf.TensorSpec((None, 8), name="features")])
+def signature(x):
+    return tf.reduce_sum(x * x)
+
+
+@tf.function(input_signature=[tf.TensorSpec((6, 8), name="features")])
+def fixed_signature(x):
+    return tf.reduce_sum(x * x)
+
+
+@tf.function
+def nothing():
+    return tf.ones((8, 8)) @ tf.ones((8, 8))
+
+
+def saved(folder):
+    made = network()
+    made.export(str(folder / "saved"), verbose=False)
+    made.save(folder / "model.keras")

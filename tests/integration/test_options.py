@@ -1,0 +1,150 @@
+"""Every option on every form of target: honoured, or refused in one line; never passed over."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import ROOT
+
+pytestmark = pytest.mark.tf
+HERE = Path(__file__).parent
+
+T = "option_targets.py:"
+SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
+    # name: target, options, what the refusal says
+    "step, batch": (T + "step", {"batch_size": 4}, "--batch-size cannot be honoured"),
+    "step, shape": (T + "step", {"shapes": {"x": [4]}}, "--shape cannot be honoured"),
+    "step, optimizer": (T + "step", {"optimizer": "sgd"}, "--optimizer cannot be honoured"),
+    "step, loss": (T + "step", {"loss": "mse"}, "--loss cannot be honoured"),
+    "step, both": (T + "step", {"loss": "mse", "optimizer": "sgd"}, "--optimizer and --loss"),
+    "step, mode": (T + "step", {"mode": "infer"}, "--mode cannot be honoured"),
+    "step, no policy": (
+        T + "signature",
+        {"dtype_policy": "mixed_float16"},
+        "does not follow --dtype-policy mixed_float16: it has no Keras layers",
+    ),
+    "inside": (T + "compiled_inside", {"jit": False}, "calls inner, which says jit_compile=True"),
+    "eager, jit": (T + "eager_step", {"jit": True}, "Decorate it with @tf.function"),
+    "eager, batch": (T + "eager_step", {"batch_size": 4}, "--batch-size cannot be honoured"),
+    "signature, optimizer": (T + "signature", {"optimizer": "sgd"}, "--optimizer cannot be"),
+    "signature, mode": (T + "signature", {"mode": "train"}, "--mode cannot be honoured"),
+    "signature, fixed": (T + "fixed_signature", {"batch_size": 4}, "'features' has a batch of 6"),
+    "signature, name": (T + "signature", {"shapes": {"x": [8]}}, "Its inputs: features."),
+    "nothing, batch": (T + "nothing", {"batch_size": 4}, "--batch-size cannot be honoured"),
+    "fixed, batch": (T + "fixed_batch", {"batch_size": 4}, "'features' has a batch of 6"),
+    "shape": (T + "network", {"shapes": {"": [10]}}, "does not fit the input's axes 8"),
+    "two inputs, no name": (
+        T + "two_inputs",
+        {"shapes": {"": [4]}},
+        "--shape names none of the 2 inputs. Write it as --shape NAME=4; the inputs: left, right.",
+    ),
+    "run_eagerly, jit": (T + "run_eagerly", {"jit": True}, "is compiled with run_eagerly=True"),
+    "infer, optimizer": (T + "compiled", {"mode": "infer", "optimizer": "sgd"}, "inference uses"),
+    "infer, loss": (T + "network", {"mode": "infer", "loss": "mse"}, "inference uses none"),
+    "own step, optimizer": (T + "passing", {"optimizer": "lion"}, "--optimizer lion cannot be"),
+    "own step, loss": (T + "passing", {"loss": "mae"}, "train_step of the model 'passing' never"),
+    "own compile": (T + "own_compile", {}, "has a compile of its own"),
+    "own policy": (
+        T + "own_policy",
+        {"dtype_policy": "mixed_bfloat16"},
+        "its layers follow float32",
+    ),
+    "file's policy": (
+        "model.keras",
+        {"dtype_policy": "mixed_float16"},
+        "its layers follow float32",
+    ),
+    "saved, train": ("saved", {"mode": "train"}, "holds no training step"),
+    "saved, optimizer": ("saved", {"optimizer": "sgd"}, "--optimizer cannot be honoured"),
+    "saved, jit": ("saved", {"jit": True}, "--jit cannot be honoured"),
+    "saved, policy": ("saved", {"dtype_policy": "mixed_float16"}, "--dtype-policy cannot be"),
+    "saved, shape": ("saved", {"shapes": {"x": [8]}}, "Its inputs: features."),
+}
+HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    # name: target, options, what the step is then
+    "model": (
+        T + "network",
+        {"optimizer": "sgd", "loss": "mae", "batch_size": 4, "jit": False},
+        {"optimizer": "SGD", "loss": "mean_absolute_error", "batch_size": 4, "jit": False},
+    ),
+    "model, default": (T + "network", {}, {"optimizer": "Adam", "batch_size": 32, "mode": "train"}),
+    "model, policy": (
+        T + "network",
+        {"dtype_policy": "mixed_float16"},
+        {"optimizer": "LossScaleOptimizer", "policy": "mixed_float16"},
+    ),
+    "compiled, alone": (T + "compiled", {}, {"optimizer": "RMSprop", "loss": "mae", "notes": []}),
+    "compiled, optimizer": (
+        T + "compiled",
+        {"optimizer": "lion"},
+        {
+            "optimizer": "Lion",
+            "loss": "mae",
+            "notes": [
+                "As asked, lion takes the place of what the model is compiled with: "
+                "the optimizer RMSprop."
+            ],
+        },
+    ),
+    "compiled, loss": (
+        T + "compiled",
+        {"loss": "mse"},
+        {"optimizer": "RMSprop", "loss": "mean_squared_error"},
+    ),
+    "compiled, jit": (T + "compiled", {"jit": True}, {"jit": True}),
+    "compiled, infer": (T + "compiled", {"mode": "infer"}, {"mode": "infer", "optimizer": ""}),
+    "scaled": (T + "scaled", {"optimizer": "sgd"}, {"optimizer": "LossScaleOptimizer"}),
+    "fixed, same": (T + "fixed_batch", {"batch_size": 6}, {"batch_size": 6}),
+    "two inputs": (
+        T + "two_inputs",
+        {"shapes": {"left": [3], "right": [5]}, "batch_size": 2},
+        {"shapes": [[2, 3], [2, 5], [2, 2]]},
+    ),
+    "own step": (T + "passing", {"batch_size": 4}, {"shapes": [[4, 8], [4, 4]]}),
+    "step": (T + "step", {"jit": True}, {"jit": True, "optimizer": "Adam", "batch_size": 8}),
+    "step, policy": (T + "step", {"dtype_policy": "mixed_bfloat16"}, {"policy": "mixed_bfloat16"}),
+    "signature": (T + "signature", {"batch_size": 4}, {"shapes": [[4, 8]]}),
+    "signature, jit": (T + "signature", {"jit": True, "batch_size": 4}, {"jit": True}),
+    "saved": ("saved", {"batch_size": 4, "mode": "infer"}, {"batch_size": 4, "mode": "infer"}),
+    "file": ("model.keras", {"batch_size": 4, "optimizer": "sgd"}, {"optimizer": "SGD"}),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What became of each case; one process for all."""
+    folder = tmp_path_factory.mktemp("options")
+    for name in ("option_targets.py", "run_options.py"):
+        shutil.copy(HERE / name, folder)
+    cases = {name: case[:2] for table in (SENTENCES, HONOURED) for name, case in table.items()}
+    done = subprocess.run(
+        [sys.executable, "run_options.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+        input=json.dumps(cases),
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_refused(name: str, results: dict[str, Any]) -> None:
+    assert SENTENCES[name][2] in results[name].get("error", results[name])
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_honoured(name: str, results: dict[str, Any]) -> None:
+    wanted, found = HONOURED[name][2], results[name]
+    assert "error" not in found, found
+    assert {key: found[key] for key in wanted} == wanted

@@ -1,0 +1,56 @@
+"""Every option on every form of target is either honoured or refused with a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.capture.honours import REFUSALS, Option, TargetForm, check_honoured
+from analyzer.capture.spec import CaptureOptions
+from analyzer.errors import InputError
+
+GIVEN = {
+    Option.BATCH_SIZE: {"batch_size": 1},
+    Option.SHAPE: {"shapes": {"": (1,)}},
+    Option.MODE: {"mode": "infer"},
+    Option.OPTIMIZER: {"optimizer": "adam"},
+    Option.LOSS: {"loss": "mse"},
+    Option.JIT: {"jit": True},
+    Option.NO_JIT: {"jit": False},
+    Option.DTYPE_POLICY: {"dtype_policy": "float32"},
+    Option.STEPS: {"steps": 3},
+    Option.DEVICE: {"device": "cpu"},
+    Option.INTER_OP_THREADS: {"inter_op_threads": 1},
+}
+
+
+def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
+    assert CaptureOptions().given == frozenset()
+    assert set(GIVEN) == set(Option)
+    for option, values in GIVEN.items():
+        assert CaptureOptions(**values).given == {option}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", Option)
+@pytest.mark.parametrize("form", TargetForm)
+def test_every_pair(form: TargetForm, option: Option) -> None:
+    refusal = REFUSALS[form].get(option)
+    if refusal is None:
+        check_honoured("the target", form, {option})
+        return
+    with pytest.raises(InputError) as raised:
+        check_honoured("the target", form, {option})
+    error = raised.value
+    assert error.message.startswith(f"the target is {form}: {option} cannot be honoured, for ")
+    assert error.message.endswith(f"{refusal.because}.")
+    assert error.hint == refusal.hint
+
+
+def test_options_refused_for_one_reason_share_one_sentence() -> None:
+    both = {Option.LOSS, Option.OPTIMIZER, Option.BATCH_SIZE}
+    with pytest.raises(InputError) as raised:
+        check_honoured("a.py:step", TargetForm.STEP, both)
+    assert "--batch-size cannot" in raised.value.message
+    with pytest.raises(InputError) as raised:
+        check_honoured("logs", TargetForm.TRACE, both)
+    assert "--batch-size and --optimizer and --loss cannot" in raised.value.message
+    assert raised.value.hint.startswith("Leave them out")
