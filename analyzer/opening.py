@@ -16,12 +16,13 @@ from analyzer.findings.pool import WhatIf, add_pool
 from analyzer.measure.build import Measured, open_measured
 from analyzer.measure.uses import uses_of
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import RunNote, read_run
+from analyzer.parse.run import RunNote, read_kind, read_run
 from analyzer.predict.pausing import collector_paused
 from analyzer.predict.recording import predict_note
 from analyzer.predict.target import target_of
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
+from analyzer.report.saved import REPORT_JSON, open_kept
 
 
 def open_result(
@@ -47,6 +48,8 @@ def open_result(
         TraceError: there is no readable trace.
     """
     if is_estimate(path):
+        if what_if is None or not what_if.is_asked:
+            return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
     report = progress or (lambda stage, share: None)
     measured = open_measured(
@@ -68,7 +71,26 @@ def _explaining(search: bool) -> str:
 def is_estimate(path: Path) -> bool:
     """Say whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
-    return file.is_file() and read_run(file).raw.get("kind") == "static"
+    return file.is_file() and read_kind(file) == "static"
+
+
+def open_finished(path: Path, *, progress: Callable[[str, float], None] | None = None) -> Result:
+    """Open the estimate that the folder at ``path`` keeps, as it was saved.
+
+    It is predicted anew, and the result says so, where what is kept cannot be shown as it is: another
+    version saved it, or a file was changed since.
+
+    Raises:
+        TraceError: it is no folder of an estimate.
+    """
+    kept, why = open_kept(path)
+    if kept is not None:
+        return kept
+    result = open_estimate(path, progress=progress)
+    if why:
+        note = f"Predicted anew: {why}; {REPORT_JSON} in the folder may say otherwise."
+        result.document["notes"].insert(0, note)
+    return result
 
 
 @collector_paused()

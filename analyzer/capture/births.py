@@ -94,9 +94,7 @@ class Births:
             if name not in self._kept:
                 self._kept[name] = _kept_constants(initializer, shape, dtype)
             self.traced_constants += self._kept[name]
-        self.rows.append(
-            Birth(weakref.ref(variable), self._known[name], traced, name, initializer)
-        )
+        self.rows.append(Birth(weakref.ref(variable), self._known[name], traced, name, initializer))
 
 
 _noting: list[Births] = []

@@ -186,6 +186,21 @@ def read_run(path: Path) -> RunNote:
         ) from None
 
 
+def read_kind(path: Path) -> str:
+    """Return what a ``run.json`` is the note of, ``static`` for an estimate, without reading it all.
+
+    Raises:
+        TraceError: it is damaged, or was written by a newer version.
+    """
+    try:
+        raw = _load(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raw = None
+    if not isinstance(raw, dict):
+        raw = read_run(path).raw
+    return str(raw.get("kind", ""))
+
+
 def _load(content: bytes) -> Any:
     """Return the JSON values; half a character, which JSON can hold and no file can, becomes ``?``."""
     values = json.loads(content)
