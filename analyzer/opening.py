@@ -9,6 +9,7 @@ from pathlib import Path
 from analyzer.compiler.cache import default_cache
 from analyzer.compiler.doubts import with_plan_doubts
 from analyzer.compiler.step import CardOptions, CardStep, card_step, cpu_step, keep_failure
+from analyzer.contract.run import read_run_file
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.analysis import Analysis, analyse
 from analyzer.findings.collect import collect
@@ -22,6 +23,7 @@ from analyzer.predict.recording import predict_note
 from analyzer.predict.target import target_of
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
+from analyzer.report.saved import REPORT_JSON, open_kept
 
 
 def open_result(
@@ -47,6 +49,8 @@ def open_result(
         TraceError: there is no readable trace.
     """
     if is_estimate(path):
+        if what_if is None or not what_if.is_asked:
+            return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
     report = progress or (lambda stage, share: None)
     measured = open_measured(
@@ -68,7 +72,26 @@ def _explaining(search: bool) -> str:
 def is_estimate(path: Path) -> bool:
     """Say whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
-    return file.is_file() and read_run(file).is_estimate
+    return file.is_file() and read_run_file(file).is_estimate
+
+
+def open_finished(path: Path, *, progress: Callable[[str, float], None] | None = None) -> Result:
+    """Open the estimate that the folder at ``path`` keeps, as it was saved.
+
+    It is predicted anew, and the result says so, where what is kept cannot be shown as it is: another
+    version saved it, or a file was changed since.
+
+    Raises:
+        TraceError: it is no folder of an estimate.
+    """
+    kept, why = open_kept(path)
+    if kept is not None:
+        return kept
+    result = open_estimate(path, progress=progress)
+    if why:
+        note = f"Predicted anew: {why}; {REPORT_JSON} in the folder may say otherwise."
+        result.document["notes"].insert(0, note)
+    return result
 
 
 @collector_paused()

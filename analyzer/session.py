@@ -15,12 +15,14 @@ from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_
 from analyzer.compiler.step import CardOptions, keep_failure
 from analyzer.errors import CompilerUnavailable
 from analyzer.findings.pool import WhatIf
-from analyzer.opening import open_estimate, open_result
+from analyzer.model import Kind
+from analyzer.opening import open_estimate, open_finished, open_result
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run import read_run
 from analyzer.predict.target import target_of
 from analyzer.report.diff import Diff, build_diff
 from analyzer.report.result import Result
+from analyzer.report.saved import REPORT_HTML, REPORT_JSON, keep_result
 
 __all__ = [
     "REPORT_HTML",
@@ -33,9 +35,6 @@ __all__ = [
     "trace",
     "trace_target",
 ]
-
-REPORT_JSON = "report.json"
-REPORT_HTML = "report.html"
 
 
 def trace_target(
@@ -153,6 +152,8 @@ def _leave(result: Result, folder: Path, report: Progress) -> Result:
     report("writing the report", 0.95)
     result.to_json(folder / REPORT_JSON)
     result.to_html(folder / REPORT_HTML)
+    if result.recording.kind is Kind.ESTIMATE:
+        keep_result(result, folder)
     report("done", 1.0)
     return result
 
@@ -181,6 +182,8 @@ def estimate(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
+            if threads is None and chosen.inter_op_threads is None:
+                return open_finished(Path(spec.path))
             return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
         place = Path(out) if out else default_out(spec)
         return estimate_target(spec, chosen, place, force=force, threads=threads)

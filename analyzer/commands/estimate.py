@@ -18,7 +18,7 @@ from analyzer.compiler.step import CardOptions
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu
-from analyzer.opening import open_estimate
+from analyzer.opening import open_estimate, open_finished
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run import read_run
 from analyzer.session import Result, estimate_target
@@ -178,6 +178,9 @@ def _result(
 ) -> Result:
     with progress_bar() as progress:
         if spec.kind is TargetKind.TRACE:
+            asked = (threads, chosen.inter_op_threads, compiling.both)
+            if not what_if.is_asked and asked == (None, None, None):
+                return open_finished(Path(spec.path), progress=progress)
             return open_estimate(
                 Path(spec.path),
                 threads=threads,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from analyzer.measure.books import accounts_of, books_of, damages_of
 from analyzer.measure.marks import damages_of_marks
-from analyzer.model import Integrity, Step
+from analyzer.measure.variables import AddressIndex, size_of
+from analyzer.model import Damage, Integrity, Step
 from analyzer.parse.run import RunNote
-from analyzer.parse.xplane import RawTrace
+from analyzer.parse.xplane import MARKER_PREFIX, RawTrace
+from analyzer.units import GRANULE_BYTES
 
 
 def check(
@@ -39,5 +42,42 @@ def check(
                 for damage in damages_of(account, raw.events, from_process_start=whole)
             ),
             *damages_of_marks(raw, steps, note),
+            *_of_variables(raw, allocations, note),
         ),
     )
+
+
+def _of_variables(
+    raw: RawTrace, allocations: pd.DataFrame, note: RunNote | None
+) -> Iterator[Damage]:
+    """Yield variables whose buffer has not their size.
+
+    A variable may share a larger buffer with what it was cut from, but no smaller one; nor one of other
+    bytes in as many granules, which a slice would take only by chance.
+    """
+    looks = [span for span in raw.markers if span.name == f"{MARKER_PREFIX}snapshot"]
+    if note is None or len(looks) != len(note.snapshots):
+        return
+    times = raw.events["time_ps"].to_numpy()
+    index = AddressIndex(allocations)
+    requested = allocations["requested_bytes"].to_numpy()
+    wrong = set()
+    for look, snapshot in zip(looks, note.snapshots, strict=True):
+        instant = int(np.searchsorted(times, look.start_ps, side="left")) - 1
+        for address, variable in zip(snapshot, note.variables, strict=False):
+            size_bytes = size_of(variable)
+            row = None if address is None or not size_bytes else index.at(address, instant)
+            if row is None or size_bytes is None:
+                continue
+            found = int(requested[row])
+            if found < size_bytes or (
+                found != size_bytes
+                and -(-found // GRANULE_BYTES) == -(-size_bytes // GRANULE_BYTES)
+            ):
+                wrong.add(variable.path)
+    if wrong:
+        yield Damage(
+            id="variable-of-other-size",
+            count=len(wrong),
+            message=f"{len(wrong):,} variables lie in buffers of other bytes than they have.",
+        )

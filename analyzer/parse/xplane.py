@@ -133,6 +133,17 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
             f"{path} is not a profiler trace, or is cut short.",
             hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
         ) from None
+    return read_space(space, path, progress=progress)
+
+
+def read_space(
+    space: Any, path: Path, *, progress: Callable[[float], None] | None = None
+) -> RawTrace:
+    """Read a trace that is decoded already; ``path`` is what errors call it.
+
+    Raises:
+        TraceError: it holds no memory events.
+    """
     if not any(plane.lines or plane.event_metadata for plane in space.planes):
         raise TraceError(
             f"{path} holds no profiler planes.",
