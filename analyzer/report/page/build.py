@@ -80,7 +80,7 @@ OPTIONAL: Final[dict[str, Any]] = {
 _LITTLE: Final = 0.01
 """Share of the allocated peak: what saves less is not among the first findings."""
 
-_UNIT: Final = re.compile(r"(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))")
+_UNIT: Final = re.compile(r"(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))")  # noqa: RUF001
 """Where a number and its unit are parted by a space; ``format.js`` has the same."""
 
 STATIC_ROWS: Final = 25
