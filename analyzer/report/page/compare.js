@@ -45,7 +45,7 @@ function createCompare(container, comparison) {
     }
     context.fillStyle = colours.muted;
     context.textAlign = 'left';
-    context.fillText('begin of the step', left, height - 8);
+    context.fillText('start of the step', left, height - 8);
     context.textAlign = 'right';
     context.fillText('end', width - AXIS_PADDING.right, height - 8);
   }

@@ -7,7 +7,7 @@ const LIFETIME_ROWS = 60;
 function createLifetimes(container, recording, axis, state) {
   const { columns } = recording;
   const chartBox = element('div', { class: 'chart' });
-  const key = element('p', { class: 'note', text: 'The largest buffers of the part in view, up to 60, in order of birth. Ticks are known reads; the light part of a bar is the longest time that it is held without one.' });
+  const key = element('p', { class: 'note', text: 'The largest buffers of the part in view, up to 60, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads, in which it is only held.' });
   const list = element('div');
   container.append(key, chartBox, list);
   let rows = [];
