@@ -161,9 +161,7 @@ def estimate(
     deliver(result, outputs)
     if spec.kind is not TargetKind.TRACE and not quiet:
         _say_where(result)
-    replayed = result.document["what_if"]
-    fits = result.document["fits"] if replayed is None else replayed["fits"]
-    if fits is False:
+    if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 

@@ -131,8 +131,7 @@ def _exit_where_bad(result: Result, spec: TargetSpec) -> None:
     """Exit with the step's own code where it failed, with 3 where it does not fit a limit asked for."""
     if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
         raise typer.Exit(int(result.exit_code))
-    replayed = result.document["what_if"]
-    if replayed is not None and not replayed["fits"]:
+    if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 

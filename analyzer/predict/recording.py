@@ -105,7 +105,13 @@ def predict_note(
     )
     history, draw = history_of(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
-    doubts = uncertainty_of(prediction, chosen.allocated_bytes, chosen.limit_bytes)
+    doubts = uncertainty_of(
+        prediction,
+        chosen.allocated_bytes,
+        chosen.limit_bytes,
+        aside_bytes=chosen.played.aside_bytes,
+    )
+    doubts["unsized"] = len(_unsized(prediction, draw))
     if target.gpu is not None and not whole:
         doubts = with_gpu_doubts(doubts, prediction, draw)
     table, events, options = place(table, history.instants, target.options)

@@ -17,7 +17,8 @@ import pandas as pd
 
 from analyzer.errors import InputError
 from analyzer.model import Category, Kind, Recording
-from analyzer.report.page.verdict import CATEGORY_LABELS, verdict
+from analyzer.report.page.verdict import CATEGORY_LABELS, first_screen
+from analyzer.report.words import front_findings, saving_words
 from analyzer.timeline import main_rows
 from analyzer.units import format_bytes
 
@@ -65,15 +66,18 @@ def chrome_trace(recording: Recording) -> str:
 
 
 def markdown(document: Mapping[str, Any], comparison: Mapping[str, Any] | None = None) -> str:
-    """Return a summary for a pull request: the verdict, the categories, what saves most.
+    """Return a summary for a pull request: the verdict, the categories, the first findings.
 
     Args:
         document: The JSON contract.
         comparison: What :func:`analyzer.findings.compare.compare` returned; ``document`` is then
             that of the second run.
     """
-    answer = verdict(document)
-    lines = [f"### {_cell(answer.headline)}", "", _cell(" ".join(answer.sentences)), ""]
+    screen = first_screen(document)
+    lines = [f"### {_cell(screen.headline)}", ""]
+    if screen.cautions:
+        lines += [f"**Caution:** {'; '.join(map(_cell, screen.cautions))}.", ""]
+    lines += [" ".join(map(_cell, screen.sentences)), ""]
     if comparison is not None:
         lines += [f"**{_cell(comparison['headline'])}**", ""]
         lines += [_cell(note) for note in comparison["notes"]]
@@ -82,11 +86,11 @@ def markdown(document: Mapping[str, Any], comparison: Mapping[str, Any] | None =
         lines += ["| category at the peak | requested | share |", "|---|--:|--:|"]
         lines += [
             f"| {share.label} | {format_bytes(share.size_bytes)} | {share.share_ratio:.1%} |"
-            for share in answer.shares
+            for share in screen.shares
             if share.size_bytes
         ]
         lines += [f"| **requested** | **{format_bytes(document['peak']['requested_bytes'])}** | |"]
-    lines += ["", *_saving_rows(document)]
+    lines += ["", *_finding_rows(document)]
     lines += [f"> {_cell(warning)}" for warning in document.get("warnings", ())]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -201,17 +205,17 @@ def _comparison_row(label: str, row: Mapping[str, Any]) -> str:
     return f"| {label} | {a} | {b} | {sign}{delta} |"
 
 
-def _saving_rows(document: Mapping[str, Any]) -> list[str]:
-    saving = sorted(
-        (finding for finding in document.get("findings", ()) if finding.get("saves_bytes")),
-        key=lambda finding: -finding["saves_bytes"],
-    )[:3]
-    if not saving:
+def _finding_rows(document: Mapping[str, Any]) -> list[str]:
+    found = front_findings(document)
+    if not found:
         return []
-    rows = [
-        f"1. {_cell(item['title'])} (saves {format_bytes(item['saves_bytes'])})" for item in saving
-    ]
-    return ["What saves most:", "", *rows, ""]
+    rows = []
+    for each in found:
+        saves = saving_words(each)
+        rows.append(
+            f"1. **{each['severity']}**: {_cell(each['title'])}{f' ({saves})' if saves else ''}"
+        )
+    return ["What to change:", "", *rows, ""]
 
 
 def _code(name: str) -> str:

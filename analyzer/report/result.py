@@ -66,6 +66,12 @@ class Result:
         error = self.recording.error
         return ExitCode.OK if error is None else error.exit_code
 
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the step does not fit the card or the limit given, or fails as it was replayed."""
+        replayed = self.document["what_if"]
+        return self.document["fits"] is False or (replayed is not None and not replayed["fits"])
+
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
         write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
@@ -131,6 +137,10 @@ class Result:
             if size
         )
         name = self.recording.target.get("text", "")
+        verdict = self.analysis.verdict
+        limited = verdict is not None and verdict.limit is not None
+        if verdict is not None and limited:
+            name = f"{name}: {verdict.headline}"
         return (
             f"<{self.recording.kind} of {name}: peak {format_bytes(peak.requested_bytes)} requested, "
             f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analyzer.report.integrity import damage_lines, how_measured, replay_line
+from analyzer.report.words import highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12
@@ -25,6 +26,12 @@ _STYLES: Final = {
     "temporary": "red",
     "constant": "bright_black",
     "unattributed": "white",
+}
+_OUTCOMES: Final = {
+    "fits": "bold green",
+    "does not fit": "bold red",
+    "failed": "bold red",
+    "cannot tell": "bold yellow",
 }
 _SEVERITIES: Final = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
@@ -70,11 +77,10 @@ def print_document(document: dict[str, Any], console: Console) -> None:
 
 
 def render(document: dict[str, Any], width: int = 100) -> RenderableType:
-    """Return the report as one renderable, ``width`` columns wide."""
-    parts: list[RenderableType] = [*_verdict(document, width)]
-    parts.extend(_fit(document))
-    parts.extend(_uncertainty(document))
-    parts.extend(_warnings(document))
+    """Return the report as one renderable, ``width`` columns wide: the answer first, its basis last."""
+    parts: list[RenderableType] = [*_head(document), *_peak(document, width)]
+    parts.extend(_range(document))
+    parts.extend(_need(document))
     parts.extend(_what_if(document))
     parts.append(_categories(document))
     parts.append(_steps(document))
@@ -83,18 +89,36 @@ def render(document: dict[str, Any], width: int = 100) -> RenderableType:
     if layers is not None:
         parts.append(layers)
     parts.extend(_findings(document, width))
+    parts.extend(_basis(document))
     return Group(*parts)
 
 
-def _verdict(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
+def _head(document: dict[str, Any]) -> Iterable[RenderableType]:
+    """Yield the verdict, what to doubt, and what was looked at: three lines."""
+    yield from _damages(document)
+    verdict = document["verdict"] or {}
+    if verdict.get("limit_bytes") is not None or verdict.get("outcome") == "failed":
+        style = _OUTCOMES.get(verdict["outcome"], "bold")
+        yield Text(printable(verdict["headline"], 400), style=style)
+    if verdict.get("cautions"):
+        doubts = "; ".join(printable(each, 200) for each in verdict["cautions"])
+        yield Text(f"! Caution: {doubts}", style="yellow")
+    target = printable(document["target"].get("text", ""), 60)
+    yield Text.assemble((f"{target}  ", "bold"), (_describe_step(document), "dim"))
+    error = document["error"]
+    if error:
+        first = str(error.get("message", "")).splitlines()[:1]
+        where = f" at {printable(error['where'], 200)}" if error.get("where") else ""
+        yield Text(
+            f"The step ended with {printable(error.get('type'), 60)}: "
+            f"{printable(first[0] if first else '', 400)}{where}",
+            style="bold red",
+        )
+
+
+def _peak(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
     peak, device = document["peak"], document["device"]
     how = how_measured(document)
-    target = printable(document["target"].get("text", ""), 60)
-    yield Text.assemble(
-        (f"{target}  ", "bold"),
-        (_describe_step(document), "dim"),
-    )
-    yield from _damages(document)
     line = Text.assemble(
         ("Peak ", ""),
         (format_bytes(peak["requested_bytes"]), "bold"),
@@ -134,18 +158,7 @@ def _damages(document: dict[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"! {printable(line, 600)}", style="bold yellow")
 
 
-def _fit(document: dict[str, Any]) -> Iterable[RenderableType]:
-    fit = document.get("fit")
-    if not fit:
-        return
-    style = {True: "bold green", False: "bold red"}.get(fit["fits"], "bold yellow")
-    first, *rest = fit["says"]
-    yield Text(printable(first, 400), style=style)
-    for line in rest:
-        yield Text(printable(line, 400), style="dim")
-
-
-def _uncertainty(document: dict[str, Any]) -> Iterable[RenderableType]:
+def _range(document: dict[str, Any]) -> Iterable[RenderableType]:
     stated = document.get("uncertainty")
     if not stated or stated.get("low_bytes") is None:
         return
@@ -157,27 +170,38 @@ def _uncertainty(document: dict[str, Any]) -> Iterable[RenderableType]:
         )
     yield Text(
         f"Likely range: requested {format_bytes(stated['low_bytes'])} to "
-        f"{format_bytes(stated['high_bytes'])}{allocated}, because"
+        f"{format_bytes(stated['high_bytes'])}{allocated}"
     )
-    for reason in stated.get("because", ()):
-        yield Padding(Text(f"- {printable(reason, 400)}", style="dim"), (0, 0, 0, 2))
+
+
+def _need(document: dict[str, Any]) -> Iterable[RenderableType]:
+    waste = document["fragmentation"]
+    parts = waste.get("safe_limit_parts")
+    if parts is None:
+        return
+    yield Text(
+        f"Needs a memory limit of {format_bytes(waste['safe_limit_bytes'])} = "
+        f"{format_bytes(parts['requested_bytes'])} requested{highest_words(document)} + "
+        f"{format_bytes(parts['rounding_bytes'])} rounding + "
+        f"{format_bytes(parts['unsplit_bytes'])} unsplit chunks + "
+        f"{format_bytes(parts['external_bytes'])} fragmentation (replayed{island_words(document)})"
+    )
+
+
+def _basis(document: dict[str, Any]) -> Iterable[RenderableType]:
+    """Yield what the figures rest on: warnings, what the range comes from, the card, notes."""
+    lines = [(f"! {printable(line, 400)}", "yellow") for line in document["warnings"]]
+    because = (document.get("uncertainty") or {}).get("because", ())
+    says = (document.get("fit") or {}).get("says", ())
+    lines += [(f"- {printable(line, 400)}", "dim") for line in (*says, *because)]
+    lines += [(f"· {printable(line, 400)}", "dim") for line in document.get("notes", ())]
+    if lines:
+        yield Padding(Text("What the figures rest on", style="bold"), (1, 0, 0, 0))
+    for line, style in lines:
+        yield Text(line, style=style)
 
 
 def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
-    waste = document["fragmentation"]
-    minimum = waste["minimum_limit_bytes"]
-    if minimum is not None:
-        parts = waste["minimum_limit_parts"]
-        text = (
-            f"Least memory limit that works: {format_bytes(minimum)} = "
-            f"{format_bytes(parts['requested_bytes'])} requested + "
-            f"{format_bytes(parts['rounding_bytes'])} rounding + "
-            f"{format_bytes(parts['unsplit_bytes'])} unsplit chunks + "
-            f"{format_bytes(parts['external_bytes'])} fragmentation (replayed)"
-        )
-        if waste["safe_limit_bytes"] != minimum:
-            text += f"; some limits up to {format_bytes(waste['safe_limit_bytes'])} fail"
-        yield Text(text)
     if checked := replay_line(document):
         yield Text(printable(checked, 400), style="dim")
     replayed = document["what_if"]
@@ -187,22 +211,20 @@ def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
         f"limit {format_bytes(replayed['memory_limit_bytes'])}, "
         f"growth {'on' if replayed['growth'] else 'off'}"
     )
-    if replayed["fits"]:
+    failure = replayed["failure"]
+    if failure is None:
         yield Text(
-            f"Replayed with {how}: fits, pool {format_bytes(replayed['peak_pool_bytes'])}, "
-            f"allocated {format_bytes(replayed['peak_allocated_bytes'])}",
-            style="green",
+            f"Replayed with {how}: runs, pool {format_bytes(replayed['peak_pool_bytes'])}, "
+            f"allocated {format_bytes(replayed['peak_allocated_bytes'])}"
         )
-    else:
-        failure = replayed["failure"]
-        yield Text(
-            f"Replayed with {how}: does not fit; a request for "
-            f"{format_bytes(failure['requested_bytes'])} fails with "
-            f"{format_bytes(failure['in_use_bytes'])} in use and "
-            f"{format_bytes(failure['free_bytes'])} free "
-            f"(largest piece {format_bytes(failure['largest_free_bytes'])})",
-            style="bold red",
-        )
+        return
+    yield Text(
+        f"Replayed with {how}: a request for {format_bytes(failure['requested_bytes'])} does not fit "
+        f"beside {format_bytes(failure['in_use_bytes'])} in use, with "
+        f"{format_bytes(failure['free_bytes'])} free "
+        f"(largest piece {format_bytes(failure['largest_free_bytes'])})",
+        style="red",
+    )
 
 
 def _describe_step(document: dict[str, Any]) -> str:
@@ -215,22 +237,6 @@ def _describe_step(document: dict[str, Any]) -> str:
         step["dtype_policy"] if step["dtype_policy"] not in ("", "float32") else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _warnings(document: dict[str, Any]) -> Iterable[RenderableType]:
-    error = document["error"]
-    if error:
-        first = str(error.get("message", "")).splitlines()[:1]
-        where = f" at {printable(error['where'], 200)}" if error.get("where") else ""
-        yield Text(
-            f"The step ended with {printable(error.get('type'), 60)}: "
-            f"{printable(first[0] if first else '', 400)}{where}",
-            style="bold red",
-        )
-    for warning in document["warnings"]:
-        yield Text(f"! {printable(warning, 400)}", style="yellow")
-    for note in document.get("notes", []):
-        yield Text(f"· {printable(note, 400)}", style="dim")
 
 
 def plain_table(title: str, columns: Sequence[tuple[str, str]]) -> Table:
@@ -348,11 +354,10 @@ def _findings(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
         return
     yield Padding(Text("Findings", style="bold"), (1, 0, 0, 0))
     for finding in findings:
-        saves = finding["saves_bytes"]
         head = Text.assemble(
             (f"{finding['severity']:>6}  ", _SEVERITIES.get(finding["severity"], "")),
             (printable(finding["title"], 400), "bold" if finding["severity"] == "high" else ""),
-            (f"  saves up to {format_bytes(saves)}" if saves else "", "green"),
+            (f"  {saving_words(finding)}" if finding["saves_bytes"] else "", "green"),
         )
         yield head
         yield Padding(Text(printable(finding["detail"], 2000), style="dim"), (0, 0, 0, 8))
