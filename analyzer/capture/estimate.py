@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from numpy.linalg import LinAlgError
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
@@ -68,8 +69,9 @@ def note_live_step(make: Callable[[], Program], options: CaptureOptions) -> Capt
 
 
 def _needs_values(error: BaseException | None) -> bool:
+    """Say whether code may have failed because weights are zeros: it computes with them, or checks."""
     while error is not None:
-        if isinstance(error, tf.errors.OpError) or "reading resource variable" in str(error):
+        if isinstance(error, tf.errors.OpError | ArithmeticError | AssertionError | LinAlgError):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -7,21 +7,23 @@ array's memory, and would then be missing from the allocator's books.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.births import note_input
+from analyzer.capture.births import note_input, value_without_memory
 from analyzer.capture.honours import fixed_batch
 from analyzer.capture.spec import CaptureOptions
 from analyzer.errors import TargetError
+from analyzer.units import format_bytes
 
 Axes = tuple[int | None, ...] | None
 
 _SEED = (0, 0)
-_MOST_ELEMENTS: Final = (1 << 63) - 1
-"""TensorFlow counts a tensor's elements in 64 bits with a sign (``TensorShape``)."""
+_MOST_BYTES: Final = 1 << 46
+"""Half of the addresses that a process has on x86-64 and on most 64-bit ARM: no mapping is larger."""
 _SPARSE_SHARE: Final = 10
 """One in so many places of a sparse input holds a value: nothing says how many do."""
 
@@ -33,10 +35,36 @@ def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = 
         shape: Axes, all known.
         dtype: TensorFlow or Keras dtype.
         classes: Integers are drawn below this; None makes them all 0, which any embedding takes.
+
+    Raises:
+        TargetError: it has more elements than TensorFlow can count, or this machine memory for them.
     """
+    _check_size(shape, tf.as_dtype(dtype))
     value = _value(tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype), classes)
     note_input(value)
     return value
+
+
+def _check_size(shape: tuple[int | None, ...], dtype: Any) -> None:
+    """Refuse what cannot be made here: a real run needs the memory, an estimate only the numbers."""
+    size_bytes = math.prod(int(axis or 1) for axis in shape) * dtype.size
+    most_bytes = (
+        _MOST_BYTES if value_without_memory(tf.uint8, (1,)) is not None else _memory_bytes()
+    )
+    if size_bytes > most_bytes:
+        raise TargetError(
+            f"An input or label of shape {_show(shape)} takes {format_bytes(size_bytes)}, more than "
+            f"the {format_bytes(most_bytes)} that can be made here.",
+            hint="Try a smaller --batch-size or --shape.",
+        )
+
+
+def _memory_bytes() -> int:
+    """Return this machine's memory, or no limit where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return _MOST_BYTES
 
 
 def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
@@ -105,6 +133,9 @@ def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
 def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
     if dtype == tf.string:
         return tf.fill(axes, "")
+    nothing_runs = value_without_memory(dtype, axes)
+    if nothing_runs is not None:
+        return nothing_runs
     if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
         return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
     if dtype in (tf.int32, tf.int64) and classes:
