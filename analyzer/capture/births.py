@@ -1,28 +1,34 @@
 """How the model's variables come to be, without giving them their bytes.
 
-While the block runs, a Keras variable made by an initializer gets a handle with dtype and shape and no
-value; the initializer is traced instead of run, so that what it would have asked the allocator for, and
-in which order, is known. Small variables are made as always: Python may read them (a learning rate, a
-step counter).
+While the block runs, a Keras variable made by an initializer gets zeros with no memory behind them; the
+initializer is traced instead of run, so that what it would have asked the allocator for, and in which
+order, is known. Such a variable can be read, copied, saved and given other values as any other: what is
+assigned to it is checked for its shape and let go, for values say nothing of memory. Small variables are
+made as always: Python may decide by them (a learning rate, a step counter).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from analyzer.capture import graphs
+from analyzer.capture.stand_ins import CPU_DEVICE, StandIns
 from analyzer.capture.watching import Events, watched_events
 from analyzer.graph.ops import ITEM_BYTES
 from analyzer.units import GRANULE_BYTES
 
 _SMALL_ELEMENTS: Final = 64
+_HOLLOW: Final = "_analyzer_hollow"
+"""Set on a variable that has no memory behind its value."""
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 """Ops whose result the initializer's Python code keeps in a local name until it returns."""
 _FREE: Final = frozenset(
@@ -76,6 +82,7 @@ class Births:
             values: it computes those in the step's own graph, which is not done here.
         inputs: ``id`` of each tensor that was made for the step to be fed with -> births before it.
         host_dtypes: Element types that are not counted, because they lie in another memory.
+        stand_ins: Makes values without memory; None where all are made in full.
     """
 
     rows: list[Birth] = field(default_factory=list)
@@ -83,6 +90,7 @@ class Births:
     traced_constants: int = 0
     inputs: dict[int, int] = field(default_factory=dict)
     host_dtypes: frozenset[str] = frozenset()
+    stand_ins: StandIns | None = None
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
 
@@ -108,6 +116,12 @@ def note_input(tensor: Any) -> None:
         births.inputs[id(tensor)] = len(births.rows)
 
 
+def value_without_memory(dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return zeros with no memory behind them; None where values are made in full."""
+    made = next((births.stand_ins for births in _noting if births.stand_ins is not None), None)
+    return None if made is None else made.tensor(dtype, shape)
+
+
 @contextlib.contextmanager
 def noting_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
     """Note how Keras variables are made in the block.
@@ -116,43 +130,62 @@ def noting_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) ->
         hollow: Give them no bytes; False makes them as always.
         host_dtypes: Element types that lie in another memory than the device's.
     """
+    births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
+    _noting.append(births)
+    undo = _patch(births)
+    try:
+        yield births
+    finally:
+        _noting.remove(births)
+        undo()
+
+
+def _patch(births: Births) -> Callable[[], None]:
+    """Let Keras' variables be made, read and assigned as ``births`` has it; return the way back."""
     from keras.src.backend.tensorflow.core import Variable
 
-    births = Births(host_dtypes=host_dtypes)
-    _noting.append(births)
-    old_initialize, old_assign = Variable._initialize_with_initializer, Variable._direct_assign
-    hollows: set[int] = set()
+    old_initialize, old_assign = Variable._initialize_with_initializer, Variable.assign
+    old_numpy = Variable.numpy
 
     def initialize(self: Any, initializer: Any) -> None:
         traced = not tf.executing_eagerly()
-        count = 1
-        for axis in self._shape:
-            count *= axis
-        is_hollow = hollow and count > _SMALL_ELEMENTS
         before = in_use_bytes()
         with tf.init_scope():
-            if is_hollow:
-                self._value = _hollow(self)
-                hollows.add(id(self))
+            if births.stand_ins is not None and _can_be_hollow(self):
+                self._value = _hollow(self, births.stand_ins)
+                setattr(self, _HOLLOW, True)
             else:
                 old_initialize(self, initializer)
             births.add(self._value, initializer, self._shape, self._dtype, traced=traced)
         if traced:
             births.traced_bytes += in_use_bytes() - before
 
-    def assign(self: Any, value: Any) -> None:
-        if id(self) in hollows and tf.executing_eagerly():
-            return  # a saved model's weights: their values say nothing of memory
-        old_assign(self, value)
+    def assign(self: Any, value: Any) -> Any:
+        is_hollow = getattr(self, _HOLLOW, False) and tf.executing_eagerly()
+        if is_hollow and tuple(np.shape(value)) == tuple(self.shape):
+            return value
+        return old_assign(self, value)
+
+    def numpy(self: Any) -> Any:
+        if getattr(self, _HOLLOW, False):
+            # The system gives a page of zeros its memory when it is written to.
+            return np.zeros(tuple(self.shape), tf.as_dtype(self._dtype).as_numpy_dtype)
+        return old_numpy(self)
 
     Variable._initialize_with_initializer = initialize
-    Variable._direct_assign = assign
-    try:
-        yield births
-    finally:
-        _noting.remove(births)
+    Variable.numpy, Variable.assign = numpy, assign
+
+    def undo() -> None:
         Variable._initialize_with_initializer = old_initialize
-        Variable._direct_assign = old_assign
+        Variable.numpy = old_numpy
+        del Variable.assign  # its base class has the one that was found
+
+    return undo
+
+
+def _can_be_hollow(variable: Any) -> bool:
+    dtype = tf.as_dtype(variable._dtype)
+    return math.prod(variable._shape) > _SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
 
 
 def in_use_bytes() -> int:
@@ -163,13 +196,17 @@ def in_use_bytes() -> int:
         return 0
 
 
-def _hollow(variable: Any) -> Any:
-    return UninitializedVariable(
+def _hollow(variable: Any, stand_ins: StandIns) -> Any:
+    made = UninitializedVariable(
         trainable=variable.trainable,
         name=variable.name,
         shape=variable._shape,
         dtype=variable._dtype,
     )
+    with tf.device(CPU_DEVICE):
+        zeros = stand_ins.unbacked(tf.as_dtype(variable._dtype), variable._shape)
+        tf.raw_ops.AssignVariableOp(resource=made.handle, value=zeros)
+    return made
 
 
 def _name(initializer: Any) -> str:

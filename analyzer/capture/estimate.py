@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from numpy.linalg import LinAlgError
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
@@ -23,7 +24,6 @@ from analyzer.capture.runtime import Captured, Capturing, captured, concrete_fun
 from analyzer.capture.slots import in_order_of_making
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
-from analyzer.capture.synthesize import inputs_as_specs
 from analyzer.capture.variables import VariableNotes, raw_variable
 from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
@@ -72,8 +72,9 @@ def note_live_step(make: Callable[[], Program], options: CaptureOptions) -> Capt
 
 
 def _needs_values(error: BaseException | None) -> bool:
+    """Say whether code may have failed because weights are zeros: it computes with them, or checks."""
     while error is not None:
-        if isinstance(error, tf.errors.OpError) or "reading resource variable" in str(error):
+        if isinstance(error, tf.errors.OpError | ArithmeticError | AssertionError | LinAlgError):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -94,7 +95,6 @@ def _note(
         notes = stack.enter_context(taking_notes())
         hosted = gpu_device(gpu.compute_capability).host_dtypes if gpu else frozenset()
         births = stack.enter_context(noting_births(hollow=hollow, host_dtypes=hosted))
-        stack.enter_context(inputs_as_specs())
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
