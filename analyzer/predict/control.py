@@ -363,6 +363,7 @@ class ControlExecutor:
     def _increment(self, frame: Frame, ready: list[Task]) -> None:
         frame.count += 1
         iteration = frame.iterations[frame.count] = Iteration(frame, frame.count)
+        frame.dead_exits.clear()
         deferred, frame.deferred = frame.deferred, []
         for node, entry in deferred:
             self._activate(node, iteration, [entry], False, ready)
