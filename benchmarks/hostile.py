@@ -253,7 +253,7 @@ def _proto(message: Any, rng: random.Random) -> tuple[str, bytes]:
             field, value = rng.choice(fields)
             path.append(field.name)
             if field.message_type is not None:
-                if field.label == field.LABEL_REPEATED:
+                if hasattr(value, "extend"):
                     if rng.random() < 0.05:
                         _change_repeated(value, rng)
                         break
@@ -293,7 +293,7 @@ def _set(node: Any, field: Any, value: Any, rng: random.Random) -> None:
         )
         return max(low, min(high, int(rng.choice([n for n in NUMBERS if isinstance(n, int)]))))
 
-    if field.label == field.LABEL_REPEATED:
+    if hasattr(value, "extend"):
         if value and rng.random() < 0.7:
             value[rng.randrange(len(value))] = one()
         else:
