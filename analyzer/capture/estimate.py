@@ -27,6 +27,8 @@ from analyzer.capture.static import static_step
 from analyzer.capture.variables import VariableNotes, raw_variable
 from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
+from analyzer.contract import run as contract
+from analyzer.contract.run import DeviceNote, ThreadsNote
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
 from analyzer.kernels.gpu import gpu_device
@@ -62,7 +64,8 @@ def note_step(
     os.chdir(started_in)  # the user's code may have left it
     keras.utils.clear_session()
     found = _note(make, report, options, dump, hollow=False)
-    found.run["notes"].append("The model's code reads its weights: they were made in full.")
+    told = "The model's code reads its weights: they were made in full."
+    found.run = replace(found.run, notes=(*found.run.notes, told))
     return found
 
 
@@ -135,10 +138,11 @@ def _note(
             ),
             ops=list(step.ops),
         )
-    found.run.update(
+    found.run = replace(
+        found.run,
         kind="static",
         births=_rows(slots, variables.raw),
-        inputs_after=[births.inputs.get(id(tensor)) for tensor in program.args],
+        inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         threads=_threads(),
@@ -146,7 +150,7 @@ def _note(
     found.compiled = compiled
     found.inside = graphs.inside_ops(function, [one.function for one in compiled])
     if gpu is not None:
-        found.run["device"] = {"kind": "gpu", "name": gpu.name, "id": gpu.id}
+        found.run = replace(found.run, device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id))
     return found
 
 
@@ -159,21 +163,21 @@ def _refuse(program: Program) -> None:
         )
 
 
-def _rows(births: list[Birth], variables: list[Any]) -> list[dict[str, Any]]:
-    """Return one plain row a birth; ``variable`` is an index into the note's variables."""
+def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.Birth, ...]:
+    """Return one record a birth; ``variable`` is an index into the note's variables."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
-    return [
-        {
-            "variable": numbers.get(id(raw_variable(birth.variable))),
-            "traced": birth.traced,
-            "sharing": birth.sharing,
-            "events": [list(event) for event in birth.left_events],
-        }
+    return tuple(
+        contract.Birth(
+            variable=numbers.get(id(raw_variable(birth.variable))),
+            traced=birth.traced,
+            sharing=birth.sharing,
+            events=tuple(birth.left_events),
+        )
         for birth in births
-    ]
+    )
 
 
-def _threads() -> dict[str, int | bool]:
+def _threads() -> ThreadsNote:
     """Return how many threads a kernel may use, how many ops may run side by side, and who says so.
 
     The configuration comes first, then the environment, then the number of cores
@@ -184,11 +188,7 @@ def _threads() -> dict[str, int | bool]:
     inter = int(tf.config.threading.get_inter_op_parallelism_threads())
     intra = intra or _from_environment("TF_NUM_INTRAOP_THREADS")
     inter = inter or _from_environment("TF_NUM_INTEROP_THREADS")
-    return {
-        "intra_op": intra or cores,
-        "inter_op": inter or cores,
-        "inter_op_fixed": bool(inter),
-    }
+    return ThreadsNote(intra_op=intra or cores, inter_op=inter or cores, inter_op_fixed=bool(inter))
 
 
 def _from_environment(name: str) -> int:

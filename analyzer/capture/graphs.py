@@ -171,12 +171,14 @@ def traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
 
 def spec_of(tensor: Any) -> TensorSpec:
     """Return a graph tensor's dtype and static shape."""
-    shape = tensor.shape
-    if shape.rank is None:
-        return TensorSpec(tensor.dtype.name, None)
-    return TensorSpec(
-        tensor.dtype.name, tuple(-1 if axis is None else int(axis) for axis in shape.as_list())
-    )
+    return TensorSpec(tensor.dtype.name, shape_of(tensor))
+
+
+def shape_of(tensor: Any) -> tuple[int, ...] | None:
+    """Return the static shape of a tensor or variable: -1 for an axis that is not known."""
+    if tensor.shape.rank is None:
+        return None
+    return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
 
 
 def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:

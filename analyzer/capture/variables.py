@@ -10,8 +10,10 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.addresses import variable_address
+from analyzer.capture.graphs import shape_of
 from analyzer.capture.program import Program
-from analyzer.model import Category
+from analyzer.contract.categories import Category
+from analyzer.contract.run import Variable
 
 _SMALL_ELEMENTS = 64
 _CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
@@ -119,25 +121,21 @@ class VariableNotes:
             ]
         )
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one plain row a variable, in the order of the snapshots' columns."""
+    def rows(self) -> tuple[Variable, ...]:
+        """Return one record a variable, in the order of the snapshots' columns."""
         indexes = self._argument_indexes()
-        rows = []
-        for variable, (category, role, path) in zip(self._variables, self._owners, strict=True):
-            rows.append(
-                {
-                    "path": path,
-                    "dtype": variable.dtype.name,
-                    "shape": list(variable.shape.as_list())
-                    if variable.shape.rank is not None
-                    else None,
-                    "category": category.value,
-                    "role": role,
-                    "trainable": bool(variable.trainable),
-                    "argument": indexes.get(id(variable)),
-                }
+        return tuple(
+            Variable(
+                path=path,
+                dtype=variable.dtype.name,
+                shape=shape_of(variable),
+                category=category,
+                role=role,
+                trainable=bool(variable.trainable),
+                argument=indexes.get(id(variable)),
             )
-        return rows
+            for variable, (category, role, path) in zip(self._variables, self._owners, strict=True)
+        )
 
     def _argument_indexes(self) -> dict[int, int]:
         """Return each captured variable's index among the function's arguments."""

@@ -6,10 +6,13 @@ stepped over, so that a note of the same version with more fields reads too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import to_builtins
 
 from analyzer.contract.categories import Category
 from analyzer.contract.fields import (
@@ -31,6 +34,13 @@ RUN_FORMAT: Final = "tf-memory-analyzer-run"
 RUN_VERSION: Final = 1
 DAMAGED: Final = "Capture again, or open the .xplane.pb alone by moving it elsewhere."
 """What to do where a note or its graph cannot be read."""
+
+
+Mode = Literal["train", "infer", ""]
+"""What the step does; empty where it is not known."""
+
+GraphKind = Literal["executed", "traced", ""]
+"""The graph that the executor ran, or the one that was traced; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,7 @@ class StepNote:
         eager: It runs op by op, without a graph.
     """
 
-    mode: Literal["train", "infer", ""] = ""
+    mode: Mode = ""
     jit: bool | None = None
     batch_size: Bytes | None = None
     optimizer: Name = ""
@@ -226,7 +236,7 @@ class RunFile:
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     scopes: Mapping[Name, tuple[Word, Name]] = field(default_factory=dict)
     graph: Name | None = None
-    graph_kind: Literal["executed", "traced", ""] = ""
+    graph_kind: GraphKind = ""
     function: Name = ""
     error: Failure | None = None
     births: tuple[Birth, ...] = ()
@@ -244,6 +254,14 @@ class RunFile:
     def is_inference(self) -> bool:
         """Whether the step trains nothing."""
         return self.step.mode == "infer"
+
+
+def encode_run(run: RunFile) -> bytes:
+    """Return a note as JSON text that :func:`read_run_file` reads."""
+    plain = to_builtins(run, str_keys=True)
+    for name in ("gradients", "nested_gradients"):
+        plain[name] = sorted(plain[name])
+    return json.dumps(plain, indent=1).encode()
 
 
 def read_run_file(path: Path) -> RunFile:
