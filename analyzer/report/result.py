@@ -131,8 +131,10 @@ class Result:
             if size
         )
         name = self.recording.target.get("text", "")
+        damaged = (self.document.get("integrity") or {}).get("is_damaged")
         return (
-            f"<{self.recording.kind} of {name}: peak {format_bytes(peak.requested_bytes)} requested, "
+            f"<{'damaged ' if damaged else ''}{self.recording.kind} of {name}: "
+            f"peak {format_bytes(peak.requested_bytes)} requested, "
             f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "
             f"{len(self.findings)} findings>"
         )
