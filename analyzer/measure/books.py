@@ -36,6 +36,9 @@ _ALIGNED_BYTES: Final = 64
 _LARGEST_BYTES: Final = 1 << 44
 """A size above this (16 TiB) is a damaged number."""
 
+_SHAPED: Final = ("output", "temp")
+"""Regions of which TensorFlow writes the shape of the very tensor."""
+
 _NOT_COMPARED: Final = frozenset({"string"})
 """Element types of which no size of a buffer is told from the shape alone."""
 
@@ -283,9 +286,14 @@ def _of_sizes(account: Account) -> Iterator[Damage]:
 
 
 def _of_shapes(account: Account, events: pd.DataFrame) -> Iterator[Damage]:
-    """Check each request against the shape and element type that TensorFlow wrote beside it."""
-    expected = _bytes_by_shape(events.iloc[account.rows])
+    """Check each request against the shape and element type that TensorFlow wrote beside it.
+
+    Of a copy between devices (``dynamic``) it writes those of a tensor that is still empty.
+    """
+    rows = events.iloc[account.rows]
+    expected = _bytes_by_shape(rows)
     wrong = (account.kind > 0) & (expected >= 0) & (expected != account.requested)
+    wrong &= rows["region"].isin(_SHAPED).to_numpy()
     yield from account.damage(
         "shape-of-other-size", wrong, "allocations ask for other bytes than their shape needs."
     )

@@ -85,9 +85,13 @@ def _overlapping(marks: Sequence[Span]) -> Iterator[Damage]:
 
 def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
     """Yield steps that lack the memory events, or the runs of ops, that others like them have."""
+    events = np.array([max(step.last - step.first + 1, 0) for step in steps])
+    if len(steps) and not events.any():
+        yield from _damage(
+            "steps-without-events", steps, "steps hold no memory event; all lie outside of them."
+        )
     if len(steps) < 2:
         return
-    events = np.array([max(step.last - step.first + 1, 0) for step in steps])
     runs = np.array([_inside(raw, step) for step in steps])
     empty = (events == 0) & (events.max() > 0)
     yield from _damage(

@@ -141,8 +141,10 @@ class Result:
         limited = verdict is not None and verdict.limit is not None
         if verdict is not None and limited:
             name = f"{name}: {verdict.headline}"
+        damaged = (self.document.get("integrity") or {}).get("is_damaged")
         return (
-            f"<{self.recording.kind} of {name}: peak {format_bytes(peak.requested_bytes)} requested, "
+            f"<{'damaged ' if damaged else ''}{self.recording.kind} of {name}: "
+            f"peak {format_bytes(peak.requested_bytes)} requested, "
             f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "
             f"{len(self.findings)} findings>"
         )
