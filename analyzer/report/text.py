@@ -143,11 +143,10 @@ def _peak(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
             "the requested peak.",
             style="dim",
         )
-    ever = document["peak_ever"]
-    if ever["allocated_bytes"] > peak["allocated_bytes"]:
+    ever = format_bytes(document["peak_ever"]["allocated_bytes"])
+    if ever != format_bytes(peak["allocated_bytes"]):
         yield Text(
-            f"Higher outside the steady step: {format_bytes(ever['allocated_bytes'])} allocated "
-            f"({ever['phase']}).",
+            f"Higher outside the steady step: {ever} allocated ({document['peak_ever']['phase']}).",
             style="yellow",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from rich.console import Console
 
 import analyzer
 from analyzer.findings import fit
+from analyzer.findings.fit import judge
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import MemoryRange
 from analyzer.opening import open_result
 from analyzer.predict import target
+from analyzer.report.document import build_document
 from analyzer.report.exports import markdown
 from analyzer.report.page.build import render, render_inline
 from analyzer.report.text import print_document
@@ -172,3 +175,16 @@ def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -
     for name, text in outputs_of(result).items():
         assert document["verdict"]["headline"] in text, name
         assert "in the pool" not in text
+
+
+def test_another_devices_plan_is_told_before_the_figures() -> None:
+    result = opened(NOTES / "gpu", None)
+    recording = result.recording
+    stand_in = "the plan is the CPU's, not Tesla T4's"
+    stated = {**recording.extra["uncertainty"], "stand_in": stand_in}
+    recording = replace(recording, extra={**recording.extra, "uncertainty": stated})
+    analysis = judge(replace(result.analysis, recording=recording), None)
+    shown = outputs_of(analyzer.Result(analysis, build_document(analysis)))
+    for name, text in shown.items():
+        assert text.index(stand_in) < text.index(format_bytes(result.peak_bytes)), name
+    assert stand_in in shown["text"].splitlines()[1]
