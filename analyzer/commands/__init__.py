@@ -49,7 +49,7 @@ def _run() -> int:
     try:
         app(prog_name="analyze")
     except AnalyzerError as error:
-        from analyzer.report.text import printable  # names in it may be a stranger's
+        from analyzer.report.words import printable  # names in it may be a stranger's
 
         _tell(printable(error, _MESSAGE_WIDTH))
         if error.exit_code is ExitCode.BUG:
