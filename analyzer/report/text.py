@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from analyzer.report.fitting import whole_numbers
 from analyzer.report.integrity import damage_lines, how_measured, replay_line
+from analyzer.report.printable import printable
+from analyzer.report.tables import categories_table, layers_table, steps_table, tensors_table
 from analyzer.report.words import highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
-_ROWS: Final = 12
-_BAR_CELLS: Final = 28
-_STYLES: Final = {
-    "parameter": "blue",
-    "optimizer_state": "cyan",
-    "gradient": "magenta",
-    "activation": "yellow",
-    "input": "green",
-    "temporary": "red",
-    "constant": "bright_black",
-    "unattributed": "white",
-}
 _OUTCOMES: Final = {
     "fits": "bold green",
     "does not fit": "bold red",
@@ -34,41 +23,6 @@ _OUTCOMES: Final = {
     "cannot tell": "bold yellow",
 }
 _SEVERITIES: Final = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
-
-
-def printable(text: object, width: int = 80) -> str:
-    """Return ``text`` safe for a terminal: no control characters, cut in the middle to ``width``."""
-    shown = "".join(
-        f"\\u{ord(character):04x}" if _is_obeyed(character) else character
-        for character in str(text)[:20_000]
-    )
-    if len(shown) <= width:
-        return shown
-    head = width // 2 - 1
-    return f"{shown[:head]}…{shown[-(width - head - 1) :]}"
-
-
-def printable_path(text: object, width: int) -> str:
-    """Return ``text`` safe for a terminal; a path in it that is too long loses its first parts.
-
-    ``kept for gradient_tape/model/conv/ReluGrad`` in 25 columns is ``kept for …/conv/ReluGrad``.
-    """
-    shown = printable(text, 20_000)
-    first = shown.find("/")
-    start = shown.rfind(" ", 0, first) + 1
-    at = first
-    while len(shown) > width and at >= 0:
-        cut = f"{shown[:start]}…{shown[at:]}"
-        if len(cut) <= width:
-            return cut
-        at = shown.find("/", at + 1)
-    return printable(shown, width)
-
-
-def _is_obeyed(character: str) -> bool:
-    """Say whether a terminal may act on the character: a control, or a separator of lines."""
-    category = unicodedata.category(character)
-    return category[0] == "C" or category in ("Zl", "Zp")
 
 
 def print_document(document: dict[str, Any], console: Console) -> None:
@@ -82,15 +36,15 @@ def render(document: dict[str, Any], width: int = 100) -> RenderableType:
     parts.extend(_range(document))
     parts.extend(_need(document))
     parts.extend(_what_if(document))
-    parts.append(_categories(document))
-    parts.append(_steps(document))
-    parts.append(_tensors(document, width))
-    layers = _layers(document, width)
+    parts.append(categories_table(document, width))
+    parts.append(steps_table(document, width))
+    parts.append(tensors_table(document, width))
+    layers = layers_table(document, width)
     if layers is not None:
         parts.append(layers)
     parts.extend(_findings(document, width))
     parts.extend(_basis(document))
-    return Group(*parts)
+    return Group(*map(whole_numbers, parts))
 
 
 def _head(document: dict[str, Any]) -> Iterable[RenderableType]:
@@ -236,115 +190,6 @@ def _describe_step(document: dict[str, Any]) -> str:
         step["dtype_policy"] if step["dtype_policy"] not in ("", "float32") else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def plain_table(title: str, columns: Sequence[tuple[str, str]]) -> Table:
-    """Return an empty table without lines; ``columns`` are names and how they are justified."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-    for name, justify in columns:
-        table.add_column(name, justify=justify, style="", header_style="dim", no_wrap=True)  # type: ignore[arg-type]
-    return table
-
-
-def _categories(document: dict[str, Any]) -> RenderableType:
-    categories = document["categories_at_peak"]
-    total = document["peak"]["requested_bytes"] or 1
-    table = plain_table(
-        "At the peak, requested bytes",
-        [("", "left"), ("", "right"), ("", "right"), ("", "left")],
-    )
-    table.show_header = False
-    for name, size_bytes in categories.items():
-        if not size_bytes:
-            continue
-        share = size_bytes / total
-        bar = Text("█" * max(round(share * _BAR_CELLS), 0) or "▏", style=_STYLES.get(name, ""))
-        table.add_row(name.replace("_", " "), format_bytes(size_bytes), f"{share:.1%}", bar)
-    table.add_row(Text("sum", style="dim"), format_bytes(sum(categories.values())), "", "")
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _steps(document: dict[str, Any]) -> RenderableType:
-    steps = document["steps"]
-    if not steps:
-        return Text("")
-    is_timed = any(step["duration_s"] is not None for step in steps)
-    columns = ["step", "requested", "allocated", *(["time"] if is_timed else [])]
-    table = plain_table("Peak of each step", [(name, "right") for name in columns])
-    chosen = steps if len(steps) <= 6 else [*steps[:3], *steps[-3:]]
-    for step in chosen:
-        seconds = step["duration_s"]
-        row = [
-            str(step["index"]),
-            format_bytes(step["requested_bytes"]),
-            format_bytes(step["allocated_bytes"]),
-        ]
-        if is_timed:
-            row.append("" if seconds is None else f"{seconds * 1e3:.1f} ms")
-        table.add_row(*row)
-    if len(chosen) < len(steps):
-        table.caption = f"{len(steps) - len(chosen)} steps between are not shown"
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _tensors(document: dict[str, Any], width: int) -> RenderableType:
-    rows = document["tensors_at_peak"]
-    name_width = max((width - 46) // 2, 20)
-    table = plain_table(
-        f"Largest of {len(rows)} tensors alive at the peak",
-        [
-            ("requested", "right"),
-            ("category", "left"),
-            ("shape", "left"),
-            ("tensor", "left"),
-            ("why it is alive", "left"),
-        ],
-    )
-    for row in rows[:_ROWS]:
-        table.add_row(
-            format_bytes(row["requested_bytes"]),
-            Text(row["category"].replace("_", " "), style=_STYLES.get(row["category"], "")),
-            Text(printable(row["shape"] or "?", 20)),
-            Text(printable_path(row["name"], name_width)),
-            Text(printable_path(row["why_alive"], name_width), style="dim"),
-        )
-    if len(rows) > _ROWS:
-        rest = sum(row["requested_bytes"] for row in rows[_ROWS:])
-        table.add_row(
-            format_bytes(rest), Text(f"{len(rows) - _ROWS} more", style="dim"), "", "", ""
-        )
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _layers(document: dict[str, Any], width: int) -> RenderableType | None:
-    rows = [row for row in document.get("layers", []) if row["layer"]]
-    if not rows:
-        return None
-    table = plain_table(
-        "Layers with the most bytes alive at the peak",
-        [
-            ("total", "right"),
-            ("activation", "right"),
-            ("parameter + state", "right"),
-            ("layer", "left"),
-        ],
-    )
-    for row in rows[:_ROWS]:
-        state = row["parameter"] + row["optimizer_state"] + row["gradient"]
-        table.add_row(
-            format_bytes(row["total_bytes"]),
-            format_bytes(row["activation"]),
-            format_bytes(state),
-            Text(printable(row["layer"], max(width - 45, 30))),
-        )
-    return Padding(table, (1, 0, 0, 0))
 
 
 def _findings(document: dict[str, Any], width: int) -> Iterable[RenderableType]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -23,6 +22,7 @@ from analyzer.model import Recording
 from analyzer.report.page.columns import pack, plain
 from analyzer.report.page.payload import payload, requested_at
 from analyzer.report.page.verdict import CATEGORY_LABELS, error_line, first_screen, what_if_words
+from analyzer.report.printable import unbroken
 from analyzer.report.words import front_findings, highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
@@ -88,8 +88,6 @@ OPTIONAL: Final[dict[str, Any]] = {
 }
 """What a document may lack, such as one that an earlier version wrote."""
 
-_UNIT: Final = re.compile(r"(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))")  # noqa: RUF001
-"""Where a number and its unit are parted by a space; ``format.js`` has the same."""
 
 STATIC_ROWS: Final = 25
 """Rows of each table that are in the page as HTML, for printing and for readers without script."""
@@ -231,11 +229,6 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _unbroken(text: object) -> str:
-    """Return ``text`` with a no-break space between each number and its unit."""
-    return _UNIT.sub("\\1\u00a0", str(text))
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
@@ -250,6 +243,6 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters["size"] = format_bytes
     environment.filters["seconds"] = _seconds
-    environment.filters["unbroken"] = _unbroken
+    environment.filters["unbroken"] = unbroken
     environment.filters["saving"] = saving_words
     return environment.get_template(name)
