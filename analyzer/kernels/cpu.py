@@ -131,7 +131,7 @@ REDUCTIONS: Final = op_types(
     """
 )
 
-_IN_PLACE: Final = op_types(
+IN_PLACE: Final = op_types(
     """
     AssignAddVariableOp AssignSubVariableOp ResourceApplyAdam ResourceApplyAdagradV2
     ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum
@@ -143,7 +143,7 @@ _IN_PLACE: Final = op_types(
 """Kernels that write into the variable's buffer, after copying it where a read of it is still held
 (``PrepareToUpdateVariable``, ``training_op_helpers.h`` 233 to 262)."""
 
-_SCATTERS: Final = op_types(
+SCATTERS: Final = op_types(
     """
     ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceScatterMul
     ResourceScatterDiv ResourceScatterMax ResourceScatterMin ResourceScatterNdAdd
@@ -158,12 +158,12 @@ _SCATTERS: Final = op_types(
 good: each read of it is a copy, and so is each value assigned (``EnsureSparseVariableAccess``, the same
 header, 44 to 103; ``ReadVariableOp``, ``AssignVariableOp``)."""
 
-_NOTHING: Final = op_types(
+NOTHING: Final = op_types(
     """
     NoOp ControlTrigger _Retval _DeviceRetval Assert PrintV2 _SOURCE DestroyResourceOp
     """
 )
-_CONSTANT: Final = op_types(
+CONSTANT: Final = op_types(
     """
     Const HostConst _Arg _DeviceArg VarHandleOp Placeholder ImmutableConst
     """
@@ -276,9 +276,9 @@ def _rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(BINARY, _plan_binary)
     rules |= dict.fromkeys(ALLOCATING | ONEDNN_ALLOCATING, _plan_allocating)
     rules |= dict.fromkeys(REDUCTIONS, layout.plan_reduction)
-    rules |= dict.fromkeys(_IN_PLACE, _plan_update)
-    rules |= dict.fromkeys(_SCATTERS, _plan_scatter)
-    rules |= dict.fromkeys(_NOTHING | _CONSTANT, _plan_nothing)
+    rules |= dict.fromkeys(IN_PLACE, _plan_update)
+    rules |= dict.fromkeys(SCATTERS, _plan_scatter)
+    rules |= dict.fromkeys(NOTHING | CONSTANT, _plan_nothing)
     rules |= lists.RULES
     rules |= {
         "AddN": _plan_add_n,

@@ -7,8 +7,9 @@ This table holds what differs: cuDNN's and CUB's temporaries, and tensors that s
 (:mod:`analyzer.kernels.gpu_memory`). Products go through cuBLAS, whose workspace is its own and outside
 the pool.
 
-The rules are read from TensorFlow's source; none was measured on a GPU. An op type that is in neither
-table is taken to allocate every output anew, and is reported as unmodelled.
+The rules are read from TensorFlow's source and held against its GPU runtime on cards that are not there;
+none was measured on a GPU. An op type that is in neither table is taken to allocate every output anew,
+and is reported as unmodelled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.graph.ops import Op
-from analyzer.kernels import cpu, gpu_convolution, gpu_pooling, gpu_reduction, gpu_rnn, onednn
+from analyzer.kernels import (
+    cpu,
+    gpu_convolution,
+    gpu_pooling,
+    gpu_reduction,
+    gpu_rnn,
+    lists,
+    onednn,
+)
 from analyzer.kernels.call import Call, allocate, allocate_all, forward
 from analyzer.kernels.device import KernelDevice
 from analyzer.kernels.gpu_convolution import Capability
@@ -39,8 +48,8 @@ _ALLOCATING: Final = op_types(
     _Recv _HostRecv MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 MaxPoolGrad MaxPoolGradV2
     UnsortedSegmentMin UnsortedSegmentProd SegmentMax SegmentMin SegmentMean
     SegmentProd SparseSegmentMean SparseSegmentSqrtN SparseSegmentSumGrad SparseSegmentMeanGrad Gather
-    RandomGamma StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
-    CTCLossV2 TensorScatterUpdate TensorScatterAdd SparseToDense DenseBincount Cross
+    StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
+    CTCLossV2 TensorScatterUpdate TensorScatterAdd SparseToDense Cross
     AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB ImageProjectiveTransformV3
     Softsign SoftmaxCrossEntropy DataFormatDimMap DataFormatVecPermute
     """
@@ -48,7 +57,55 @@ _ALLOCATING: Final = op_types(
 """Kernels without temporaries of note. ``MatMul`` is cuBLAS'; poolings over two axes in NHWC
 are cuDNN's own since version 7.3 and need no copies; segment sums add atomically into the output."""
 
-_SCANS: Final = op_types("Where Cumsum Cumprod L2Loss DynamicPartition Unique UniqueV2")
+_SCANS: Final = op_types(
+    """
+    Where Cumsum Cumprod CumulativeLogsumexp L2Loss DynamicPartition Unique UniqueV2 Bincount
+    DenseBincount HistogramFixedWidth
+    """
+)
+
+_AS_ON_CPU: Final = (
+    (cpu.ALIASES | cpu.UNARY | cpu.BINARY | cpu.IN_PLACE | cpu.SCATTERS)
+    - op_types(
+        """
+    Cholesky MatrixInverse Dawsn Expint FresnelCos FresnelSin Spence BesselI0 BesselI1 BesselJ0
+    BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1
+    """
+    )
+    | cpu.NOTHING
+    | cpu.CONSTANT
+    | frozenset(lists.RULES)
+    | op_types(
+        """
+    AddN ZerosLike Select Switch RefSwitch Merge SparseSoftmaxCrossEntropyWithLogits
+    SoftmaxCrossEntropyWithLogits ReadVariableOp AssignVariableOp RGBToHSV Cast Transpose
+    ConjugateTranspose BroadcastTo Tile Concat ConcatV2 Pack Slice StridedSlice Split SplitV Unpack
+    ArgMax ArgMin AvgPool BroadcastGradientArgs Bucketize CompareAndBitpack DepthToSpace Diag DiagPart
+    DynamicStitch Empty ExtractImagePatches Fill FusedBatchNormGradV3 GatherNd GatherV2 InTopKV2
+    InvertPermutation LinSpace LRN LRNGrad MatrixBandPart MatrixDiagPartV3 MatrixDiagV3
+    MatrixSetDiagV3 MaxPool MaxPoolGradGrad MaxPoolV2 MaxPoolWithArgmax MirrorPad MirrorPadGrad
+    Multinomial OneHot Pad PadV2 ParallelDynamicStitch RandomStandardNormal RandomUniform
+    RandomUniformInt Range Rank ResizeBicubic ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor
+    ResizeNearestNeighborGrad ResourceGather ResourceGatherNd ReverseSequence ReverseV2 Roll ScatterNd
+    SegmentSum Shape ShapeN Size SpaceToBatchND BatchToSpaceND SpaceToDepth SparseSegmentSum
+    StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter
+    StatelessRandomGetKeyCounterAlg StatelessRandomNormalV2 StatelessRandomUniformIntV2
+    StatelessRandomUniformV2 StatelessTruncatedNormalV2 StatelessRandomUniform StatelessRandomNormal
+    StatelessTruncatedNormal TruncatedNormal UnsortedSegmentMax UnsortedSegmentSum VariableShape
+    RngReadAndSkip StatefulStandardNormalV2 StatefulUniform StatefulTruncatedNormal
+    StatefulUniformFullInt StatefulUniformInt StridedSliceGrad TemporaryVariable
+    TensorListElementShape TensorListLength VarIsInitializedOp IteratorGetNext OptionalHasValue
+    Angle Betainc ComplexAbs CropAndResize CropAndResizeGradBoxes CropAndResizeGradImage Dilation2D
+    Dilation2DBackpropFilter Dilation2DBackpropInput FFT FFT2D FFT3D RFFT RFFT2D RFFT3D Imag Real
+    FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel
+    ImageProjectiveTransformV2 LowerBound UpperBound Polygamma PopulationCount
+    QuantizeAndDequantizeV2 QuantizeAndDequantizeV4 QuantizeAndDequantizeV4Grad IFFT IFFT2D IFFT3D
+    SparseTensorDenseMatMul MatrixTriangularSolve ScaleAndTranslateGrad
+    """
+    )
+)
+"""Op types whose kernel on a card asks for what the CPU's does: one class serves both, or both only
+allocate their outputs. What cuSOLVER computes is not among them: it works on copies."""
 
 
 def gpu_device(capability: Capability) -> KernelDevice:
@@ -85,8 +142,8 @@ def _on_card(call: Call, rules: dict[str, Callable[[Call], Plan]]) -> Plan:
     op = call.op
     if runs_on_host(op):
         return Plan(outputs=tuple(_ELSEWHERE for _ in op.outputs))
-    rule = rules.get(op.type)
-    plan = rule(call) if rule is not None else cpu.plan(call)
+    rule = rules.get(op.type) or (cpu.plan if op.type in _AS_ON_CPU else _plan_unknown)
+    plan = rule(call)
     if not plan.outputs:
         return plan
     if plan.lists is not ListUse.NO:
@@ -119,6 +176,25 @@ def _list_on_card(call: Call, plan: Plan) -> Plan:
 
 def _plan_allocating(call: Call) -> Plan:
     return Plan(outputs=allocate_all(call))
+
+
+def _plan_unknown(call: Call) -> Plan:
+    return Plan(outputs=allocate_all(call), modelled=False)
+
+
+def _plan_inverse_fourier(call: Call) -> Plan:
+    """CuFFT destroys the input of a transform to real numbers: a copy of it (``FFTGPUBase``)."""
+    return Plan(outputs=allocate_all(call), after_bytes=(call.input_size(0),))
+
+
+def _plan_cross_entropy(call: Call) -> Plan:
+    """A product of the logits' size is summed to the loss (``SoftmaxXentEigenImpl``).
+
+    Eigen evaluates it into a temporary of the device's allocator, and the logarithms of the sums into
+    another, after scratch, loss and gradient are there.
+    """
+    plan = cpu.plan(call)
+    return replace(plan, after_bytes=(call.input_size(0), call.size(0)))
 
 
 def _plan_unary(call: Call) -> Plan:
@@ -179,6 +255,10 @@ def _rules(capability: Capability) -> dict[str, Callable[[Call], Plan]]:
         "LogSoftmax": gpu_reduction.plan_softmax,
         "BiasAddGrad": gpu_reduction.plan_bias_gradient,
         "TopKV2": gpu_reduction.plan_top_k,
+        "SoftmaxCrossEntropyWithLogits": _plan_cross_entropy,
+        "IRFFT": _plan_inverse_fourier,
+        "IRFFT2D": _plan_inverse_fourier,
+        "IRFFT3D": _plan_inverse_fourier,
         "Einsum": _plan_einsum,
         "SelectV2": _plan_select,
         "CudnnRNN": gpu_rnn.plan_forward,

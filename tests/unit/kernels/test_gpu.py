@@ -203,3 +203,35 @@ def test_constants_and_handles_on_the_host_are_not_held_on_the_card():
     assert device.held_bytes(Op("v", "_Arg", outputs=(TensorSpec("resource", ()),))) == 0
     assert device.handle_bytes == 0
     assert device.is_cheap
+
+
+def test_the_first_call_of_a_convolution_tries_algorithms_between_guards():
+    shapes = [(8, 16, 28, 28), (3, 3, 16, 32)], [(8, 32, 28, 28)]
+    trial = plan("Conv2D", *shapes, **NCHW).trial
+    assert trial.copy_bytes == size(8, 32, 28, 28) + (16 << 20)
+    assert trial.scratch_bytes == 16 << 20
+    assert plan("Conv2D", *shapes, **NCHW).trial.key == trial.key
+    strided = {**NCHW, "strides": [1, 1, 2, 2]}
+    assert plan("Conv2D", shapes[0], [(8, 32, 14, 14)], **strided).trial.key != trial.key
+    back = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
+    assert plan("Conv2DBackpropInput", *back, **NCHW).trial.copy_bytes == size(8, 16, 28, 28) + (
+        16 << 20
+    )
+
+
+def test_a_bias_gradient_in_nchw_is_tried_as_a_sum_of_a_copy():
+    found = plan("BiasAddGrad", [(8, 16, 28, 28)], [(16,)], data_format="NCHW")
+    assert found.trial.scratch_bytes == size(8, 16, 28, 28)
+    assert found.after_bytes == ()
+
+
+def test_cross_entropy_sums_a_product_of_the_logits_size():
+    found = plan("SoftmaxCrossEntropyWithLogits", [(128, 256)] * 2, [(128,), (128, 256)])
+    assert found.before_bytes == (size(128),)
+    assert found.after_bytes == (size(128, 256), size(128))
+
+
+def test_an_op_that_only_the_cpu_has_a_rule_for_is_unmodelled():
+    assert not plan("Svd", [(64, 64)], [(64,), (64, 64), (64, 64)]).modelled
+    assert not plan("LogMatrixDeterminant", [(64, 64)], [(), ()]).modelled
+    assert plan("AddV2", [(64, 64)] * 2, [(64, 64)]).modelled
