@@ -1,34 +1,24 @@
-"""How the model's variables come to be, without giving them their bytes.
+"""How the step's variables come to be: in which order, and what their initializers ask for.
 
-While the block runs, a Keras variable made by an initializer gets zeros with no memory behind them; the
-initializer is traced instead of run, so that what it would have asked the allocator for, and in which
-order, is known. Such a variable can be read, copied, saved and given other values as any other: what is
-assigned to it is checked for its shape and let go, for values say nothing of memory. Small variables are
-made as always: Python may decide by them (a learning rate, a step counter).
+An initializer is traced instead of run; :mod:`analyzer.capture.hollow` tells when.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from analyzer.capture import graphs
-from analyzer.capture.stand_ins import CPU_DEVICE, StandIns
+from analyzer.capture.stand_ins import StandIns
 from analyzer.capture.watching import Events, watched_events
 from analyzer.graph.ops import ITEM_BYTES
 from analyzer.units import GRANULE_BYTES
 
-_SMALL_ELEMENTS: Final = 64
-_HOLLOW: Final = "_analyzer_hollow"
-"""Set on a variable that has no memory behind its value."""
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 """Ops whose result the initializer's Python code keeps in a local name until it returns."""
 _FREE: Final = frozenset(
@@ -77,7 +67,7 @@ class Births:
 
     Attributes:
         rows: The births.
-        traced_bytes: Allocated bytes that those made while the step was traced left behind here.
+        made_bytes: Allocated bytes that variables left behind here.
         traced_constants: Constants that the graph of a real first tracing keeps for their initial
             values: it computes those in the step's own graph, which is not done here.
         inputs: ``id`` of each tensor that was made for the step to be fed with -> births before it.
@@ -86,7 +76,7 @@ class Births:
     """
 
     rows: list[Birth] = field(default_factory=list)
-    traced_bytes: int = 0
+    made_bytes: int = 0
     traced_constants: int = 0
     inputs: dict[int, int] = field(default_factory=dict)
     host_dtypes: frozenset[str] = frozenset()
@@ -94,8 +84,24 @@ class Births:
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
 
-    def add(self, variable: Any, initializer: Any, shape: Any, dtype: Any, *, traced: bool) -> None:
-        """Note one variable."""
+    def add(
+        self,
+        variable: Any,
+        initializer: Any,
+        shape: Any,
+        dtype: Any,
+        *,
+        traced: bool,
+    ) -> None:
+        """Note one variable that an initializer makes.
+
+        Args:
+            variable: The ``tf.Variable``.
+            initializer: Called with shape and dtype it returns the value.
+            shape: Sizes of the axes.
+            dtype: Its element type.
+            traced: Made while the step is being traced, inside it.
+        """
         size_bytes = _size(shape, dtype)
         name = f"{_name(initializer)} {dtype} {tuple(shape)}"
         if name not in self._known:
@@ -106,86 +112,26 @@ class Births:
             self.traced_constants += self._kept[name]
         self.rows.append(Birth(weakref.ref(variable), self._known[name], traced, name, initializer))
 
+    def add_value(self, variable: Any) -> None:
+        """Note one variable that takes over a value that is there."""
+        events: Events = [(0, _size(variable.shape, variable.dtype))]
+        self.rows.append(Birth(weakref.ref(variable), events, False, f"value {len(self.rows)}"))
 
-_noting: list[Births] = []
+
+noting: list[Births] = []
+"""The notes that are being taken, the innermost last."""
 
 
 def note_input(tensor: Any) -> None:
     """Note when a tensor was made that the step will be fed with."""
-    for births in _noting:
+    for births in noting:
         births.inputs[id(tensor)] = len(births.rows)
 
 
 def value_without_memory(dtype: Any, shape: tuple[int, ...]) -> Any:
     """Return zeros with no memory behind them; None where values are made in full."""
-    made = next((births.stand_ins for births in _noting if births.stand_ins is not None), None)
+    made = next((births.stand_ins for births in noting if births.stand_ins is not None), None)
     return None if made is None else made.tensor(dtype, shape)
-
-
-@contextlib.contextmanager
-def noting_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
-    """Note how Keras variables are made in the block.
-
-    Args:
-        hollow: Give them no bytes; False makes them as always.
-        host_dtypes: Element types that lie in another memory than the device's.
-    """
-    births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
-    _noting.append(births)
-    undo = _patch(births)
-    try:
-        yield births
-    finally:
-        _noting.remove(births)
-        undo()
-
-
-def _patch(births: Births) -> Callable[[], None]:
-    """Let Keras' variables be made, read and assigned as ``births`` has it; return the way back."""
-    from keras.src.backend.tensorflow.core import Variable
-
-    old_initialize, old_assign = Variable._initialize_with_initializer, Variable.assign
-    old_numpy = Variable.numpy
-
-    def initialize(self: Any, initializer: Any) -> None:
-        traced = not tf.executing_eagerly()
-        before = in_use_bytes()
-        with tf.init_scope():
-            if births.stand_ins is not None and _can_be_hollow(self):
-                self._value = _hollow(self, births.stand_ins)
-                setattr(self, _HOLLOW, True)
-            else:
-                old_initialize(self, initializer)
-            births.add(self._value, initializer, self._shape, self._dtype, traced=traced)
-        if traced:
-            births.traced_bytes += in_use_bytes() - before
-
-    def assign(self: Any, value: Any) -> Any:
-        is_hollow = getattr(self, _HOLLOW, False) and tf.executing_eagerly()
-        if is_hollow and tuple(np.shape(value)) == tuple(self.shape):
-            return value
-        return old_assign(self, value)
-
-    def numpy(self: Any) -> Any:
-        if getattr(self, _HOLLOW, False):
-            # The system gives a page of zeros its memory when it is written to.
-            return np.zeros(tuple(self.shape), tf.as_dtype(self._dtype).as_numpy_dtype)
-        return old_numpy(self)
-
-    Variable._initialize_with_initializer = initialize
-    Variable.numpy, Variable.assign = numpy, assign
-
-    def undo() -> None:
-        Variable._initialize_with_initializer = old_initialize
-        Variable.numpy = old_numpy
-        del Variable.assign  # its base class has the one that was found
-
-    return undo
-
-
-def _can_be_hollow(variable: Any) -> bool:
-    dtype = tf.as_dtype(variable._dtype)
-    return math.prod(variable._shape) > _SMALL_ELEMENTS and bool(dtype.is_numpy_compatible)
 
 
 def in_use_bytes() -> int:
@@ -196,20 +142,8 @@ def in_use_bytes() -> int:
         return 0
 
 
-def _hollow(variable: Any, stand_ins: StandIns) -> Any:
-    made = UninitializedVariable(
-        trainable=variable.trainable,
-        name=variable.name,
-        shape=variable._shape,
-        dtype=variable._dtype,
-    )
-    with tf.device(CPU_DEVICE):
-        zeros = stand_ins.unbacked(tf.as_dtype(variable._dtype), variable._shape)
-        tf.raw_ops.AssignVariableOp(resource=made.handle, value=zeros)
-    return made
-
-
 def _name(initializer: Any) -> str:
+    """Return a text that is equal for initializers that make the same constant."""
     config: Any = {}
     with contextlib.suppress(Exception):
         config = initializer.get_config()

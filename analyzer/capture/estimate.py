@@ -16,8 +16,9 @@ from numpy.linalg import LinAlgError
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
-from analyzer.capture.births import Birth, in_use_bytes, noting_births
+from analyzer.capture.births import Birth, in_use_bytes
 from analyzer.capture.gpu_graph import gpu_step
+from analyzer.capture.hollow import noting_births
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.runtime import Captured, Capturing, captured, concrete_function
@@ -107,9 +108,9 @@ def _note(
         variables = VariableNotes(program)
         variables.refresh()
         gc.collect()  # or what the building left behind is freed while it is counted
-        before = in_use_bytes()
+        before = in_use_bytes() - births.made_bytes
         function = concrete_function(program)
-        kept = max(in_use_bytes() - before - births.traced_bytes, 0)
+        kept = max(in_use_bytes() - births.made_bytes - before, 0)
         variables.function = function
         report("optimising the graph", 0.5)
         if program.config.jit:
