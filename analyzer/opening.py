@@ -9,6 +9,7 @@ from pathlib import Path
 from analyzer.compiler.cache import default_cache
 from analyzer.compiler.doubts import with_plan_doubts
 from analyzer.compiler.step import CardOptions, CardStep, card_step, cpu_step, keep_failure
+from analyzer.contract.run import read_run_file
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.analysis import Analysis, analyse
 from analyzer.findings.collect import collect
@@ -68,7 +69,7 @@ def _explaining(search: bool) -> str:
 def is_estimate(path: Path) -> bool:
     """Say whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
-    return file.is_file() and read_run(file).is_estimate
+    return file.is_file() and read_run_file(file).is_estimate
 
 
 @collector_paused()
