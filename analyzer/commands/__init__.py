@@ -27,7 +27,7 @@ def run() -> int:
     try:
         app(prog_name="analyze")
     except AnalyzerError as error:
-        from analyzer.report.text import printable  # names in it may be a stranger's
+        from analyzer.report.untrusted import printable  # names in it may be a stranger's
 
         print(f"analyze: {printable(error, _MESSAGE_WIDTH)}", file=sys.stderr)
         if error.exit_code is ExitCode.BUG:

@@ -107,7 +107,7 @@ def deliver(result: Result, outputs: Outputs) -> None:
         if path is not None:
             write(path)
     if outputs.json == "-":
-        json.dump(result.document, sys.stdout)
+        json.dump(result.document, sys.stdout, allow_nan=False)
         sys.stdout.write("\n")
     else:
         if outputs.json is not None:

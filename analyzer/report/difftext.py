@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.report.text import plain_table, printable
+from analyzer.report.text import plain_table
+from analyzer.report.untrusted import printable
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12
@@ -19,7 +20,7 @@ _STYLES: Final = {"came": "red", "grew": "red", "went": "green", "shrank": "gree
 
 def print_diff(document: dict[str, Any], console: Console) -> None:
     """Print the whole difference."""
-    console.print(render_diff(document, console.width))
+    console.print(render_diff(document, console.width), markup=False)
 
 
 def render_diff(document: dict[str, Any], width: int = 100) -> RenderableType:

@@ -16,6 +16,7 @@ from analyzer.findings.peak import peak_op
 from analyzer.findings.retained import retained_rows
 from analyzer.findings.words import describe_buffer, why_alive
 from analyzer.model import Finding, Kind
+from analyzer.report.untrusted import finite
 from analyzer.timeline import by_category
 
 SCHEMA_VERSION: Final = 1
@@ -26,7 +27,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
     recording = analysis.recording
     first = analysis.first - 1
     requested, allocated = analysis.line.at(first)
-    return {
+    document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "kind": str(recording.kind),
         "target": recording.target,
@@ -56,6 +57,8 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "failure": failure_of(analysis),
         "versions": recording.versions,
     }
+    found: dict[str, Any] = finite(document)
+    return found
 
 
 def _peak(analysis: Analysis) -> dict[str, Any]:

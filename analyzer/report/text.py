@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12
@@ -28,44 +28,9 @@ _STYLES: Final = {
 _SEVERITIES: Final = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
 
-def printable(text: object, width: int = 80) -> str:
-    """Return ``text`` safe for a terminal: no control characters, cut in the middle to ``width``."""
-    shown = "".join(
-        f"\\u{ord(character):04x}" if _is_obeyed(character) else character
-        for character in str(text)[:20_000]
-    )
-    if len(shown) <= width:
-        return shown
-    head = width // 2 - 1
-    return f"{shown[:head]}…{shown[-(width - head - 1) :]}"
-
-
-def printable_path(text: object, width: int) -> str:
-    """Return ``text`` safe for a terminal; a path in it that is too long loses its first parts.
-
-    ``kept for gradient_tape/model/conv/ReluGrad`` in 25 columns is ``kept for …/conv/ReluGrad``.
-    """
-    shown = printable(text, 20_000)
-    first = shown.find("/")
-    start = shown.rfind(" ", 0, first) + 1
-    at = first
-    while len(shown) > width and at >= 0:
-        cut = f"{shown[:start]}…{shown[at:]}"
-        if len(cut) <= width:
-            return cut
-        at = shown.find("/", at + 1)
-    return printable(shown, width)
-
-
-def _is_obeyed(character: str) -> bool:
-    """Say whether a terminal may act on the character: a control, or a separator of lines."""
-    category = unicodedata.category(character)
-    return category[0] == "C" or category in ("Zl", "Zp")
-
-
 def print_document(document: dict[str, Any], console: Console) -> None:
     """Print the whole report."""
-    console.print(render(document, console.width))
+    console.print(render(document, console.width), markup=False)
 
 
 def render(document: dict[str, Any], width: int = 100) -> RenderableType:
@@ -198,11 +163,11 @@ def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
 def _describe_step(document: dict[str, Any]) -> str:
     step = document["step"]
     parts = [
-        step["mode"] or "",
+        printable(step["mode"], 10),
         f"batch {step['batch_size']}" if step["batch_size"] else "",
         printable(step["optimizer"], 30),
         {True: "XLA", False: "op by op", None: ""}[step["jit"]],
-        step["dtype_policy"] if step["dtype_policy"] not in ("", "float32") else "",
+        printable(step["dtype_policy"], 30) if step["dtype_policy"] != "float32" else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -234,7 +199,7 @@ def plain_table(title: str, columns: Sequence[tuple[str, str]]) -> Table:
         padding=(0, 2, 0, 0),
     )
     for name, justify in columns:
-        table.add_column(name, justify=justify, style="", header_style="dim", no_wrap=True)  # type: ignore[arg-type]
+        table.add_column(Text(name), justify=justify, style="", header_style="dim", no_wrap=True)  # type: ignore[arg-type]
     return table
 
 
