@@ -76,7 +76,7 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
     except AnalyzerError as error:
-        from analyzer.report.printable import printable  # names in it may be a stranger's
+        from analyzer.report.untrusted import printable  # names in it may be a stranger's
 
         _tell(printable(error, _MESSAGE_WIDTH))
         if error.exit_code is ExitCode.BUG:

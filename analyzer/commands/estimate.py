@@ -24,12 +24,12 @@ from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
 from analyzer.compiler.run import TIME_OUT_S
 from analyzer.compiler.step import CardOptions
+from analyzer.contract.run import read_run_file
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu
 from analyzer.opening import open_estimate, open_finished
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import read_run
 from analyzer.session import Result, estimate_target
 
 _FOR_CPU: Final = "Predicting for this machine's CPU; --gpu NAME predicts for a card."
@@ -253,7 +253,7 @@ def _check_noted(folder: Path, card: str) -> None:
     file = folder / RUN_FILE
     if not file.is_file():
         return  # it is said elsewhere that this is no estimate
-    noted = read_run(file).device
+    noted = read_run_file(file).device
     made_for = noted.id if noted.kind == "gpu" else ""
     if made_for != card:
         raise InputError(

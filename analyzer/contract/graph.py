@@ -21,6 +21,7 @@ from analyzer.contract.sizes import check_size, tensor_bytes
 
 GRAPH_VERSION: Final = 1
 _MOST_DIGITS: Final = 8
+_ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
 
 Number = bool | Integer | float
 
@@ -233,6 +234,8 @@ def _check_op(op: Op) -> None:
         check_size(spec.dtype, spec.shape)
     for tensor in op.inputs:
         check_tensor(tensor)
+    if op.type in _ARGUMENTS and "index" not in op.attrs:
+        raise ValueError("an argument without its index")
     if op.attrs:
         msgspec.convert(op.attrs, _ATTRIBUTES)
         msgspec.convert(op.attrs, KnownAttributes)

@@ -26,6 +26,9 @@ from analyzer.schema import EVENTS, conform
 MARKER_PREFIX: Final = "analyzer:"
 """Events with this prefix are notes that our own capture wrote into the trace."""
 
+_MOST_PS: Final = 1 << 62
+"""Times in picoseconds lie within so much of the first: 53 days."""
+
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
 _INTEGER_STATS: Final = {
     "addr": "address",
@@ -149,7 +152,12 @@ def read_space(
             f"{path} holds no profiler planes.",
             hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
         )
-    raw = _read_space(space, progress or (lambda share: None))
+    try:
+        raw = _read_space(space, progress or (lambda share: None))
+    except ValueError as error:
+        raise TraceError(
+            f"{path} is damaged: it holds {error}.", hint="Copy it again or retrace."
+        ) from None
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",
@@ -166,6 +174,7 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
     steps: list[Span] = []
     markers: list[Span] = []
     runs: list[tuple[str, int, int, int]] = []
+    origin_ns = _origin_ns(space)
     total = sum(len(line.events) for plane in space.planes for line in plane.lines) or 1
     done = 0
     thread = 0
@@ -181,12 +190,14 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
         is_host = not plane.name.startswith(b"/device:")
         for line in plane.lines:
             thread += 1
-            base_ps = line.timestamp_ns * 1000
+            base_ps = (line.timestamp_ns - origin_ns) * 1000
             for event in line.events:
                 key = event.metadata_id
                 kind = kinds.get(key)
                 start_ps = base_ps + event.offset_ps
                 unnamed += key not in names
+                if not -_MOST_PS < start_ps <= start_ps + abs(event.duration_ps) < _MOST_PS:
+                    raise ValueError("times that lie months apart")
                 if kind is not None:
                     memory.add(kind, start_ps, thread, event, stats)
                 elif key in notes or (
@@ -220,6 +231,15 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
         hostnames=tuple(name.decode("utf-8", "replace") for name in space.hostnames),
         damages=memory.damages(unnamed),
     )
+
+
+def _origin_ns(space: Any) -> int:
+    """Return the time that all times are counted from: 0, unless they would not fit 64 bits then.
+
+    The profiler writes times since its own start; a trace with times since 1970 reads all the same.
+    """
+    starts = [line.timestamp_ns for plane in space.planes for line in plane.lines if line.events]
+    return min(starts) if starts and max(starts) * 1000 >= _MOST_PS else 0
 
 
 def _op_of(name: bytes) -> str | None:

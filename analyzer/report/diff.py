@@ -64,7 +64,7 @@ class Diff:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
+        write_text(Path(path), json.dumps(self.document, indent=1, allow_nan=False) + "\n")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from analyzer.report.fitting import Column, fitted_table, number, whole_numbers
-from analyzer.report.printable import printable, printable_path
+from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12
@@ -19,7 +19,7 @@ _STYLES: Final = {"came": "red", "grew": "red", "went": "green", "shrank": "gree
 
 def print_diff(document: dict[str, Any], console: Console) -> None:
     """Print the whole difference."""
-    console.print(render_diff(document, console.width))
+    console.print(render_diff(document, console.width), markup=False)
 
 
 def render_diff(document: dict[str, Any], width: int = 100) -> RenderableType:

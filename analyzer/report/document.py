@@ -19,6 +19,7 @@ from analyzer.findings.retained import retained_rows
 from analyzer.findings.words import describe_buffer, why_alive
 from analyzer.model import Finding, Kind, Recording, Step
 from analyzer.report.integrity import integrity_values
+from analyzer.report.untrusted import finite
 from analyzer.timeline import by_category
 
 SCHEMA_VERSION: Final = 1
@@ -29,7 +30,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
     recording = analysis.recording
     first = analysis.first - 1
     requested, allocated = analysis.line.at(first)
-    return {
+    document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "kind": str(recording.kind),
         "target": recording.target,
@@ -61,6 +62,8 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "failure": failure_of(analysis),
         "versions": recording.versions,
     }
+    found: dict[str, Any] = finite(document)
+    return found
 
 
 def _start_ps(recording: Recording) -> int:

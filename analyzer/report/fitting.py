@@ -16,7 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.report.printable import UNIT, printable
+from analyzer.report.unbroken import UNIT
+from analyzer.report.untrusted import printable
 
 GAP: Final = 2
 """Cells between two columns."""

@@ -74,7 +74,7 @@ class Result:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
+        write_text(Path(path), json.dumps(self.document, indent=1, allow_nan=False) + "\n")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report page: one file, no network."""

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analyzer.report.fitting import Column, fitted_table, number
-from analyzer.report.printable import printable, printable_path
+from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from analyzer.report.fitting import whole_numbers
 from analyzer.report.integrity import damage_lines, how_measured, replay_line
-from analyzer.report.printable import printable
 from analyzer.report.tables import categories_table, layers_table, steps_table, tensors_table
+from analyzer.report.untrusted import printable
 from analyzer.report.words import highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
@@ -27,7 +27,7 @@ _SEVERITIES: Final = {"high": "bold red", "medium": "yellow", "low": "cyan", "in
 
 def print_document(document: dict[str, Any], console: Console) -> None:
     """Print the whole report."""
-    console.print(render(document, console.width))
+    console.print(render(document, console.width), markup=False)
 
 
 def render(document: dict[str, Any], width: int = 100) -> RenderableType:
@@ -183,11 +183,11 @@ def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
 def _describe_step(document: dict[str, Any]) -> str:
     step = document["step"]
     parts = [
-        step["mode"] or "",
+        printable(step["mode"], 10),
         f"batch {step['batch_size']}" if step["batch_size"] else "",
         printable(step["optimizer"], 30),
         {True: "XLA", False: "op by op", None: ""}[step["jit"]],
-        step["dtype_policy"] if step["dtype_policy"] not in ("", "float32") else "",
+        printable(step["dtype_policy"], 30) if step["dtype_policy"] != "float32" else "",
     ]
     return ", ".join(part for part in parts if part)
 

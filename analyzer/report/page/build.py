@@ -22,7 +22,7 @@ from analyzer.model import Recording
 from analyzer.report.page.columns import pack, plain
 from analyzer.report.page.payload import payload, requested_at
 from analyzer.report.page.verdict import CATEGORY_LABELS, error_line, first_screen, what_if_words
-from analyzer.report.printable import unbroken
+from analyzer.report.unbroken import unbroken
 from analyzer.report.words import front_findings, highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 

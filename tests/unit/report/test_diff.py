@@ -11,7 +11,7 @@ from rich.console import Console
 from analyzer.errors import InputError
 from analyzer.report.diff import Diff, allowed_growth, build_diff
 from analyzer.report.difftext import print_diff
-from analyzer.report.printable import unbroken
+from analyzer.report.unbroken import unbroken
 
 
 @pytest.fixture(scope="module")

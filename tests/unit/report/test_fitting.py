@@ -25,8 +25,8 @@ from analyzer.report.fitting import (
     number,
     whole_numbers,
 )
-from analyzer.report.printable import unbroken
 from analyzer.report.text import render
+from analyzer.report.unbroken import unbroken
 from analyzer.units import format_bytes
 
 WIDTHS = (80, 100, 120, 160)
