@@ -92,7 +92,7 @@ def _moved(whole: Shown, shown: Shown) -> str | None:
 def cases(
     count: int, seed: int, sizes: dict[str, int], names: list[str]
 ) -> Iterator[tuple[str, str, float, str]]:
-    """Yield sample, damage, rate and seed of each case; each damage as often, small traces more often."""
+    """Yield sample, damage, rate and seed of each case; every damage as often, small traces more."""
     rng = random.Random(seed)
     weights = [1 / size for size in sizes.values()]
     for number in range(count):
