@@ -55,3 +55,8 @@ def parse_bytes(text: str) -> int:
     if match is None or factor is None:
         raise InputError(f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB.")
     return round(float(match.group(1)) * factor)
+
+
+def times(count: int) -> str:
+    """Return how often in words: ``once``, ``1,204 times``."""
+    return "once" if count == 1 else f"{count:,} times"

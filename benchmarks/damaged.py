@@ -90,12 +90,14 @@ def _moved(whole: Shown, shown: Shown) -> str | None:
 
 
 def cases(
-    count: int, seed: int, samples: list[str], names: list[str]
+    count: int, seed: int, sizes: dict[str, int], names: list[str]
 ) -> Iterator[tuple[str, str, float, str]]:
-    """Yield sample, damage, rate and seed of each case, every damage as often as any other."""
+    """Yield sample, damage, rate and seed of each case; every damage as often, small traces more."""
+    rng = random.Random(seed)
+    weights = [1 / size for size in sizes.values()]
     for number in range(count):
         rate = RATES[number // len(names) % len(RATES)]
-        sample = samples[(number // len(names) + number) % len(samples)]
+        sample = rng.choices(list(sizes), weights)[0]
         yield sample, names[number % len(names)], rate, f"{seed}-{number}"
 
 
@@ -130,10 +132,12 @@ def run(arguments: argparse.Namespace) -> Counter[tuple[str, str]]:
         for name in DAMAGES
         if arguments.only in name and not (arguments.alone and name in SHORTER)
     ]
-    for sample, name, rate, seed in cases(arguments.count, arguments.seed, samples, names):
+    sizes = {name: len(content[name]) for name in samples}
+    for sample, name, rate, seed in cases(arguments.count, arguments.seed, sizes, names):
         space = damaged(content, sample, name, rate, seed)
         outcome, said = outcome_of(whole[sample], space, notes[sample], sample_trace(sample))
         found[name, outcome] += 1
+        found[sample, "cases"] += 1
         if outcome in BAD or arguments.verbose:
             print(
                 f"{outcome.upper()}: {name} of {sample} at {rate:g} ({seed}): {said[:400]}",
@@ -158,6 +162,7 @@ def main() -> int:
             print(f"{name:36}" + "".join(f"{number:>12}" for number in row))
     total = [sum(n for (_, o), n in found.items() if o == outcome) for outcome in OUTCOMES]
     print(f"{'all':36}" + "".join(f"{number:>12}" for number in total))
+    print(", ".join(f"{name}: {found[name, 'cases']}" for name in SAMPLES))
     bad = sum(n for (_, outcome), n in found.items() if outcome in (*BAD, "false alarm"))
     return 1 if bad else 0
 

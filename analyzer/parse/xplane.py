@@ -22,6 +22,7 @@ from analyzer.model import Damage
 from analyzer.parse.dtypes import DTYPE_NAMES
 from analyzer.parse.xspace import Space
 from analyzer.schema import EVENTS, conform
+from analyzer.units import times
 
 MARKER_PREFIX: Final = "analyzer:"
 """Events with this prefix are notes that our own capture wrote into the trace."""
@@ -312,16 +313,16 @@ class _MemoryColumns:
     def damages(self, unnamed: int) -> tuple[Damage, ...]:
         """Return what could not be read; ``unnamed`` events of any kind have no name."""
         found = (
-            ("no-address", self._without_address, "memory events have no address; left out."),
+            ("no-address", self._without_address, "memory events have no address; left out"),
             (
                 "unreadable-event",
                 self._unreadable,
-                "memory events end before they begin or refer to a name that the trace lacks.",
+                "memory events end before they begin or refer to a name that the trace lacks",
             ),
-            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out."),
+            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out"),
         )
         return tuple(
-            Damage(id=name, count=count, message=f"{count:,} {text}")
+            Damage(id=name, count=count, message=f"{text} ({times(count)}).")
             for name, count, text in found
             if count
         )
