@@ -1649,10 +1649,12 @@ def python_augmented() -> Step:
     return train_step, (_images(48, 40), tf.random.uniform((48,), 0, 10, tf.int32))
 
 
-CASES = """
-    actor_critic dqn translation bahdanau miniature_gpt masked_language masked_bilstm ragged_classifier
-    ragged_to_dense vae wgan_gp pix2pix cyclegan nerf siamese simclr moco masked_autoencoder pointnet
-    graph_network gat dlrm_sparse wide_and_deep deep_and_cross two_tower maml neural_ode while_counted
-    early_exit switching mixture_of_experts convlstm tcn scanned mapped ctc_reader perceiver mlp_mixer
-    gmlp unet3d recomputed detector accumulating scaled style_transfer diffusion beam python_augmented
-""".split()
+NAMES = """
+    actor_critic dqn translation bahdanau miniature_gpt masked_language masked_bilstm
+    ragged_classifier ragged_to_dense vae wgan_gp pix2pix cyclegan nerf siamese simclr moco
+    masked_autoencoder pointnet graph_network gat dlrm_sparse wide_and_deep deep_and_cross two_tower
+    maml neural_ode while_counted early_exit switching mixture_of_experts convlstm tcn scanned
+    mapped ctc_reader perceiver mlp_mixer gmlp unet3d recomputed detector accumulating scaled
+    style_transfer diffusion beam python_augmented
+"""
+CASES = NAMES.split()

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,11 @@ def _note(
             if gpu is not None:  # this machine has only its CPU to put the ops on
                 step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
-            step = static_step(function, program.args) if gpu is None else gpu_step(function, gpu)
+            step = (
+                static_step(function, program.args, options.assume)
+                if gpu is None
+                else gpu_step(function, gpu)
+            )
         slots = births.rows if gpu is not None else in_order_of_making(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
@@ -136,6 +140,8 @@ def _note(
         kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         threads=_threads(),
+        sizes=[asdict(size) for size in step.sizes],
+        assumed=dict(options.assume),
     )
     found.compiled = compiled
     found.inside = graphs.inside_ops(function, [one.function for one in compiled])

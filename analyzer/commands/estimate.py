@@ -9,7 +9,14 @@ from typing import Annotated
 import typer
 
 from analyzer.capture.launch import default_out
-from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_shapes, parse_target
+from analyzer.capture.spec import (
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+    parse_assumptions,
+    parse_shapes,
+    parse_target,
+)
 from analyzer.commands import options
 from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.progress import progress_bar
@@ -92,6 +99,16 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N",
+            help="What to take for what the data decide: trips of a loop, the size of a result, the "
+            "branch; by the name that the estimate says. Repeatable.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
     compile_timeout: Annotated[
         int,
         typer.Option(
@@ -150,6 +167,7 @@ def estimate(
         inter_op_threads=inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
+        assume=parse_assumptions(assume or []),
     )
     what_if = options.what_if_of(limit, growth, fragmentation_fraction)
     if spec.kind is TargetKind.TRACE and (device or gpu):

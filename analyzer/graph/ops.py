@@ -44,6 +44,10 @@ MERGED_PLACE: Final = "analyzer_merged_place"
 """The same of the bias' gradient that the pass merged into a filter's."""
 
 
+LEAST_SHAPES: Final = "analyzer_least_shapes"
+"""The same: shapes of its outputs with one element where the data decide and the most was taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One output of an op.

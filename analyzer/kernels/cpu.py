@@ -287,6 +287,7 @@ def _rules() -> dict[str, Rule]:
         "SelectV2": _plan_select,
         "Switch": _plan_switch,
         "RefSwitch": _plan_switch,
+        "_SwitchN": _plan_switch,
         "Merge": _plan_merge,
         "SparseSoftmaxCrossEntropyWithLogits": _plan_sparse_cross_entropy,
         "SoftmaxCrossEntropyWithLogits": _plan_cross_entropy,

@@ -40,10 +40,13 @@ from analyzer.predict.joining import ARGUMENTS, History, history_of
 from analyzer.predict.prediction import Prediction, predict
 from analyzer.predict.step import STEPS, Draw, Owner
 from analyzer.predict.target import target_of
-from analyzer.predict.uncertainty import uncertainty_of
+from analyzer.predict.uncertainty import told_decision, uncertainty_of
 from analyzer.xla.anew import compiled_anew
 from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.plan import Plan as XlaPlan
+
+_TOLD: Final = 6
+"""Branches and loops that the data decide which are told one by one."""
 
 _FRAME: Final = frozenset({"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp"})
 """Types of the ops around a step that is one compiled function."""
@@ -232,11 +235,12 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
 
 def _doubts(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
     doubts = []
-    if prediction.undecided:
-        names = ", ".join(prediction.undecided[:3])
+    doubts += [told_decision(decision) for decision in prediction.decisions[:_TOLD]]
+    if prediction.stranded:
+        names = ", ".join(prediction.stranded[:3])
         doubts.append(
-            f"{len(prediction.undecided)} branches or loops depend on data ({names}): the first "
-            "branch is taken and a loop runs once."
+            f"{len(prediction.stranded)} ops never run when the graph is played ({names}): what they "
+            "would hold is left out. Measure such a step with `analyze trace`."
         )
     if len(prediction.unmodelled):
         kinds = ", ".join(prediction.unmodelled["op_type"].head(5))

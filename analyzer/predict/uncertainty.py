@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any, Final
 
+from analyzer.predict.alternatives import Decision
 from analyzer.predict.prediction import Prediction, Schedules, lowest_stated
 from analyzer.predict.step import Draw, play
 from analyzer.units import format_bytes
@@ -132,6 +133,27 @@ def told(kind: Schedules) -> str:
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
         f"{peak}."
+    )
+
+
+def told_decision(decision: Decision) -> str:
+    """Return a sentence about a branch or a loop that the data decide: what is taken, and why."""
+    name, taken = decision.name, decision.taken
+    other = ""
+    if decision.other_bytes is not None:
+        what = "one trip" if decision.is_loop else "another branch"
+        other = f"; with {what} the peak is {format_bytes(decision.other_bytes)}"
+    hint = f"--assume {name}=N says otherwise"
+    if decision.told:
+        return f"{'Loop' if decision.is_loop else 'Branch'} {name} is taken as {taken}, as told."
+    if not decision.is_loop:
+        return f"Branch {name} depends on data: number {taken} is taken{other} ({hint})."
+    if decision.bounded:
+        why = "the most that its condition allows"
+        return f"Loop {name} depends on data: taken as {taken} trips, {why}{other} ({hint})."
+    return (
+        f"How often loop {name} goes round cannot be known before it runs: taken as "
+        f"{taken} trip{'s' * (taken != 1)}{other} ({hint})."
     )
 
 
