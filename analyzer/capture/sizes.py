@@ -1,10 +1,10 @@
 """Shapes that the graph alone does not tell, and what they are taken from.
 
-In this order: what the traced function says of a tensor (``set_shape`` after a Python function is in no
-node); the values of the inputs that the step is given, from which small kernels work out what shapes follow
-(the rows of a ragged tensor, the elements of a mask); what the user tells; and the most that an op's
-result can be, such as every element of what ``Where`` looks at. What comes of the last begins in the stated
-range with one element.
+In this order: what the traced function says of a tensor (``set_shape`` after a Python function is in
+no node); the values of the inputs that the step is given, from which small kernels work out what shapes
+follow (the rows of a ragged tensor, the elements of a mask); what the user tells; and the most that an
+op's result can be, such as every element of what ``Where`` looks at. For the last the stated range
+begins with one element.
 """
 
 from __future__ import annotations
@@ -38,7 +38,18 @@ _SMALL: Final = 64
 _EVALUATED_BYTES: Final = 64 << 20
 """Most bytes of a tensor that is worked out to learn a shape."""
 _NO_VALUE: Final = frozenset(
-    ["Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge", "Enter", "Exit", "NextIteration", "LoopCond", "Placeholder", "VarHandleOp", "_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "EnsureShape"]
+    (
+        *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge", "Enter", "Exit", "NextIteration"),
+        *(
+            "LoopCond",
+            "Placeholder",
+            "VarHandleOp",
+            "_Arg",
+            "_DeviceArg",
+            "_Retval",
+            "_DeviceRetval",
+        ),
+    )
 )
 _SEGMENTS: Final = {
     **dict.fromkeys(("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"), 1),
@@ -169,7 +180,7 @@ class _Sizing:
             spec = outputs[name][int(index)]
             if self._learn(tensor, spec, tuple(value.shape)):
                 learnt = True
-                if value.ndim:
+                if value.ndim and not evaluating.is_behind(name):
                     self.sizes[name] = Size(op=name, size=int(value.shape[0]), basis="inputs")
         for tensor, value in evaluating.numbers().items():
             if tensor not in self.known.values:
@@ -247,9 +258,10 @@ class _Evaluating:
         self._fed: dict[str, Any] = {}
         for node in graph_def.node:
             index = int(node.attr["index"].i) if node.op in ("_Arg", "_DeviceArg") else -1
-            if 0 <= index < len(given) and hasattr(given[index], "numpy"):
-                if given[index].dtype == function.inputs[index].dtype:
-                    self._fed[node.name] = given[index]
+            if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
+                continue
+            if given[index].dtype == function.inputs[index].dtype:
+                self._fed[node.name] = given[index]
         self._follows: dict[str, bool] = {}
         for node in graph_def.node:
             self._note(node.name)
@@ -288,6 +300,11 @@ class _Evaluating:
             for index, spec in enumerate(specs)
             if _is_open(spec) and self._follows.get(name) and name not in self._fed
         )
+
+    def is_behind(self, name: str) -> bool:
+        """Say whether the shape of one of an op's inputs is not known either."""
+        specs = (_spec_of(self._outputs, source) for source in self._nodes[name].input)
+        return any(spec is not None and _is_open(spec) for spec in specs)
 
     def numbers(self) -> dict[str, Any]:
         """Return the values of small whole numbers that ops read whose shape is not known."""
@@ -337,7 +354,7 @@ class _Evaluating:
         return (int(found[-1]) + 1 if len(found) else 0, *data.shape[1:])
 
     def _padded(self, node: Any) -> tuple[int, ...] | None:
-        """Return the shape of a ragged tensor made whole: that of its rows alone, with bytes for values."""
+        """Return the shape of a ragged tensor made whole, which its rows tell: with bytes for values."""
         values = _spec_of(self._outputs, node.input[1])
         if values is None or _is_open(values) or math.prod(values.shape or ()) > _EVALUATED_BYTES:
             return None

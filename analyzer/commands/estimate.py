@@ -172,6 +172,11 @@ def estimate(
     what_if = options.what_if_of(limit, growth, fragmentation_fraction)
     if spec.kind is TargetKind.TRACE and (device or gpu):
         _check_noted(Path(spec.path), card)
+    if spec.kind is TargetKind.TRACE and assume:
+        raise InputError(
+            "An earlier estimate keeps what it assumed.",
+            hint="Estimate the target itself with --assume.",
+        )
     compiling = CardOptions(both=both_products, time_out_s=compile_timeout)
     result = _result(spec, chosen, out, force, threads, what_if, compiling)
     if not card and spec.kind is not TargetKind.TRACE and not quiet:

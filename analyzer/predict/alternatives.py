@@ -6,11 +6,12 @@ what needs least. Each alternative is one schedule played.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from analyzer.graph.ops import LEAST_SHAPES, Op, TensorSpec
 from analyzer.predict.deciding import NOTHING_TOLD, Assumptions, Loop
 from analyzer.predict.step import Draw, Prepared, play
 
@@ -88,6 +89,24 @@ def decide(prepared: Prepared, told: Assumptions | None = None) -> Decided:
         low_bytes=min(draw.peak_bytes for draw in played),
         high_bytes=max(draw.peak_bytes for draw in played),
     )
+
+
+def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
+    """Return the graph with one element where the most was taken; None where nothing was."""
+    if not any(LEAST_SHAPES in op.attrs for op in ops):
+        return None
+    return [
+        replace(
+            op,
+            outputs=tuple(
+                TensorSpec(spec.dtype, None if shape is None else tuple(shape))
+                for spec, shape in zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
+            ),
+        )
+        if LEAST_SHAPES in op.attrs
+        else op
+        for op in ops
+    ]
 
 
 def _ways(prepared: Prepared, first: Draw, told: Assumptions) -> list[tuple[str, int]]:

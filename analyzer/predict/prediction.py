@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from analyzer.graph.ops import Op
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Step
-from analyzer.predict.alternatives import Decision, decide
+from analyzer.predict.alternatives import Decision, decide, with_least_shapes
 from analyzer.predict.deciding import Assumptions
 from analyzer.predict.step import STEPS, Draw, Owner, Prepared, play, prepare
 from analyzer.predict.table import allocations_of, unmodelled_of
@@ -92,6 +92,8 @@ class Prediction:
         decisions: Branches and loops that the data decide, and what is taken for them.
         other_low_bytes, other_high_bytes: Least and highest peak with what else could be taken; None
             without any.
+        least_bytes: Requested peak with one element wherever the most that the data may give was taken;
+            None where nothing was.
         stranded: Ops that a run never comes to: none, but in a graph that cannot run.
         prepared: The graph and its kernels.
         seed: The middle draw, which runs on the threads of the first kind.
@@ -109,6 +111,7 @@ class Prediction:
     decisions: tuple[Decision, ...]
     other_low_bytes: int | None
     other_high_bytes: int | None
+    least_bytes: int | None
     stranded: tuple[str, ...]
     prepared: Prepared
     seed: int
@@ -158,6 +161,7 @@ def predict(
     prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
     decided = decide(prepared, told)
     prepared = decided.prepared
+    least_bytes = _least_bytes(prepared, ops, owners, threads, compiled)
     inter_op = (1,) if device.is_cheap else tuple(dict.fromkeys(inter_op))
     first = play(prepared, 0, threads=inter_op[0])
     runs = len(first.order)
@@ -188,13 +192,37 @@ def predict(
         kinds=kinds,
         unmodelled=unmodelled_of(prepared),
         decisions=decided.decisions,
-        other_low_bytes=decided.low_bytes,
+        other_low_bytes=min(
+            (low for low in (decided.low_bytes, least_bytes) if low is not None), default=None
+        ),
+        least_bytes=least_bytes,
         other_high_bytes=decided.high_bytes,
         stranded=tuple(prepared.wiring.ops[node].name for node in middle.stranded),
         prepared=prepared,
         seed=middle.seed,
         runs=len(middle.order),
     )
+
+
+def _least_bytes(
+    prepared: Prepared,
+    ops: Sequence[Op],
+    owners: Sequence[Owner],
+    threads: int,
+    compiled: Mapping[str, XlaPlan] | None,
+) -> int | None:
+    ops_least = with_least_shapes(ops)
+    if ops_least is None:
+        return None
+    least = prepare(
+        ops_least,
+        owners,
+        threads=threads,
+        device=prepared.device,
+        compiled=compiled,
+        steps=prepared.steps,
+    )
+    return play(replace(least, assumed=prepared.assumed), 0).peak_bytes
 
 
 def _schedules(played: Sequence[Draw], threads: int) -> Schedules:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any, Final
 
-from analyzer.predict.alternatives import Decision
 from analyzer.predict.prediction import Prediction, Schedules, lowest_stated
 from analyzer.predict.step import Draw, play
 from analyzer.units import format_bytes
@@ -51,8 +50,8 @@ def uncertainty_of(
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if less or more:
         because.append(
-            f"Ops without a rule may hold {format_bytes(less)} less, where a result takes over an "
-            f"input's buffer, or {format_bytes(more)} more, for scratch as large as a result."
+            f"Ops without a rule, and Python's, may hold {format_bytes(less)} less, where a result "
+            f"takes over another's memory, or {format_bytes(more)} more, for scratch as large as a result."
         )
     if limit_bytes is not None:
         because.append(
@@ -94,12 +93,13 @@ def _unmodelled(prediction: Prediction) -> tuple[int, int]:
     """
     prepared = prediction.prepared
     nodes = prepared.kernels.unmodelled
-    if not nodes:
+    borrowing = [node for node, plan in enumerate(prepared.kernels.plans) if plan.borrows]
+    if not nodes and not borrowing:
         return 0, 0
     alive = _alive_at_peak(play(prepared, prediction.seed, threads=prediction.kinds[0].threads))
     ops = prepared.wiring.ops
     scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in nodes)
-    return sum(alive[node] for node in nodes), max(scratch)
+    return sum(alive[node] for node in (*nodes, *borrowing)), max(scratch, default=0)
 
 
 def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
@@ -133,27 +133,6 @@ def told(kind: Schedules) -> str:
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
         f"{peak}."
-    )
-
-
-def told_decision(decision: Decision) -> str:
-    """Return a sentence about a branch or a loop that the data decide: what is taken, and why."""
-    name, taken = decision.name, decision.taken
-    other = ""
-    if decision.other_bytes is not None:
-        what = "one trip" if decision.is_loop else "another branch"
-        other = f"; with {what} the peak is {format_bytes(decision.other_bytes)}"
-    hint = f"--assume {name}=N says otherwise"
-    if decision.told:
-        return f"{'Loop' if decision.is_loop else 'Branch'} {name} is taken as {taken}, as told."
-    if not decision.is_loop:
-        return f"Branch {name} depends on data: number {taken} is taken{other} ({hint})."
-    if decision.bounded:
-        why = "the most that its condition allows"
-        return f"Loop {name} depends on data: taken as {taken} trips, {why}{other} ({hint})."
-    return (
-        f"How often loop {name} goes round cannot be known before it runs: taken as "
-        f"{taken} trip{'s' * (taken != 1)}{other} ({hint})."
     )
 
 
