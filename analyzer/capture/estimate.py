@@ -118,7 +118,11 @@ def _note(
             if gpu is not None:  # this machine has only its CPU to put the ops on
                 step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
-            step = static_step(function, program.args) if gpu is None else gpu_step(function, gpu)
+            step = (
+                static_step(function, program.args, options.assume)
+                if gpu is None
+                else gpu_step(function, gpu)
+            )
         slots = in_order_of_making(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
@@ -147,6 +151,8 @@ def _note(
         kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         threads=_threads(),
+        sizes=step.sizes,
+        assumed=dict(options.assume),
     )
     found.compiled = compiled
     found.inside = graphs.inside_ops(function, [one.function for one in compiled])

@@ -45,7 +45,7 @@ def executed_ops(
 def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]) -> Op:
     inputs = [name for name in node.input if not name.startswith("^")]
     known = look_up(node.name, traced) or ()
-    dtypes = _output_dtypes(node)
+    dtypes = output_dtypes(node)
     if node.op == "_Arg":
         outputs: tuple[TensorSpec, ...] = known or tuple(TensorSpec(d, None) for d in dtypes)
     else:
@@ -85,7 +85,8 @@ def _declared_shape(node: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _output_dtypes(node: Any) -> list[str]:
+def output_dtypes(node: Any) -> list[str]:
+    """Return TensorFlow's names of a node's output types."""
     definition = op_def_registry.get(node.op)
     if definition is None:
         return []

@@ -14,6 +14,7 @@ from analyzer.capture.spec import (
     CaptureOptions,
     TargetKind,
     TargetSpec,
+    parse_assumptions,
     parse_shapes,
     parse_target,
 )
@@ -107,6 +108,16 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N",
+            help="What to take for what the data decide: trips of a loop, the size of a result, the "
+            "branch; by the name that the estimate says. Repeatable.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
     compile_timeout: Annotated[
         int | None,
         typer.Option(
@@ -167,12 +178,18 @@ def estimate(
         inter_op_threads=inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
+        assume=parse_assumptions(assume or []),
     )
     what_if = options.what_if_of(limit, growth, fragmentation_fraction)
     place = Place(out=out, force=force, no_save=no_save)
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.ESTIMATE, chosen.given)
         place.refuse_for(spec)
+        options.refuse_given(
+            "cannot be honoured: an earlier estimate keeps what it assumed",
+            "Estimate the target itself with --assume.",
+            assume=bool(assume),
+        )
         if device or gpu:
             _check_noted(Path(spec.path), card)
     elif not card:

@@ -100,6 +100,7 @@ class KnownAttributes(TypedDict, total=False):
     rnn_mode: str
     analyzer_place: Index
     analyzer_merged_place: Index
+    analyzer_least_shapes: list[Shape | None]
 
 
 _ATTRIBUTES: Final = dict[str, Attribute]

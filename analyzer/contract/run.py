@@ -94,6 +94,22 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataSize:
+    """A size that depends on data.
+
+    Attributes:
+        op: The op whose result has it.
+        size: What it is taken as, elements or rows.
+        basis: ``inputs`` (worked out from the inputs given), ``told`` by the user, or ``most`` that it
+            can be.
+    """
+
+    op: Name
+    size: Bytes
+    basis: Literal["inputs", "told", "most"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledFunction:
     """A function of the step that XLA compiles, and the files that hold it.
 
@@ -213,6 +229,8 @@ class RunFile:
         kept_by_tracing, kept_by_slots: Constants that the traced graph and the making of slots keep.
         threads: Of the machine that made the note.
         xla: The functions of the step that XLA compiles.
+        sizes: Sizes that depend on data, and what they are taken as.
+        assumed: Trips of loops, branches and sizes that the user told, by name.
     """
 
     format: Word = RUN_FORMAT
@@ -244,6 +262,8 @@ class RunFile:
     kept_by_slots: Count = 0
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
+    sizes: tuple[DataSize, ...] = ()
+    assumed: Mapping[Name, Bytes] = field(default_factory=dict)
 
     @property
     def is_estimate(self) -> bool:

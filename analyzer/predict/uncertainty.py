@@ -54,8 +54,9 @@ def uncertainty_of(
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if less or more:
         because.append(
-            f"Ops without a rule may hold {format_bytes(less)} less, where a result takes over an "
-            f"input's buffer, or {format_bytes(more)} more, for scratch as large as a result."
+            f"Ops without a rule, and Python's, may hold {format_bytes(less)} less, where a "
+            f"result takes over another's memory, or {format_bytes(more)} more, for scratch as "
+            "large as a result."
         )
     if limit_bytes is not None:
         because.append(
@@ -99,12 +100,13 @@ def _unmodelled(prediction: Prediction) -> tuple[int, int]:
     """
     prepared = prediction.prepared
     nodes = prepared.kernels.unmodelled
-    if not nodes:
+    borrowing = [node for node, plan in enumerate(prepared.kernels.plans) if plan.borrows]
+    if not nodes and not borrowing:
         return 0, 0
     alive = _alive_at_peak(play(prepared, prediction.seed, threads=prediction.kinds[0].threads))
     ops = prepared.wiring.ops
     scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in nodes)
-    return sum(alive[node] for node in nodes), max(scratch)
+    return sum(alive[node] for node in (*nodes, *borrowing)), max(scratch, default=0)
 
 
 def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
