@@ -18,11 +18,9 @@ from analyzer.findings.fit import add_fit, card_options
 from analyzer.findings.fragmentation import Fragmentation
 from analyzer.findings.integrity import ReplayCheck
 from analyzer.model import Kind, Recording
-from analyzer.schema import TRIAL
 from analyzer.simulate import (
     BfcOptions,
     Replay,
-    Sequence,
     compare,
     from_recording,
     growth_history,
@@ -118,8 +116,9 @@ def _predicted_facts(analysis: Analysis, own: BfcOptions) -> dict[str, Any]:
     sequence = from_recording(analysis.recording)
     result = replay(sequence, own)
     fits = result.failure is None
-    if not fits and (spared := replay(_needed(analysis.recording), own)).failure is None:
-        fits, result = True, spared
+    if not fits and sequence.spare.any():
+        result = replay(sequence.without(sequence.spare), own)
+        fits = result.failure is None
     if not fits:
         result = replay(sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True))
     return {**_facts(analysis, result), "fits_limit": fits}
@@ -158,15 +157,8 @@ def _with_pool(fragmentation: Fragmentation, facts: dict[str, Any]) -> Fragmenta
     )
 
 
-def _needed(recording: Recording) -> Sequence:
-    """Return what the allocator is asked for but for what is done without where it does not fit."""
-    sequence = from_recording(recording)
-    regions = recording.allocations["region"].astype(object).to_numpy()
-    return sequence.without(regions[sequence.row] == TRIAL)
-
-
 def _minimum(recording: Recording, options: BfcOptions) -> dict[str, Any]:
-    found = minimum_limit(_needed(recording), options)
+    found = minimum_limit(from_recording(recording), options)
     return {
         "minimum_limit_bytes": found.limit_bytes,
         "safe_limit_bytes": found.safe_bytes,

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from analyzer.errors import AccountingError, InputError
-from analyzer.simulate.feeding import Feedable, allocator_of
+from analyzer.simulate.feeding import Feedable, allocator_of, feed_sparing
 from analyzer.simulate.options import (
     FIRST_REGION_BYTES,
     UNLIMITED_BYTES,
@@ -115,6 +117,7 @@ class _Search:
         self.step_bytes = step_bytes
         self.engine = engine
         self.tried: dict[int, bool] = {}
+        self.needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
         self._known: list[tuple[int, int, bool]] = []
         self._shared: tuple[Feedable, int] | None = None
 
@@ -150,14 +153,28 @@ class _Search:
 
     def _done(self, limit_bytes: int) -> tuple[int, int, int]:
         """Return how many operations succeed under a limit, and from which to which limit it is so."""
-        sequence = self.sequence
-        if self._shared is None:
-            allocator, common = self._begin(limit_bytes), 0
-        else:
-            begun, common = self._shared
-            allocator = begun.under(limit_bytes)
-        done = common + allocator.feed(sequence.slot[common:], sequence.request[common:])
+        allocator, common = self._prepared(limit_bytes)
+        done, _ = feed_sparing(allocator, self.sequence, common)
         return done, *allocator.same_under
+
+    def served(self, limit_bytes: int) -> Sequence:
+        """Return the sequence without what finds no room under a limit."""
+        if not self.sequence.spare.any():
+            return self.sequence
+        missed = np.zeros(self.sequence.n_buffers, bool)
+        missed[self._missed(limit_bytes)] = True
+        return self.sequence.without(missed)
+
+    def _missed(self, limit_bytes: int) -> list[int]:
+        allocator, common = self._prepared(limit_bytes)
+        return feed_sparing(allocator, self.sequence, common)[1]
+
+    def _prepared(self, limit_bytes: int) -> tuple[Feedable, int]:
+        """Return an allocator under a limit, and how many operations it has done."""
+        if self._shared is None:
+            return self._begin(limit_bytes), 0
+        begun, common = self._shared
+        return begun.under(limit_bytes), common
 
     def _begin(self, limit_bytes: int) -> Feedable:
         options = replace(self.options, memory_limit_bytes=limit_bytes)
@@ -172,7 +189,7 @@ class _Search:
 
         The end is among those tried, and fits.
         """
-        bound = int(self.sequence.live_rounded_bytes().max(initial=0))
+        bound = int(self.needed.live_rounded_bytes().max(initial=0))
         bound = self.up(max(bound, GRANULE_BYTES))
         top = self.up(self._enough(bound))
         operations = max(1, len(self.sequence))
@@ -184,8 +201,11 @@ class _Search:
         """Return a limit at which the sequence succeeds and, with growth, does above it, too.
 
         With growth, a limit at or above the pool of an unlimited replay changes none of its regions.
+        What may be done without takes room where there is some, and others may then find none.
         """
         limit = bound
+        if self.sequence.spare.any():
+            limit = self.up(max(bound, int(self.sequence.live_rounded_bytes().max())))
         if self.options.growth:
             unlimited = replace(self.options, memory_limit_bytes=UNLIMITED_BYTES)
             free = replay(self.sequence, unlimited, engine=self.engine)
@@ -229,13 +249,12 @@ def minimum_limit(
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
-    requested = int(sequence.live_requested_bytes().max(initial=0))
     if isinstance(options, AsyncOptions):
-        return _async_limit(requested)
+        needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
+        return _async_limit(int(needed.live_requested_bytes().max(initial=0)))
     if engine is Engine.AUTO:
         engine = engine_for(sequence)
     search = _Search(sequence, options, step_bytes, engine)
-    bound = int(sequence.live_rounded_bytes().max(initial=0))
     spread = search.spread()
     for limit in spread:
         search.fits(limit)
@@ -248,7 +267,10 @@ def minimum_limit(
     if failed:
         above = [limit for limit, fits in search.tried.items() if fits and limit > max(failed)]
         safe = search.bisect(max(failed), min(above))
-    at_limit = replay(sequence, replace(options, memory_limit_bytes=found), engine=engine)
+    served = search.served(found)
+    requested = int(served.live_requested_bytes().max(initial=0))
+    bound = int(served.live_rounded_bytes().max(initial=0))
+    at_limit = replay(served, replace(options, memory_limit_bytes=found), engine=engine)
     in_use = at_limit.peak_in_use_bytes
     result = MinimumLimit(
         limit_bytes=found,
