@@ -18,11 +18,9 @@ from analyzer.findings.fit import card_options
 from analyzer.findings.fragmentation import Fragmentation
 from analyzer.findings.integrity import ReplayCheck
 from analyzer.model import Kind, Recording
-from analyzer.schema import TRIAL
 from analyzer.simulate import (
     BfcOptions,
     Replay,
-    Sequence,
     compare,
     from_recording,
     growth_history,
@@ -122,8 +120,9 @@ def _predicted_facts(analysis: Analysis, own: BfcOptions) -> dict[str, Any]:
     sequence = from_recording(analysis.recording)
     result = replay(sequence, own)
     fits = result.failure is None
-    if not fits and (spared := replay(_needed(analysis.recording), own)).failure is None:
-        fits, result = True, spared
+    if not fits and sequence.spare.any():
+        result = replay(sequence.without(sequence.spare), own)
+        fits = result.failure is None
     if not fits and card_options(analysis.recording) is not None:
         return {"fits_limit": False}
     if not fits:
@@ -164,13 +163,6 @@ def _with_pool(fragmentation: Fragmentation, facts: dict[str, Any]) -> Fragmenta
     )
 
 
-def _needed(recording: Recording) -> Sequence:
-    """Return what the allocator is asked for but for what is done without where it does not fit."""
-    sequence = from_recording(recording)
-    regions = recording.allocations["region"].astype(object).to_numpy()
-    return sequence.without(regions[sequence.row] == TRIAL)
-
-
 def _minimum(recording: Recording, options: BfcOptions, what_if: WhatIf) -> dict[str, Any]:
     """Return the least memory limits: the smallest that works, and that from which on all do.
 
@@ -178,7 +170,7 @@ def _minimum(recording: Recording, options: BfcOptions, what_if: WhatIf) -> dict
     """
     asked = what_if.memory_limit_bytes is not None or card_options(recording) is not None
     found = minimum_limit(
-        _needed(recording), options, also=[options.memory_limit_bytes] if asked else ()
+        from_recording(recording), options, also=[options.memory_limit_bytes] if asked else ()
     )
     common = {
         "requested_bytes": found.requested_peak_bytes,

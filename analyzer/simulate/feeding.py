@@ -5,13 +5,16 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from analyzer.simulate.bfc import BfcAllocator
 from analyzer.simulate.compiled import CompiledAllocator
 from analyzer.simulate.options import BfcOptions
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
+
+    from analyzer.simulate.sequence import Sequence
 
     Table = NDArray[np.int64]
 
@@ -83,6 +86,36 @@ class ReferenceAllocator:
         other = copy(self)
         other._bfc, other._held = self._bfc.under(memory_limit_bytes), dict(self._held)
         return other
+
+
+def feed_sparing(allocator: Feedable, sequence: Sequence, first: int = 0) -> tuple[int, list[int]]:
+    """Feed a sequence from an operation on, doing without what may be done without.
+
+    Args:
+        allocator: Has done the operations before ``first``.
+        sequence: What is asked for.
+        first: The operation to go on with.
+
+    Returns:
+        How many operations of the sequence are done, and the buffers that found no room.
+    """
+    slot, request, end = sequence.slot, sequence.request, len(sequence)
+    done = first
+    missed: list[int] = []
+    frees: list[int] = []
+    while True:
+        stop = min((at for at in frees if at >= done), default=end)
+        done += allocator.feed(slot[done:stop], request[done:stop])
+        if done == end:
+            return done, missed
+        if done < stop:
+            buffer = int(slot[done])
+            if not sequence.spare.size or not sequence.spare[buffer]:
+                return done, missed
+            missed.append(buffer)
+            later = np.flatnonzero((slot[done + 1 :] == buffer) & (request[done + 1 :] == 0))
+            frees += [done + 1 + int(later[0])] if later.size else []
+        done += 1
 
 
 def allocator_of(options: BfcOptions, n_buffers: int, *, is_compiled: bool) -> Feedable:

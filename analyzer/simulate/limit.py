@@ -20,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from analyzer.errors import AccountingError, InputError
-from analyzer.simulate.feeding import Feedable, allocator_of
+from analyzer.simulate.feeding import Feedable, allocator_of, feed_sparing
 from analyzer.simulate.options import (
     FIRST_REGION_BYTES,
     UNLIMITED_BYTES,
@@ -118,6 +120,7 @@ class _Search:
         self.step_bytes = step_bytes
         self.engine = engine
         self.tried: dict[int, bool] = {}
+        self.needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
         self._known: list[tuple[int, int, bool]] = []
         self._shared: tuple[Feedable, int] | None = None
 
@@ -153,14 +156,28 @@ class _Search:
 
     def _done(self, limit_bytes: int) -> tuple[int, int, int]:
         """Return how many operations succeed under a limit, and from which to which limit it is so."""
-        sequence = self.sequence
-        if self._shared is None:
-            allocator, common = self._begin(limit_bytes), 0
-        else:
-            begun, common = self._shared
-            allocator = begun.under(limit_bytes)
-        done = common + allocator.feed(sequence.slot[common:], sequence.request[common:])
+        allocator, common = self._prepared(limit_bytes)
+        done, _ = feed_sparing(allocator, self.sequence, common)
         return done, *allocator.same_under
+
+    def served(self, limit_bytes: int) -> Sequence:
+        """Return the sequence without what finds no room under a limit."""
+        if not self.sequence.spare.any():
+            return self.sequence
+        missed = np.zeros(self.sequence.n_buffers, bool)
+        missed[self._missed(limit_bytes)] = True
+        return self.sequence.without(missed)
+
+    def _missed(self, limit_bytes: int) -> list[int]:
+        allocator, common = self._prepared(limit_bytes)
+        return feed_sparing(allocator, self.sequence, common)[1]
+
+    def _prepared(self, limit_bytes: int) -> tuple[Feedable, int]:
+        """Return an allocator under a limit, and how many operations it has done."""
+        if self._shared is None:
+            return self._begin(limit_bytes), 0
+        begun, common = self._shared
+        return begun.under(limit_bytes), common
 
     def _begin(self, limit_bytes: int) -> Feedable:
         options = replace(self.options, memory_limit_bytes=limit_bytes)
@@ -175,7 +192,7 @@ class _Search:
 
         The end is among those tried, and fits.
         """
-        bound = int(self.sequence.live_rounded_bytes().max(initial=0))
+        bound = int(self.needed.live_rounded_bytes().max(initial=0))
         bound = self.up(max(bound, GRANULE_BYTES))
         top = self.up(self._enough_to_grow(bound))
         operations = max(1, len(self.sequence))
@@ -187,8 +204,11 @@ class _Search:
         """Return a limit at which the sequence succeeds and, with growth, does above it, too.
 
         With growth, a limit at or above the pool of an unlimited replay changes none of its regions.
+        What may be done without takes room where there is some, and others may then find none.
         """
         limit = bound
+        if self.sequence.spare.any():
+            limit = self.up(max(bound, int(self.sequence.live_rounded_bytes().max())))
         if self.options.growth:
             unlimited = replace(self.options, memory_limit_bytes=UNLIMITED_BYTES)
             free = replay(self.sequence, unlimited, engine=self.engine)
@@ -239,16 +259,16 @@ def minimum_limit(
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
-    requested = int(sequence.live_requested_bytes().max(initial=0))
     if isinstance(options, AsyncOptions):
-        return _async_limit(requested)
+        needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
+        return _async_limit(int(needed.live_requested_bytes().max(initial=0)))
     if engine is Engine.AUTO:
         engine = engine_for(sequence)
     search = _Search(sequence, options, step_bytes, engine)
-    bound = int(sequence.live_rounded_bytes().max(initial=0))
     spread = search.spread()
+    least = int(search.needed.live_rounded_bytes().max(initial=0))
     for limit in (*spread, *(each // step_bytes * step_bytes for each in also)):
-        if limit >= bound:
+        if limit >= least:
             search.fits(limit)
     found = min(limit for limit, fits in search.tried.items() if fits)
     below = [limit for limit, fits in search.tried.items() if not fits and limit < found]
@@ -260,10 +280,13 @@ def minimum_limit(
         search.enough(max(failed) + step_bytes)
         above = [limit for limit, fits in search.tried.items() if fits and limit > max(failed)]
         safe = search.bisect(max(failed), min(above))
+    served = search.served(found)
+    requested = int(served.live_requested_bytes().max(initial=0))
+    bound = int(served.live_rounded_bytes().max(initial=0))
 
     def in_use_under(limit_bytes: int) -> int:
         under = replace(options, memory_limit_bytes=limit_bytes)
-        return replay(sequence, under, engine=engine).peak_in_use_bytes
+        return replay(served, under, engine=engine).peak_in_use_bytes
 
     in_use = in_use_under(found)
     safe_in_use = in_use if safe == found else in_use_under(safe)

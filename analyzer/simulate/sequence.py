@@ -7,7 +7,7 @@ put right in the one sensible way and counted in ``cautions``; nothing is change
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import pandas as pd
 
 from analyzer.errors import InputError, TraceError
 from analyzer.model import Recording
+from analyzer.schema import TRIAL
 from analyzer.simulate.options import MAX_REQUEST_BYTES, round_up_all
 from analyzer.units import format_bytes
 
@@ -55,6 +56,8 @@ class Sequence:
         address: Address that the source gives for each buffer, -1 where it gives none.
         row: Row of the source table that each buffer is (of events: the allocation's; of
             allocations: its own); -1 for a buffer that stands for what the trace does not show.
+        spare: Which buffers are done without where there is no room, shape ``(n_buffers,)``; empty
+            for none.
         cautions: What had to be put right.
     """
 
@@ -64,6 +67,7 @@ class Sequence:
     requested_bytes: Table
     address: Table
     row: Table
+    spare: Mask = field(default_factory=lambda: np.zeros(0, bool))
     cautions: tuple[Caution, ...] = ()
 
     def __len__(self) -> int:
@@ -96,6 +100,8 @@ class Sequence:
         Args:
             buffers: Which to leave out, shape ``(n_buffers,)``; their numbers stay unused.
         """
+        if not buffers.any():
+            return self
         kept = ~buffers[self.slot]
         return replace(
             self, slot=self.slot[kept], request=self.request[kept], instant=self.instant[kept]
@@ -121,6 +127,7 @@ class Sequence:
             requested_bytes=self.requested_bytes,
             address=np.full(self.n_buffers, NOWHERE),
             row=self.row,
+            spare=self.spare,
             cautions=self.cautions,
         )
 
@@ -196,6 +203,7 @@ def from_allocations(
         requested_bytes=requested,
         address=address,
         row=rows,
+        spare=_spare(allocations)[rows],
         cautions=tuple(cautions),
     )
 
@@ -243,6 +251,12 @@ def _is_part(table: pd.DataFrame) -> Mask:
     if "part_of" not in table:
         return np.zeros(len(table), bool)
     return np.asarray(table["part_of"].notna(), bool)
+
+
+def _spare(table: pd.DataFrame) -> Mask:
+    if "region" not in table:
+        return np.zeros(len(table), bool)
+    return np.asarray(table["region"].astype("str") == TRIAL, bool)
 
 
 def _addresses(table: pd.DataFrame) -> Table:

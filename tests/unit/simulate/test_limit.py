@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from analyzer.simulate import (
     AsyncOptions,
     BfcOptions,
     Engine,
+    from_allocations,
     from_events,
     limit,
     minimum_limit,
@@ -132,3 +134,21 @@ def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
     for least in (0, safe - 256, safe, safe + 256, 4 * safe):
         found = safe_limit(sequence, options, least_bytes=least, engine=Engine.REFERENCE)
         assert found == max(safe, least)
+
+
+def test_what_may_be_done_without_does_not_raise_the_limit_but_takes_room_where_it_fits():
+    """A copy of 4 KiB is left out where it does not fit; where it does, what is needed may not."""
+    rows = pd.DataFrame(
+        {
+            "requested_bytes": [1024, 4096, 1024],
+            "born": [0, 1, 2],
+            "dies": [6, 4, 3],
+            "region": ["", "trial", "temp"],
+        }
+    )
+    sequence = from_allocations(rows, n_events=6)
+    options = BfcOptions(memory_limit_bytes=1 << 20, growth=False)
+    found = minimum_limit(sequence, options)
+    assert found.limit_bytes == 2048  # without the copy
+    assert 5120 in found.failed_above  # there is room for the copy, and not for more
+    assert found.safe_bytes > max(found.failed_above)

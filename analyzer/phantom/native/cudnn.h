@@ -1,0 +1,7 @@
+// What cudnn.c and rnn.c share: tensor descriptors keep their shape.
+#ifndef PHANTOM_CUDNN_H
+#define PHANTOM_CUDNN_H
+typedef struct {
+  int type, rank, dims[12], strides[12], format;
+} Tensor;
+#endif

@@ -1,0 +1,108 @@
+// Modules, functions, occupancy and launches through the driver, as XLA does them.
+#include "phantom.h"
+
+API(cuModuleLoadData)(void **m, const void *i) { return some(m); }
+API(cuModuleLoadDataEx)(void **m, const void *i, unsigned n, void *o, void *v) { return some(m); }
+API(cuModuleLoadFatBinary)(void **m, const void *i) { return some(m); }
+API(cuModuleGetFunction)(void **f, void *m, const char *n) {
+  say(3, "kernel %s", n);
+  return some(f);
+}
+API(cuModuleGetGlobal_v2)(void **p, uint64_t *n, void *m, const char *name) {
+  static char *zeros;
+  if (!zeros)
+    zeros = reserve(64 * MIB);
+  say(3, "global %s", name);
+  if (p)
+    *p = zeros;
+  if (n)
+    *n = 64 * MIB;
+  return OK;
+}
+API(cuLibraryLoadData)(void **l, const void *c, void *a, void *b, unsigned n, void *o, void *v,
+                       unsigned k) {
+  return some(l);
+}
+API(cuLibraryGetKernel)(void **k, void *l, const char *n) { return some(k); }
+API(cuLibraryGetModule)(void **m, void *l) { return some(m); }
+API(cuKernelGetFunction)(void **f, void *k) { return some(f); }
+API(cudaGetFuncBySymbol)(void **f, const void *s) { return some(f); }
+API(cudaGetSymbolAddress)(void **p, const void *s) { return cuModuleGetGlobal_v2(p, 0, 0, "symbol"); }
+static long function_attribute(int *v, int a) {
+  *v = a == 0             ? 1024
+       : a == 4           ? 32
+       : a == 5 || a == 6 ? cards[current].major * 10 + cards[current].minor
+                          : 0;
+  return OK;
+}
+API(cuFuncGetAttribute)(int *v, int a, void *f) { return function_attribute(v, a); }
+API(cuKernelGetAttribute)(int *v, int a, void *k, int d) { return function_attribute(v, a); }
+API(cuFuncGetName)(const char **n, void *f) {
+  *n = "phantom";
+  return OK;
+}
+static long function_attributes(char *p) { // sizes, then threads, registers, PTX and binary version
+  const Card *m = &cards[current];
+  int version = m->major * 10 + m->minor, v[4] = {1024, 32, version, version};
+  memset(p, 0, 144);
+  put(p, 24, v, sizeof v);
+  int smem = 49152;
+  put(p, 44, &smem, 4);
+  return OK;
+}
+API(cudaFuncGetAttributes)(char *p, const void *f) { return function_attributes(p); }
+static long occupancy(int *n, int block) {
+  int t = block > 0 ? cards[current].threads / block : 1;
+  *n = t < 1 ? 1 : t > cards[current].blocks ? cards[current].blocks : t;
+  return OK;
+}
+API(cuOccupancyMaxActiveBlocksPerMultiprocessor)(int *n, void *f, int block, uint64_t smem) {
+  return occupancy(n, block);
+}
+API(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(int *n, void *f, int block, uint64_t smem,
+                                                          unsigned flags) {
+  return occupancy(n, block);
+}
+API(cudaOccupancyMaxActiveBlocksPerMultiprocessor)(int *n, const void *f, int block, uint64_t smem) {
+  return occupancy(n, block);
+}
+API(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(int *n, const void *f, int block,
+                                                            uint64_t smem, unsigned flags) {
+  return occupancy(n, block);
+}
+static long potential(int *grid, int *block) {
+  *block = 1024;
+  *grid = cards[current].sms * (cards[current].threads / 1024);
+  return OK;
+}
+API(cuOccupancyMaxPotentialBlockSize)(int *grid, int *block, void *f, void *g, uint64_t smem,
+                                      int limit) {
+  return potential(grid, block);
+}
+API(cuOccupancyMaxPotentialBlockSizeWithFlags)(int *grid, int *block, void *f, void *g, uint64_t smem,
+                                               int limit, unsigned flags) {
+  return potential(grid, block);
+}
+API(cuLaunchKernel)(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                    unsigned bz, unsigned smem, void *s, void **args, void **extra) {
+  mark_modules(s);
+  launch(s);
+  return OK;
+}
+API(cuLaunchKernelEx)(const char *config) {
+  mark_modules(*(void **)(config + 32));
+  launch(*(void **)(config + 32));
+  return OK;
+}
+API(cuLaunchCooperativeKernel)(void *f) {
+  launch(0);
+  return OK;
+}
+API(cudaLaunchKernelExC)(const char *config) {
+  launch(*(void **)(config + 32));
+  return OK;
+}
+API(cudaLaunchCooperativeKernel)(const void *f) {
+  launch(0);
+  return OK;
+}
