@@ -21,6 +21,7 @@ from analyzer.findings.verdict import (
     headline_of,
     outcome_of,
 )
+from analyzer.model import Damage, Integrity
 from analyzer.opening import open_result
 
 GIB = 2**30
@@ -173,3 +174,13 @@ def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
     assert judged.verdict is not None
     assert judged.verdict.outcome is Outcome.CANNOT_TELL
     assert "needs at least" in judged.verdict.headline
+
+
+def test_a_damaged_trace_is_not_said_to_fit() -> None:
+    result = open_result(sample_folder("cnn"), what_if=WhatIf(memory_limit_bytes=GIB))
+    assert result.document["fits"] is True
+    integrity = Integrity(damages=(Damage(id="x", count=1, message="Events are missing."),))
+    recording = replace(result.recording, integrity=integrity)
+    judged = judge(replace(result.analysis, recording=recording), GIB)
+    assert judged.verdict is not None
+    assert judged.verdict.outcome is Outcome.CANNOT_TELL
