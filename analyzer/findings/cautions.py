@@ -13,8 +13,9 @@ from analyzer.units import format_bytes
 WIDE: Final = 0.05
 """Width of a stated range, as a share of the figure, from which on it is told beside the figure."""
 
-_CLAUSE: Final = re.compile(r":\s|\s\(|;\s|\.(?:\s|$)")
-"""Where the first clause of a warning ends."""
+_ASIDE: Final = re.compile(r"\s*\([^()]*\)")
+_CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
+"""What a warning says in brackets, and where its first clause ends."""
 
 
 def cautions_of(analysis: Analysis) -> tuple[str, ...]:
@@ -22,7 +23,7 @@ def cautions_of(analysis: Analysis) -> tuple[str, ...]:
     stated = stated_range(analysis) or {}
     found = [str(stated["stand_in"])] if stated.get("stand_in") else []
     found += _wide(analysis, stated)
-    warnings = (warning.strip() for warning in analysis.recording.warnings)
+    warnings = (_ASIDE.sub("", warning.strip()) for warning in analysis.recording.warnings)
     found += [_CLAUSE.split(warning, maxsplit=1)[0] for warning in warnings]
     return tuple(dict.fromkeys(found))
 

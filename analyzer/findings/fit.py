@@ -13,6 +13,7 @@ from typing import Any
 from analyzer.errors import InputError
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.cautions import cautions_of, is_lower_bound
+from analyzer.findings.integrity import trust_of
 from analyzer.findings.oom import failure_of
 from analyzer.findings.verdict import (
     Basis,
@@ -82,7 +83,11 @@ def _verdict(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> Ve
         is_whole = not recording.error and not is_lower_bound(recording)
         limit = question.limit
         outcome = outcome_of(
-            basis, limit, need, runs_at_limit=question.runs_at_limit, is_whole=is_whole
+            basis,
+            limit,
+            need,
+            runs_at_limit=question.runs_at_limit,
+            is_whole=is_whole and not _is_damaged(analysis),
         )
         headline = headline_of(outcome, question.limit_of, card, limit, need, is_whole=is_whole)
     return Verdict(
@@ -96,6 +101,11 @@ def _verdict(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> Ve
         headline=headline,
         cautions=cautions_of(analysis),
     )
+
+
+def _is_damaged(analysis: Analysis) -> bool:
+    trust = trust_of(analysis)
+    return trust is not None and trust.is_damaged
 
 
 def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _Question | None:

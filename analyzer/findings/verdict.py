@@ -160,8 +160,8 @@ def outcome_of(
         limit: The limit.
         need: The need.
         runs_at_limit: Whether a replay under the very limit succeeds.
-        is_whole: Whether the step came to its end and each of its tensors has a size; else the need
-            is but a lower bound.
+        is_whole: Whether the step came to its end, each of its tensors has a size and the trace is
+            not damaged; else the need may be but a lower bound.
     """
     if basis is Basis.MEASURED:  # these very allocations: the replay knows
         if not runs_at_limit:

@@ -137,10 +137,9 @@ class Result:
             if size
         )
         name = self.recording.target.get("text", "")
-        verdict = self.analysis.verdict
-        limited = verdict is not None and verdict.limit is not None
-        if verdict is not None and limited:
-            name = f"{name}: {verdict.headline}"
+        verdict = self.document.get("verdict") or {}
+        if verdict.get("limit_bytes") is not None:
+            name = f"{name}: {verdict['headline']}"
         damaged = (self.document.get("integrity") or {}).get("is_damaged")
         return (
             f"<{'damaged ' if damaged else ''}{self.recording.kind} of {name}: "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import SAMPLES, sample_folder
 
+from analyzer.findings.cautions import cautions_of
+from analyzer.findings.fit import judge
 from analyzer.findings.pool import WhatIf
 from analyzer.findings.verdict import (
     Basis,
@@ -18,6 +21,7 @@ from analyzer.findings.verdict import (
     headline_of,
     outcome_of,
 )
+from analyzer.model import Damage, Integrity
 from analyzer.opening import open_result
 
 GIB = 2**30
@@ -143,3 +147,40 @@ def test_a_wide_range_is_told_first() -> None:
     for name, is_wide in (("gpu", True), ("infer", False)):
         cautions = open_result(NOTES / name, search=False).document["verdict"]["cautions"]
         assert any("may lie anywhere from" in caution for caution in cautions) == is_wide
+
+
+def test_a_warnings_first_clause_is_a_caution() -> None:
+    analysis = open_result(sample_folder("cnn"), search=False).analysis
+    warnings = (
+        "No rule is known for ops of the types Foo, Bar: each output is taken to be allocated.",
+        "3 branches or loops depend on data (a, b): the first branch is taken.",
+        "2 events (of 9) are lost. Capture it again.",
+    )
+    recording = replace(analysis.recording, warnings=warnings)
+    assert cautions_of(replace(analysis, recording=recording)) == (
+        "No rule is known for ops of the types Foo, Bar",
+        "3 branches or loops depend on data",
+        "2 events are lost",
+    )
+
+
+def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
+    analysis = open_result(NOTES / "gpu").analysis
+    assert analysis.verdict is not None
+    assert analysis.verdict.outcome is Outcome.FITS
+    stated = {**analysis.recording.extra["uncertainty"], "unsized": 2}
+    extra = {**analysis.recording.extra, "uncertainty": stated}
+    judged = judge(replace(analysis, recording=replace(analysis.recording, extra=extra)), None)
+    assert judged.verdict is not None
+    assert judged.verdict.outcome is Outcome.CANNOT_TELL
+    assert "needs at least" in judged.verdict.headline
+
+
+def test_a_damaged_trace_is_not_said_to_fit() -> None:
+    result = open_result(sample_folder("cnn"), what_if=WhatIf(memory_limit_bytes=GIB))
+    assert result.document["fits"] is True
+    integrity = Integrity(damages=(Damage(id="x", count=1, message="Events are missing."),))
+    recording = replace(result.recording, integrity=integrity)
+    judged = judge(replace(result.analysis, recording=recording), GIB)
+    assert judged.verdict is not None
+    assert judged.verdict.outcome is Outcome.CANNOT_TELL
