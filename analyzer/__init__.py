@@ -17,6 +17,8 @@ from analyzer.version import __version__
 
 __all__ = ["Diff", "Result", "__version__", "diff", "estimate", "open_trace", "trace"]
 
+_LAZY = frozenset(__all__) - {"__version__"}
+
 if TYPE_CHECKING:
     from analyzer.report.diff import Diff
     from analyzer.session import Result, diff, estimate, open_trace, trace
@@ -24,8 +26,13 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Load the public functions when they are first used."""
-    if name in ("Diff", "Result", "diff", "estimate", "open_trace", "trace"):
+    if name in _LAZY:
         from analyzer import session
 
         return getattr(session, name)
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public functions before they are loaded."""
+    return sorted({*globals(), *_LAZY})

@@ -95,7 +95,9 @@ class Finding:
         severity: How much it matters.
         title: One line with the bytes in it.
         detail: What it means and what to change.
-        saves_bytes: Requested bytes at the peak that following it would save; None if unknown.
+        saves_bytes: Bytes that following it would save; None if unknown.
+        saves_kind: Which bytes: ``requested`` or ``allocated`` ones at the peak, or those of the least
+            memory ``limit``.
         evidence: Rows that show it: dicts of plain values.
     """
 
@@ -104,6 +106,7 @@ class Finding:
     title: str
     detail: str
     saves_bytes: int | None = None
+    saves_kind: str = "requested"
     evidence: tuple[dict[str, Any], ...] = ()
 
 

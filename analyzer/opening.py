@@ -13,6 +13,7 @@ from analyzer.contract.run import read_run_file
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.analysis import Analysis, analyse
 from analyzer.findings.collect import collect
+from analyzer.findings.fit import judge
 from analyzer.findings.pool import WhatIf, add_pool
 from analyzer.measure.build import Measured, open_measured
 from analyzer.measure.uses import uses_of
@@ -198,4 +199,5 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     uses = uses_of(
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
     )
-    return collect(add_pool(replace(analysis, uses=uses), what_if, search=search))
+    analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
+    return collect(judge(analysis, what_if.memory_limit_bytes))

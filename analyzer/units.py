@@ -43,10 +43,20 @@ def parse_bytes(text: str) -> int:
     """Return the bytes that ``text`` names: ``10GiB`` is binary, ``10GB`` decimal.
 
     Raises:
-        InputError: ``text`` is not a number followed by B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
+        InputError: ``text`` is not 0, or a number followed by B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
     """
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
+    if match is not None and not match.group(2) and float(match.group(1)):
+        raise InputError(
+            f"{text!r} is a size without a unit.",
+            hint=f"Write it as {text.strip()}GiB or {text.strip()}MiB.",
+        )
     if match is None or factor is None:
         raise InputError(f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB.")
     return round(float(match.group(1)) * factor)
+
+
+def times(count: int) -> str:
+    """Return how often in words: ``once``, ``1,204 times``."""
+    return "once" if count == 1 else f"{count:,} times"

@@ -5,7 +5,8 @@
 Each damaged trace has to be refused in one line, or announced before any figure, or its peak and
 categories have to be those of the whole one; a request altered within the 256 bytes to which the
 allocator rounds is counted apart. ``--alone`` opens the trace without the note of the
-capture beside it, as a trace of others. Fails where a damage is silent or anything breaks, or where
+capture beside it, as a trace of others, without the damages that leave such a trace as another run
+might have written. Fails where a damage is silent or anything breaks, or where
 a whole trace is called damaged.
 """
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
 from builders import SAMPLES, sample_folder, sample_trace  # noqa: E402
-from damages import DAMAGES, Subject  # noqa: E402
+from damages import DAMAGES, SHORTER, Subject  # noqa: E402
 
 from analyzer.errors import InputError  # noqa: E402
 from analyzer.findings.integrity import trust_of  # noqa: E402
@@ -59,7 +60,8 @@ def show(space: Any, note: RunNote | None, path: Path) -> Shown:
     trust = trust_of(analysis)
     assert trust is not None
     peak = analysis.peak
-    return Shown((peak.requested_bytes, peak.allocated_bytes), analysis.categories, trust.says)
+    says = (*trust.says, *analysis.recording.warnings)
+    return Shown((peak.requested_bytes, peak.allocated_bytes), analysis.categories, says)
 
 
 def outcome_of(whole: Shown, space: Any, note: RunNote | None, path: Path) -> tuple[str, str]:
@@ -70,8 +72,8 @@ def outcome_of(whole: Shown, space: Any, note: RunNote | None, path: Path) -> tu
         return "refused", str(refusal)
     except Exception as error:  # whatever it is, it is counted
         return "broke", f"{type(error).__name__}: {error}"
-    if shown.says:
-        return "announced", shown.says[0]
+    if new := [line for line in shown.says if line not in whole.says]:
+        return "announced", new[0]
     if (moved := _moved(whole, shown)) is None:
         return "same", ""
     return moved, f"{whole} became {shown}"
@@ -88,13 +90,14 @@ def _moved(whole: Shown, shown: Shown) -> str | None:
 
 
 def cases(
-    count: int, seed: int, samples: list[str], only: str
+    count: int, seed: int, sizes: dict[str, int], names: list[str]
 ) -> Iterator[tuple[str, str, float, str]]:
-    """Yield sample, damage, rate and seed of each case, every damage as often as any other."""
-    names = [name for name in DAMAGES if only in name]
+    """Yield sample, damage, rate and seed of each case; every damage as often, small traces more."""
+    rng = random.Random(seed)
+    weights = [1 / size for size in sizes.values()]
     for number in range(count):
         rate = RATES[number // len(names) % len(RATES)]
-        sample = samples[(number // len(names) + number) % len(samples)]
+        sample = rng.choices(list(sizes), weights)[0]
         yield sample, names[number % len(names)], rate, f"{seed}-{number}"
 
 
@@ -121,13 +124,20 @@ def run(arguments: argparse.Namespace) -> Counter[tuple[str, str]]:
     }
     found: Counter[tuple[str, str]] = Counter()
     for name, shown in whole.items():
-        if shown.says:
+        if any("amaged" in line for line in shown.says):
             found["nothing", "false alarm"] += 1
             print(f"FALSE ALARM {name}: {shown.says}", flush=True)
-    for sample, name, rate, seed in cases(arguments.count, arguments.seed, samples, arguments.only):
+    names = [
+        name
+        for name in DAMAGES
+        if arguments.only in name and not (arguments.alone and name in SHORTER)
+    ]
+    sizes = {name: len(content[name]) for name in samples}
+    for sample, name, rate, seed in cases(arguments.count, arguments.seed, sizes, names):
         space = damaged(content, sample, name, rate, seed)
         outcome, said = outcome_of(whole[sample], space, notes[sample], sample_trace(sample))
         found[name, outcome] += 1
+        found[sample, "cases"] += 1
         if outcome in BAD or arguments.verbose:
             print(
                 f"{outcome.upper()}: {name} of {sample} at {rate:g} ({seed}): {said[:400]}",
@@ -152,6 +162,7 @@ def main() -> int:
             print(f"{name:36}" + "".join(f"{number:>12}" for number in row))
     total = [sum(n for (_, o), n in found.items() if o == outcome) for outcome in OUTCOMES]
     print(f"{'all':36}" + "".join(f"{number:>12}" for number in total))
+    print(", ".join(f"{name}: {found[name, 'cases']}" for name in SAMPLES))
     bad = sum(n for (_, outcome), n in found.items() if outcome in (*BAD, "false alarm"))
     return 1 if bad else 0
 

@@ -14,6 +14,18 @@ from typing import Any, Final
 MEMORY: Final = (b"MemoryAllocation", b"MemoryDeallocation")
 DAMAGES: Final[dict[str, Callable[[Subject], None]]] = {}
 
+SHORTER: Final = frozenset(
+    {
+        "first half lost",
+        "second half lost with its marks",
+        "step marks lengthened",
+        "step marks lost",
+        "step marks shifted",
+    }
+)
+"""What leaves a trace that another run, or other marks, might have written: only a note of the capture
+tells it apart."""
+
 
 def damage(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
     """Register a damage under its name."""

@@ -46,8 +46,9 @@ NUMBERS: Final = (
 )  # fmt: skip
 TEXTS: Final = (
     "", "x", "0", "-1", "nan", "train", "gpu", "static", "parameter", "no such category",
-    "../../etc/passwd", "/dev/zero", "a:b", ":", "::1", "x:-1", "x:99999999999", "^x", "\x00", "\ud800", "\u202e", "\x1b[2J",
-    "L" * 100_000, "a/" * 2000 + "b", "=1+1", "[bold]", "{{7*7}}", "<script>", "float32", "resource",
+    "../../etc/passwd", "/dev/zero", "a:b", ":", "::1", "x:-1", "x:99999999999", "^x", "\x00",
+    "\ud800", "\u202e", "\x1b[2J", "L" * 100_000, "a/" * 2000 + "b", "=1+1", "[bold]",
+    "{{7*7}}", "<script>", "float32", "resource",
     "Switch", "NextIteration", "Enter", "Exit", "Merge", "TensorListPushBack", "While",
     "_Arg", "_Retval",
 )  # fmt: skip
@@ -192,36 +193,48 @@ def _json(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _change(tree: Any, rng: random.Random) -> str:
-    """Replace, drop, copy or rename one value somewhere in the tree."""
-    path: list[Any] = []
-    node = tree
-    stop = rng.choice((0.05, 0.15, 0.4))
-    while True:
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        if not keys:
-            break
-        key = rng.choice(keys)
-        path.append(key)
-        child = node[key]
-        if not isinstance(child, (dict, list)) or not child or rng.random() < stop:
-            break
-        node = child
-    if not path:
+    """Replace, drop, copy or move one value somewhere in the tree."""
+    node, key, told = _place(tree, rng)
+    if node is None:
         return "nothing"
-    key, kind = path[-1], rng.choice(("value", "drop", "copy", "move", "move", "scale"))
-    told = "/".join(map(str, path))[:80]
+    kind = rng.choice(("value", "drop", "copy", "graft", "graft", "graft", "scale"))
     if kind == "drop":
         del node[key]
     elif kind == "copy" and isinstance(node, list):
         node.extend([node[key]] * rng.choice((1, 2, 100)))
-    elif kind == "move":
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        node[key] = node[rng.choice(keys)]
+    elif kind == "graft":
+        node[key] = _like(tree, node, key, rng)
     elif kind == "scale" and isinstance(node[key], int):
         node[key] = node[key] * rng.choice((-1, 0, 2, 1000, 10**9, 10**15)) + rng.choice((-1, 0, 1))
     else:
         node[key] = _hostile(rng)
     return f"{kind} {told}"
+
+
+def _place(tree: Any, rng: random.Random) -> tuple[Any, Any, str]:
+    """Return a container in the tree, a key of it, and the path that leads there."""
+    node, path = tree, []
+    stop = rng.choice((0.05, 0.15, 0.4))
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not keys:
+            return None, None, ""
+        key = rng.choice(keys)
+        path.append(key)
+        child = node[key]
+        if not isinstance(child, (dict, list)) or not child or rng.random() < stop:
+            return node, key, "/".join(map(str, path))[:80]
+        node = child
+
+
+def _like(tree: Any, node: Any, key: Any, rng: random.Random) -> Any:
+    """Return a value of the same type from elsewhere in the tree, where one is soon found."""
+    for _ in range(40):
+        other, found, _ = _place(tree, rng)
+        same_name = found == key or not isinstance(key, str)
+        if other is not None and same_name and type(other[found]) is type(node[key]):
+            return json.loads(json.dumps(other[found]))
+    return _hostile(rng)
 
 
 def _hostile(rng: random.Random) -> Any:
@@ -240,7 +253,7 @@ def _proto(message: Any, rng: random.Random) -> tuple[str, bytes]:
             field, value = rng.choice(fields)
             path.append(field.name)
             if field.message_type is not None:
-                if field.label == field.LABEL_REPEATED:
+                if hasattr(value, "extend"):
                     if rng.random() < 0.05:
                         _change_repeated(value, rng)
                         break
@@ -280,7 +293,7 @@ def _set(node: Any, field: Any, value: Any, rng: random.Random) -> None:
         )
         return max(low, min(high, int(rng.choice([n for n in NUMBERS if isinstance(n, int)]))))
 
-    if field.label == field.LABEL_REPEATED:
+    if hasattr(value, "extend"):
         if value and rng.random() < 0.7:
             value[rng.randrange(len(value))] = one()
         else:

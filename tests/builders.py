@@ -45,7 +45,7 @@ class TraceBuilder:
         self._planes: dict[str, Any] = {}
         self._lines: dict[tuple[str, int], Any] = {}
         self._ids: dict[tuple[str, str, bytes], int] = {}
-        self._live: dict[tuple[bytes, int], int] = {}
+        self._live: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._in_use: dict[bytes, int] = {}
         self._peak: dict[bytes, int] = {}
 
@@ -111,7 +111,8 @@ class TraceBuilder:
         thread: int = 1,
         plane: str = "/host:CPU",
     ) -> TraceBuilder:
-        self._live[raw_name(allocator), address] = size
+        request = size if requested is None else requested
+        self._live[raw_name(allocator), address] = size, request
         self._memory(
             "MemoryAllocation",
             time_ns,
@@ -119,7 +120,7 @@ class TraceBuilder:
             plane,
             allocator,
             size,
-            requested_bytes=size if requested is None else requested,
+            requested_bytes=request,
             allocation_bytes=size,
             addr=address,
             id=run_id,
@@ -141,7 +142,7 @@ class TraceBuilder:
         thread: int = 1,
         plane: str = "/host:CPU",
     ) -> TraceBuilder:
-        known = self._live.pop((raw_name(allocator), address), 0)
+        known, request = self._live.pop((raw_name(allocator), address), (0, 0))
         freed = known if size is None else size
         self._memory(
             "MemoryDeallocation",
@@ -150,7 +151,7 @@ class TraceBuilder:
             plane,
             allocator,
             -freed,
-            requested_bytes=freed,
+            requested_bytes=request if size is None else freed,
             allocation_bytes=freed,
             addr=address,
             **({"tf_op": op} if op else {}),

@@ -1,28 +1,24 @@
-"""How the model's variables come to be, without giving them their bytes.
+"""How the step's variables come to be: in which order, and what their initializers ask for.
 
-While the block runs, a Keras variable made by an initializer gets a handle with dtype and shape and no
-value; the initializer is traced instead of run, so that what it would have asked the allocator for, and
-in which order, is known. Small variables are made as always: Python may read them (a learning rate, a
-step counter).
+An initializer is traced instead of run; :mod:`analyzer.capture.hollow` tells when.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from analyzer.capture import graphs
+from analyzer.capture.stand_ins import StandIns
 from analyzer.capture.watching import Events, watched_events
 from analyzer.graph.ops import ITEM_BYTES
 from analyzer.units import GRANULE_BYTES
 
-_SMALL_ELEMENTS: Final = 64
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 """Ops whose result the initializer's Python code keeps in a local name until it returns."""
 _FREE: Final = frozenset(
@@ -71,23 +67,41 @@ class Births:
 
     Attributes:
         rows: The births.
-        traced_bytes: Allocated bytes that those made while the step was traced left behind here.
+        made_bytes: Allocated bytes that variables left behind here.
         traced_constants: Constants that the graph of a real first tracing keeps for their initial
             values: it computes those in the step's own graph, which is not done here.
         inputs: ``id`` of each tensor that was made for the step to be fed with -> births before it.
         host_dtypes: Element types that are not counted, because they lie in another memory.
+        stand_ins: Makes values without memory; None where all are made in full.
     """
 
     rows: list[Birth] = field(default_factory=list)
-    traced_bytes: int = 0
+    made_bytes: int = 0
     traced_constants: int = 0
     inputs: dict[int, int] = field(default_factory=dict)
     host_dtypes: frozenset[str] = frozenset()
+    stand_ins: StandIns | None = None
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
 
-    def add(self, variable: Any, initializer: Any, shape: Any, dtype: Any, *, traced: bool) -> None:
-        """Note one variable."""
+    def add(
+        self,
+        variable: Any,
+        initializer: Any,
+        shape: Any,
+        dtype: Any,
+        *,
+        traced: bool,
+    ) -> None:
+        """Note one variable that an initializer makes.
+
+        Args:
+            variable: The ``tf.Variable``.
+            initializer: Called with shape and dtype it returns the value.
+            shape: Sizes of the axes.
+            dtype: Its element type.
+            traced: Made while the step is being traced, inside it.
+        """
         size_bytes = _size(shape, dtype)
         name = f"{_name(initializer)} {dtype} {tuple(shape)}"
         if name not in self._known:
@@ -98,61 +112,26 @@ class Births:
             self.traced_constants += self._kept[name]
         self.rows.append(Birth(weakref.ref(variable), self._known[name], traced, name, initializer))
 
+    def add_value(self, variable: Any) -> None:
+        """Note one variable that takes over a value that is there."""
+        events: Events = [(0, _size(variable.shape, variable.dtype))]
+        self.rows.append(Birth(weakref.ref(variable), events, False, f"value {len(self.rows)}"))
 
-_noting: list[Births] = []
+
+noting: list[Births] = []
+"""The notes that are being taken, the innermost last."""
 
 
 def note_input(tensor: Any) -> None:
     """Note when a tensor was made that the step will be fed with."""
-    for births in _noting:
+    for births in noting:
         births.inputs[id(tensor)] = len(births.rows)
 
 
-@contextlib.contextmanager
-def noting_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
-    """Note how Keras variables are made in the block.
-
-    Args:
-        hollow: Give them no bytes; False makes them as always.
-        host_dtypes: Element types that lie in another memory than the device's.
-    """
-    from keras.src.backend.tensorflow.core import Variable
-
-    births = Births(host_dtypes=host_dtypes)
-    _noting.append(births)
-    old_initialize, old_assign = Variable._initialize_with_initializer, Variable._direct_assign
-    hollows: set[int] = set()
-
-    def initialize(self: Any, initializer: Any) -> None:
-        traced = not tf.executing_eagerly()
-        count = 1
-        for axis in self._shape:
-            count *= axis
-        is_hollow = hollow and count > _SMALL_ELEMENTS
-        before = in_use_bytes()
-        with tf.init_scope():
-            if is_hollow:
-                self._value = _hollow(self)
-                hollows.add(id(self))
-            else:
-                old_initialize(self, initializer)
-            births.add(self._value, initializer, self._shape, self._dtype, traced=traced)
-        if traced:
-            births.traced_bytes += in_use_bytes() - before
-
-    def assign(self: Any, value: Any) -> None:
-        if id(self) in hollows and tf.executing_eagerly():
-            return  # a saved model's weights: their values say nothing of memory
-        old_assign(self, value)
-
-    Variable._initialize_with_initializer = initialize
-    Variable._direct_assign = assign
-    try:
-        yield births
-    finally:
-        _noting.remove(births)
-        Variable._initialize_with_initializer = old_initialize
-        Variable._direct_assign = old_assign
+def value_without_memory(dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return zeros with no memory behind them; None where values are made in full."""
+    made = next((births.stand_ins for births in noting if births.stand_ins is not None), None)
+    return None if made is None else made.tensor(dtype, shape)
 
 
 def in_use_bytes() -> int:
@@ -163,16 +142,8 @@ def in_use_bytes() -> int:
         return 0
 
 
-def _hollow(variable: Any) -> Any:
-    return UninitializedVariable(
-        trainable=variable.trainable,
-        name=variable.name,
-        shape=variable._shape,
-        dtype=variable._dtype,
-    )
-
-
 def _name(initializer: Any) -> str:
+    """Return a text that is equal for initializers that make the same constant."""
     config: Any = {}
     with contextlib.suppress(Exception):
         config = initializer.get_config()

@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.compiler.flags import spelled_out
+from analyzer.compiler.flags import spelled_out, with_path
 from analyzer.parse.hloproto import Hlo
 
-_OURS: Final = re.compile(r"\s*--xla_dump_to=\S*\s+--xla_dump_hlo_as_proto$")
+_OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$')
 
 
 def dumping_flags(folder: Path, flags: str = "") -> str:
@@ -23,7 +23,8 @@ def dumping_flags(folder: Path, flags: str = "") -> str:
         folder: Where to; made by XLA.
         flags: What the user set.
     """
-    return f"{spelled_out(flags)} --xla_dump_to={folder} --xla_dump_hlo_as_proto".strip()
+    ours = f"{with_path('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
+    return f"{spelled_out(flags)} {ours}".strip()
 
 
 def without_dumping(flags: str) -> str:

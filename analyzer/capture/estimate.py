@@ -12,21 +12,24 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from numpy.linalg import LinAlgError
 
 from analyzer.capture import graphs
 from analyzer.capture.as_if_gpu import as_if_gpu, why_jit_custom
-from analyzer.capture.births import Birth, in_use_bytes, noting_births
+from analyzer.capture.births import Birth, in_use_bytes
 from analyzer.capture.gpu_graph import gpu_step
+from analyzer.capture.hollow import noting_births
 from analyzer.capture.instrument import taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.runtime import Captured, Capturing, captured, concrete_function
 from analyzer.capture.slots import in_order_of_making
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.static import static_step
-from analyzer.capture.synthesize import inputs_as_specs
 from analyzer.capture.variables import VariableNotes, raw_variable
 from analyzer.capture.xla import compile_calls, compiled_step
 from analyzer.compiler.plugin import has_compiler
+from analyzer.contract import run as contract
+from analyzer.contract.run import DeviceNote, ThreadsNote
 from analyzer.errors import TargetError
 from analyzer.gpus import find_gpu
 from analyzer.kernels.gpu import gpu_device
@@ -62,7 +65,8 @@ def note_step(
     os.chdir(started_in)  # the user's code may have left it
     keras.utils.clear_session()
     found = _note(make, report, options, dump, hollow=False)
-    found.run["notes"].append("The model's code reads its weights: they were made in full.")
+    told = "The model's code reads its weights: they were made in full."
+    found.run = replace(found.run, notes=(*found.run.notes, told))
     return found
 
 
@@ -72,8 +76,9 @@ def note_live_step(make: Callable[[], Program], options: CaptureOptions) -> Capt
 
 
 def _needs_values(error: BaseException | None) -> bool:
+    """Say whether code may have failed because weights are zeros: it computes with them, or checks."""
     while error is not None:
-        if isinstance(error, tf.errors.OpError) or "reading resource variable" in str(error):
+        if isinstance(error, tf.errors.OpError | ArithmeticError | AssertionError | LinAlgError):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -94,7 +99,6 @@ def _note(
         notes = stack.enter_context(taking_notes())
         hosted = gpu_device(gpu.compute_capability).host_dtypes if gpu else frozenset()
         births = stack.enter_context(noting_births(hollow=hollow, host_dtypes=hosted))
-        stack.enter_context(inputs_as_specs())
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
@@ -104,9 +108,9 @@ def _note(
         variables = VariableNotes(program)
         variables.refresh()
         gc.collect()  # or what the building left behind is freed while it is counted
-        before = in_use_bytes()
+        before = in_use_bytes() - births.made_bytes
         function = concrete_function(program)
-        kept = max(in_use_bytes() - before - births.traced_bytes, 0)
+        kept = max(in_use_bytes() - births.made_bytes - before, 0)
         variables.function = function
         report("optimising the graph", 0.5)
         if program.config.jit:
@@ -114,7 +118,11 @@ def _note(
             if gpu is not None:  # this machine has only its CPU to put the ops on
                 step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
         else:
-            step = static_step(function, program.args) if gpu is None else gpu_step(function, gpu)
+            step = (
+                static_step(function, program.args, options.assume)
+                if gpu is None
+                else gpu_step(function, gpu)
+            )
         slots = in_order_of_making(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
@@ -135,18 +143,21 @@ def _note(
             ),
             ops=list(step.ops),
         )
-    found.run.update(
+    found.run = replace(
+        found.run,
         kind="static",
         births=_rows(slots, variables.raw),
-        inputs_after=[births.inputs.get(id(tensor)) for tensor in program.args],
+        inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         threads=_threads(),
+        sizes=step.sizes,
+        assumed=dict(options.assume),
     )
     found.compiled = compiled
     found.inside = graphs.inside_ops(function, [one.function for one in compiled])
     if gpu is not None:
-        found.run["device"] = {"kind": "gpu", "name": gpu.name, "id": gpu.id}
+        found.run = replace(found.run, device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id))
     return found
 
 
@@ -159,21 +170,21 @@ def _refuse(program: Program) -> None:
         )
 
 
-def _rows(births: list[Birth], variables: list[Any]) -> list[dict[str, Any]]:
-    """Return one plain row a birth; ``variable`` is an index into the note's variables."""
+def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.Birth, ...]:
+    """Return one record a birth; ``variable`` is an index into the note's variables."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
-    return [
-        {
-            "variable": numbers.get(id(raw_variable(birth.variable))),
-            "traced": birth.traced,
-            "sharing": birth.sharing,
-            "events": [list(event) for event in birth.left_events],
-        }
+    return tuple(
+        contract.Birth(
+            variable=numbers.get(id(raw_variable(birth.variable))),
+            traced=birth.traced,
+            sharing=birth.sharing,
+            events=tuple(birth.left_events),
+        )
         for birth in births
-    ]
+    )
 
 
-def _threads() -> dict[str, int | bool]:
+def _threads() -> ThreadsNote:
     """Return how many threads a kernel may use, how many ops may run side by side, and who says so.
 
     The configuration comes first, then the environment, then the number of cores
@@ -184,11 +195,7 @@ def _threads() -> dict[str, int | bool]:
     inter = int(tf.config.threading.get_inter_op_parallelism_threads())
     intra = intra or _from_environment("TF_NUM_INTRAOP_THREADS")
     inter = inter or _from_environment("TF_NUM_INTEROP_THREADS")
-    return {
-        "intra_op": intra or cores,
-        "inter_op": inter or cores,
-        "inter_op_fixed": bool(inter),
-    }
+    return ThreadsNote(intra_op=intra or cores, inter_op=inter or cores, inter_op_fixed=bool(inter))
 
 
 def _from_environment(name: str) -> int:

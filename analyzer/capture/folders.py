@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.capture.spec import TargetSpec
+from analyzer.contract.run import RUN_FORMAT
 from analyzer.errors import InputError
 from analyzer.interrupts import held_back
 from analyzer.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
-RUN_FORMAT: Final = "tf-memory-analyzer-run"
-"""What ``run.json`` says that it is."""
 
 _PARTS: Final = (
     *("plugins", "graph.json.gz", "card.json", "report.json", "report.html", LOG_FILE),

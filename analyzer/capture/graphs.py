@@ -45,7 +45,7 @@ def executed_ops(
 def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]) -> Op:
     inputs = [name for name in node.input if not name.startswith("^")]
     known = look_up(node.name, traced) or ()
-    dtypes = _output_dtypes(node)
+    dtypes = output_dtypes(node)
     if node.op == "_Arg":
         outputs: tuple[TensorSpec, ...] = known or tuple(TensorSpec(d, None) for d in dtypes)
     else:
@@ -85,7 +85,8 @@ def _declared_shape(node: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _output_dtypes(node: Any) -> list[str]:
+def output_dtypes(node: Any) -> list[str]:
+    """Return TensorFlow's names of a node's output types."""
     definition = op_def_registry.get(node.op)
     if definition is None:
         return []
@@ -171,12 +172,14 @@ def traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
 
 def spec_of(tensor: Any) -> TensorSpec:
     """Return a graph tensor's dtype and static shape."""
-    shape = tensor.shape
-    if shape.rank is None:
-        return TensorSpec(tensor.dtype.name, None)
-    return TensorSpec(
-        tensor.dtype.name, tuple(-1 if axis is None else int(axis) for axis in shape.as_list())
-    )
+    return TensorSpec(tensor.dtype.name, shape_of(tensor))
+
+
+def shape_of(tensor: Any) -> tuple[int, ...] | None:
+    """Return the static shape of a tensor or variable: -1 for an axis that is not known."""
+    if tensor.shape.rank is None:
+        return None
+    return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
 
 
 def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:

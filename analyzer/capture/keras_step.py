@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from typing import Any
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
@@ -17,13 +17,19 @@ from analyzer.capture.honours import (
     check_honoured,
     not_used,
 )
+from analyzer.capture.keras_api import api_of
 from analyzer.capture.losses import fitting_losses, labels_for, shown
-from analyzer.capture.model_inputs import make_inputs, symbolic
+from analyzer.capture.model_inputs import make_inputs
 from analyzer.capture.program import Program
 from analyzer.capture.promises import Used
 from analyzer.capture.spec import OPTIMIZER, CaptureOptions
 from analyzer.errors import TargetError
 from analyzer.model import StepConfig
+
+_KERAS_2S_JIT: Final = (
+    "Estimated as the model's compile says: Keras 2 compiles a step with XLA only where it says "
+    "jit_compile=True (--jit)."
+)
 
 
 def program_for_model(model: Any, options: CaptureOptions) -> Program:
@@ -34,6 +40,7 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
         InputError: it cannot honour an option.
     """
     notes: list[str] = []
+    api = api_of(model)
     train = (options.mode or "train") == "train"
     check_honoured(f"The model {model.name!r}", _form(model, train=train), options.given)
     inputs, batch_size = make_inputs(model, options, notes)
@@ -42,10 +49,10 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
         _make_trainable(model, inputs, outputs, options, notes)
     _choose_jit(model, options)
     eagerly = bool(getattr(model, "run_eagerly", False))
-    chosen = model.jit_compile if train or options.gpu else options.jit
+    chosen = api.jit(model) if train or options.gpu else options.jit
     jit = bool(not eagerly and chosen)
     data = _fed(model, inputs, outputs) if train else (inputs,)
-    body = model.train_step if train else model.predict_step
+    body = api.body(model, train=train)
     function, call, traced = _step(body, data, jit=jit, eagerly=eagerly)
     optimizer = getattr(model, "optimizer", None) if train else None
     return Program(
@@ -57,7 +64,7 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
         optimizers=[optimizer] if optimizer is not None else [],
         notes=notes,
         promises=_promises(model, options) if train else [],
-        jit_reason=why_jit(model, jit, options.jit) if options.gpu else "",
+        jit_reason=_why_jit(model, jit, options) if options.gpu else "",
         config=StepConfig(
             mode="train" if train else "infer",
             jit=jit,
@@ -68,10 +75,15 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
     )
 
 
+def _why_jit(model: Any, jit: bool, options: CaptureOptions) -> str:
+    return why_jit(model, jit, options.jit) if isinstance(model, keras.Model) else _KERAS_2S_JIT
+
+
 def _form(model: Any, *, train: bool) -> TargetForm:
     if not train:
         return TargetForm.INFERENCE
-    return TargetForm.COMPILED_MODEL if model.compiled else TargetForm.MODEL
+    is_compiled = api_of(model).is_compiled(model)
+    return TargetForm.COMPILED_MODEL if is_compiled else TargetForm.MODEL
 
 
 def _make_trainable(
@@ -82,7 +94,7 @@ def _make_trainable(
         raise TargetError(
             f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
         )
-    if not model.compiled:
+    if not api_of(model).is_compiled(model):
         _compile(model, inputs, outputs, options, notes)
     elif options.optimizer or options.loss:
         _compile_anew(model, options, notes)
@@ -128,8 +140,7 @@ def _fed(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     """
     parts = _parts_taken(model)
     if parts is None:
-        own = type(model).train_step is not keras.Model.train_step
-        parts = 1 if own and getattr(model, "loss", None) is None else 2
+        parts = 1 if _has_own_step(model) and getattr(model, "loss", None) is None else 2
     if parts == 1:
         return (inputs,)
     fed = (inputs, labels_for(model, outputs))
@@ -138,10 +149,14 @@ def _fed(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     return (*fed, tf.ones([int(tf.nest.flatten(inputs)[0].shape[0])]))
 
 
+def _has_own_step(model: Any) -> bool:
+    return type(model).train_step is not api_of(model).module.Model.train_step
+
+
 def _parts_taken(model: Any) -> int | None:
     """Return into how many names a train_step of the user's own unpacks its data; None if not said."""
     code = getattr(type(model).train_step, "__code__", None)
-    if type(model).train_step is keras.Model.train_step or code is None or code.co_argcount < 2:
+    if not _has_own_step(model) or code is None or code.co_argcount < 2:
         return None
     data, previous = code.co_varnames[1], None
     for instruction in dis.get_instructions(code):
@@ -157,7 +172,7 @@ def _parts_taken(model: Any) -> int | None:
 def _output_specs(model: Any, inputs: Any) -> Any:
     """Return the model's outputs as specs, building it on the way; no op is run."""
     try:
-        return model(tf.nest.map_structure(symbolic, inputs))
+        return api_of(model).output_specs(model, inputs)
     except Exception as error:
         raise TargetError(
             f"The model {model.name!r} cannot be called on its inputs: "
@@ -166,9 +181,9 @@ def _output_specs(model: Any, inputs: Any) -> Any:
         ) from error
 
 
-def _optimizer(name: str) -> Any:
+def _optimizer(model: Any, name: str) -> Any:
     try:
-        return keras.optimizers.get(name)
+        return api_of(model).module.optimizers.get(name)
     except ValueError:
         raise TargetError(
             f"Keras has no optimizer {name!r}.",
@@ -176,9 +191,9 @@ def _optimizer(name: str) -> Any:
         ) from None
 
 
-def _loss(name: str) -> Any:
+def _loss(model: Any, name: str) -> Any:
     try:
-        return keras.losses.get(name)
+        return api_of(model).module.losses.get(name)
     except ValueError:
         raise TargetError(
             f"Keras has no loss {name!r}.",
@@ -189,11 +204,11 @@ def _loss(name: str) -> Any:
 def _compile(
     model: Any, inputs: Any, outputs: Any, options: CaptureOptions, notes: list[str]
 ) -> None:
-    optimizer = _optimizer(options.optimizer or OPTIMIZER)
-    losses = _loss(options.loss) if options.loss else fitting_losses(model, inputs, outputs)
+    optimizer = _optimizer(model, options.optimizer or OPTIMIZER)
+    losses = _loss(model, options.loss) if options.loss else fitting_losses(model, inputs, outputs)
     reason = "as asked" if options.loss else "it fits the output"
-    jit = "auto" if options.jit is None else options.jit
-    _call_compile(model, {"optimizer": optimizer, "loss": losses, "jit_compile": jit})
+    jit = {} if options.jit is None else {"jit_compile": options.jit}
+    _call_compile(model, {"optimizer": optimizer, "loss": losses, **jit})
     notes.append(
         f"The model is not compiled: {type(optimizer).__name__} and the loss {shown(losses)} are "
         f"used ({reason})."
@@ -206,14 +221,14 @@ def _compile_anew(model: Any, options: CaptureOptions, notes: list[str]) -> None
     changed: list[str] = []
     if options.optimizer:
         changed.append(f"the optimizer {_optimizer_name(model)}")
-        kept["optimizer"] = _optimizer(options.optimizer)
+        kept["optimizer"] = _optimizer(model, options.optimizer)
     if options.loss:
         changed.append(f"the loss {shown(model.loss) if model.loss is not None else 'none'}")
-        kept["loss"] = _loss(options.loss)
+        kept["loss"] = _loss(model, options.loss)
         kept.pop("loss_weights", None)
     kept.setdefault("optimizer", model.optimizer)
     kept.setdefault("loss", model.loss)
-    kept["jit_compile"] = model.jit_compile
+    kept["jit_compile"] = api_of(model).jit(model)
     _call_compile(model, kept)
     asked = " and ".join(filter(None, (options.optimizer, options.loss)))
     notes.append(
@@ -239,12 +254,12 @@ def _call_compile(model: Any, arguments: dict[str, Any]) -> None:
 
 def _promises(model: Any, options: CaptureOptions) -> list[Any]:
     """Return checks that a train_step of the user's own uses the optimizer and loss asked for."""
-    if type(model).train_step is keras.Model.train_step:
+    if not _has_own_step(model):
         return []
     promises = []
     for option, value, owner, method in (
         (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
-        (Option.LOSS, options.loss, getattr(model, "_compile_loss", None), "call"),
+        (Option.LOSS, options.loss, *api_of(model).loss_method(model)),
     ):
         if value and owner is not None:
             error = not_used(f"the model {model.name!r}", option, value)

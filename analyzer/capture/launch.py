@@ -33,6 +33,7 @@ STOPPING: Final = "stopping"
 _NOTHING: Final = "Interrupted; nothing was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C: one stuck in TensorFlow never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
+_PARTING_S: Final = 10.0  # for what the user's code does at the end of its process
 _MOST_LOG_BYTES: Final = 16 << 20
 
 # Nothing may come from the working folder, where a json.py of the user's may lie, before all that is
@@ -153,6 +154,8 @@ def _run(
             if "stage" in message:
                 stage = message["stage"]
                 progress(stage, message["share"])
+            else:  # its last word; a thread of the user's may go on for ever
+                child.deadline_s = time.monotonic() + _PARTING_S
     except KeyboardInterrupt:
         if not keeps_a_part:
             raise KeyboardInterrupt(_NOTHING) from None

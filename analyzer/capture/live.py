@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.capture.folders import check_free, default_out, publish, staging_folder
 from analyzer.capture.launch import capture
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.contract.run import TargetNote
 from analyzer.errors import TargetError
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def _live_spec(target: Any) -> TargetSpec:
 def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool) -> Path:
     from analyzer.capture.worker import write_run
 
-    captured.run["target"] = {"text": spec.text, "kind": "live", "name": spec.name}
-    captured.run["from_process_start"] = False
+    target = TargetNote(text=spec.text, kind="live", name=spec.name)
+    captured.run = replace(captured.run, target=target, from_process_start=False)
     write_run(staging, captured)
     return publish(staging, out, force=force)
 

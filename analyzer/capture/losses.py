@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import keras
 import tensorflow as tf
 
+from analyzer.capture.keras_api import api_of, is_model
 from analyzer.capture.synthesize import tensor_for
 from analyzer.errors import TargetError
 
@@ -34,10 +34,10 @@ def fitting_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     Raises:
         TargetError: no loss fits any output.
     """
-    flat = tf.nest.flatten(outputs)
+    flat, api = tf.nest.flatten(outputs), api_of(model)
     whole_numbers_in = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
     chosen = [
-        _fitting_loss(spec, activation, whole_numbers_in=whole_numbers_in)
+        _fitting_loss(spec, activation, api.module.losses, whole_numbers_in=whole_numbers_in)
         for spec, activation in zip(flat, _last_activations(model, len(flat)), strict=True)
     ]
     if all(loss is None for loss in chosen):
@@ -78,7 +78,7 @@ def labels_for(model: Any, outputs: Any) -> Any:
     return tf.nest.pack_sequence_as(outputs, labels)
 
 
-def _fitting_loss(spec: Any, activation: str, *, whole_numbers_in: bool) -> Any:
+def _fitting_loss(spec: Any, activation: str, losses: Any, *, whole_numbers_in: bool) -> Any:
     if not tf.as_dtype(spec.dtype).is_floating:
         return None
     axes = tuple(spec.shape)
@@ -86,30 +86,29 @@ def _fitting_loss(spec: Any, activation: str, *, whole_numbers_in: bool) -> Any:
     if not axes:
         return output_itself
     if activation == "softmax" and classes > 1:
-        return keras.losses.SparseCategoricalCrossentropy()
+        return losses.SparseCategoricalCrossentropy()
     if activation == "sigmoid":
-        return keras.losses.BinaryCrossentropy()
+        return losses.BinaryCrossentropy()
     if whole_numbers_in and len(axes) == 3 and classes > 1:
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return keras.losses.MeanSquaredError()
+        return losses.SparseCategoricalCrossentropy(from_logits=True)
+    return losses.MeanSquaredError()
 
 
 def _last_activations(model: Any, count: int) -> list[str]:
-    structure = getattr(model, "_outputs_struct", None)
-    tensors = tf.nest.flatten(
-        structure if structure is not None else getattr(model, "outputs", None)
-    )
-    if len(tensors) != count or not all(hasattr(tensor, "_keras_history") for tensor in tensors):
-        layers = [layer for layer in model._flatten_layers() if layer is not model]
-        return [_activation(layers[-1] if layers else None)] * count
-    return [_activation(tensor._keras_history.operation) for tensor in tensors]
+    api = api_of(model)
+    structure = api.output_tensors(model)
+    layers = [api.last_layer(tensor) for tensor in tf.nest.flatten(structure)]
+    if len(layers) != count or None in layers:
+        own = [layer for layer in model._flatten_layers() if layer is not model]
+        layers = [own[-1] if own else None] * count
+    return [_activation(layer) for layer in layers]
 
 
 def _activation(layer: Any) -> str:
-    if isinstance(layer, keras.layers.Softmax):
+    if type(layer).__name__ == "Softmax":
         return "softmax"
-    if isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
-        return _activation(layer.outputs[-1]._keras_history.operation)
+    if is_model(layer) and getattr(layer, "outputs", None):
+        return _activation(api_of(layer).last_layer(layer.outputs[-1]))
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
 
 

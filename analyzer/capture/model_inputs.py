@@ -7,6 +7,7 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
+from analyzer.capture.keras_api import api_of
 from analyzer.capture.spec import CaptureOptions
 from analyzer.capture.synthesize import check_batch, check_names, fill_axes, kept_note, tensor_like
 from analyzer.errors import TargetError
@@ -28,9 +29,7 @@ def make_inputs(model: Any, options: CaptureOptions, notes: list[str]) -> tuple[
         TargetError: the model says nothing of its inputs, leaves axes open, or does not fit what was
             asked for.
     """
-    structure = getattr(model, "_inputs_struct", None)
-    if structure is None and getattr(model, "inputs", None):
-        structure = model.inputs if len(model.inputs) > 1 else model.inputs[0]
+    structure = api_of(model).input_specs(model)
     if structure is None:
         structure = _specs_of_subclass(model, options)
     flat = tf.nest.flatten(structure)
@@ -50,16 +49,6 @@ def make_inputs(model: Any, options: CaptureOptions, notes: list[str]) -> tuple[
         notes.extend(kept_note(name, tensors[-1]))
     batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
     return tf.nest.pack_sequence_as(structure, tensors), batch_size
-
-
-def symbolic(tensor: Any) -> Any:
-    """Return the spec of a tensor as Keras' layers take it."""
-    return keras.KerasTensor(
-        tuple(tensor.shape),
-        dtype=tensor.dtype.name,
-        sparse=isinstance(tensor, tf.SparseTensor),
-        ragged=isinstance(tensor, tf.RaggedTensor),
-    )
 
 
 def _specs_of_subclass(model: Any, options: CaptureOptions) -> Any:
@@ -96,6 +85,7 @@ def _is_shape(shape: Any) -> bool:
 
 def _input_dtype(model: Any) -> str:
     for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Embedding):
+        if type(layer).__name__ == "Embedding":
             return "int32"
-    return str(getattr(model, "input_dtype", None) or "float32")
+    dtype = getattr(model, "input_dtype", None)
+    return str(dtype or "float32")

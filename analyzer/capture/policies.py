@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from analyzer.capture.honours import policy_not_followed
+from analyzer.capture.keras_api import layer_kinds
 from analyzer.capture.program import Program
 from analyzer.errors import TargetError
 
@@ -46,11 +47,13 @@ def _layers_of(model: Any) -> Iterable[Any]:
 
 
 def _live() -> Iterator[Any]:
+    kinds = layer_kinds()
     for thing in gc.get_objects():
-        if issubclass(type(thing), keras.Layer):  # not isinstance: proxies would be woken up
+        if issubclass(type(thing), kinds):  # not isinstance: proxies would be woken up
             yield thing
 
 
 def _owns_weights(layer: Any) -> bool:
     """Say whether weights are the layer's own: a model's policy says nothing of its layers'."""
-    return bool(getattr(layer, "_trainable_variables", None)) and hasattr(layer, "dtype_policy")
+    own = getattr(layer, "_trainable_variables", None) or getattr(layer, "_trainable_weights", None)
+    return bool(own) and hasattr(layer, "dtype_policy")

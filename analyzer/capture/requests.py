@@ -35,10 +35,14 @@ class Requests:
 
 
 @contextlib.contextmanager
-def noting_requests() -> Iterator[Requests]:
-    """Note the block's requests; none are noted where the allocator or the profiler tells nothing."""
+def noting_requests(place: Path) -> Iterator[Requests]:
+    """Note the block's requests; none are noted where the allocator or the profiler tells nothing.
+
+    Args:
+        place: Where a folder is made that is gone after the block.
+    """
     found = Requests()
-    folder = Path(tempfile.mkdtemp(prefix="tf-memory-analyzer-"))
+    folder = Path(tempfile.mkdtemp(prefix=".requests-", dir=place))
     try:
         try:
             tf.profiler.experimental.start(str(folder))

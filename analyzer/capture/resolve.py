@@ -18,6 +18,12 @@ import tensorflow as tf
 from analyzer.capture import policies
 from analyzer.capture.frames import describe_user_error
 from analyzer.capture.honours import TargetForm, check_honoured
+from analyzer.capture.keras_api import (
+    is_layer,
+    is_model,
+    is_model_class,
+    set_policy_of_keras_2,
+)
 from analyzer.capture.keras_step import program_for_model
 from analyzer.capture.program import Program
 from analyzer.capture.promises import NothingCompiled
@@ -59,9 +65,9 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
     """
     if isinstance(thing, Program):
         return thing
-    if isinstance(thing, keras.Model):
+    if is_model(thing):
         return program_for_model(thing, options)
-    if isinstance(thing, keras.Layer):
+    if is_layer(thing):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
@@ -71,7 +77,7 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
     if _is_tf_function(thing):
         check_honoured(text, _form_of(thing), options.given)
         return _program_for_function(thing, _args_of(thing, text, options), text, options)
-    if isinstance(thing, type) and issubclass(thing, keras.Model):
+    if is_model_class(thing):
         return program_for_model(_run_user_code(thing, text), options)
     if callable(thing) and not called:
         return program_for(_run_user_code(thing, text), text, options, called=True)
@@ -133,6 +139,7 @@ def _from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
     except Exception as error:
         raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
+    set_policy_of_keras_2(options.dtype_policy)
     return _attribute(module, spec)
 
 
@@ -163,6 +170,7 @@ def _from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
     except Exception as error:
         raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
+    set_policy_of_keras_2(options.dtype_policy)
     return _attribute(module, spec)
 
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import keras
 import tensorflow as tf
@@ -17,14 +17,15 @@ from tensorflow.python.eager import context
 from analyzer.capture import graphs
 from analyzer.capture.addresses import address_of
 from analyzer.capture.dumps import without_dumping
-from analyzer.capture.folders import RUN_FORMAT
 from analyzer.capture.frames import describe_user_error, line_of_user, plain_message
+from analyzer.capture.graphs import shape_of
 from analyzer.capture.instrument import Notes, taking_notes
 from analyzer.capture.program import Program
 from analyzer.capture.shapes import executed_outputs
 from analyzer.capture.variables import VariableNotes
 from analyzer.capture.xla import CompiledFunction, ran_compiled
 from analyzer.contract.graph import TracedGraph
+from analyzer.contract.run import DeviceNote, Failure, GraphKind, Input, Mode, RunFile, StepNote
 from analyzer.errors import ExitCode, InputError, TargetError
 from analyzer.graph.ops import Op
 from analyzer.model import StepConfig
@@ -64,7 +65,7 @@ class Captured:
         inside: The ops of those functions, as they were traced.
     """
 
-    run: dict[str, Any] = field(default_factory=dict)
+    run: RunFile
     ops: list[Op] = field(default_factory=list)
     traced: list[TracedGraph] = field(default_factory=list)
     compiled: list[CompiledFunction] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Capturing:
     function: Any = None
     started: bool = False
     done: int = 0
-    error: dict[str, Any] | None = None
+    error: Failure | None = None
 
 
 @contextlib.contextmanager
@@ -201,7 +202,7 @@ def _run(
             state.variables.restore(values)
 
 
-def _error_of(failure: BaseException) -> dict[str, Any]:
+def _error_of(failure: BaseException) -> Failure:
     """Return how a step failed, for the note."""
     if isinstance(failure, KeyboardInterrupt):
         return _error("Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED)
@@ -211,15 +212,13 @@ def _error_of(failure: BaseException) -> dict[str, Any]:
     if isinstance(failure, tf.errors.ResourceExhaustedError):
         return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
     error = _error(type(failure).__name__, str(failure), ExitCode.BAD_INPUT)
-    error["where"] = line_of_user(failure)
-    return error
+    return replace(error, where=line_of_user(failure))
 
 
 def _without_program(failure: BaseException) -> Captured:
     """Return what is known where memory ran out before there was a step."""
     program = Program(call=lambda: None, args=(), config=StepConfig())
     error = _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
-    error["where"] = line_of_user(failure)
     return captured(
         Capturing(
             program=program,
@@ -227,7 +226,7 @@ def _without_program(failure: BaseException) -> Captured:
             variables=VariableNotes(program),
             inputs=[],
             wanted=0,
-            error=error,
+            error=replace(error, where=line_of_user(failure)),
         )
     )
 
@@ -286,8 +285,8 @@ def _keeping_graphs(partitions: list[Any], *, wanted: bool) -> Iterator[None]:
                 partitions.extend(function.partition_graphs)
 
 
-def _error(kind: str, message: str, code: ExitCode) -> dict[str, Any]:
-    return {"type": kind, "message": plain_message(message), "exit_code": int(code)}
+def _error(kind: str, message: str, code: ExitCode) -> Failure:
+    return Failure(type=kind, message=plain_message(message), exit_code=code)
 
 
 def captured(
@@ -303,7 +302,7 @@ def captured(
     program, notes, variables = capturing.program, capturing.notes, capturing.variables
     function, inputs = capturing.function, capturing.inputs
     traced_graphs: list[TracedGraph] = []
-    graph_kind = "executed" if ops is not None else ""
+    graph_kind: GraphKind = "executed" if ops is not None else ""
     if function is not None:
         traced_graphs = graphs.traced_graphs(function.graph)
     if function is not None and ops is None:
@@ -318,53 +317,58 @@ def captured(
             graph_kind = "executed"
     names = _argument_names(function, len(program.args))
     variables.refresh()
-    run = {
-        "format": RUN_FORMAT,
-        "schema_version": 1,
-        "step": {
-            "mode": program.config.mode or _mode(notes),
-            "jit": program.config.jit,
-            "batch_size": program.config.batch_size,
-            "optimizer": program.config.optimizer
-            or (type(program.optimizers[0]).__name__ if program.optimizers else ""),
-            "dtype_policy": program.config.dtype_policy,
-            "eager": function is None,
-        },
-        "device": _device(),
-        "steps_wanted": capturing.wanted,
-        "steps_done": capturing.done,
-        "notes": [*program.notes, *_accumulation(program, capturing.done or capturing.wanted)],
-        "variables": variables.rows(),
-        "snapshots": variables.snapshots,
-        "inputs": [
-            {
-                "name": names[index],
-                "dtype": tensor.dtype.name,
-                "shape": tensor.shape.as_list(),
-                "address": inputs[index],
-            }
+    own_graph = id(function.graph) if function is not None else 0
+    run = RunFile(
+        step=_step_note(program, notes, is_eager=function is None),
+        device=_device(),
+        steps_wanted=capturing.wanted,
+        steps_done=capturing.done,
+        notes=(*program.notes, *_accumulation(program, capturing.done or capturing.wanted)),
+        variables=variables.rows(),
+        snapshots=tuple(tuple(addresses) for addresses in variables.snapshots),
+        inputs=tuple(
+            Input(names[index], tensor.dtype.name, shape_of(tensor), inputs[index])
             for index, tensor in enumerate(program.args)
-        ],
-        **_gradient_names(notes, function),
-        "eager_gradients": {str(mark): found for mark, found in notes.eager_gradients.items()},
-        "scopes": {scope: list(owner) for scope, owner in notes.scopes.items()},
-        "graph_kind": graph_kind,
-        "function": _text(getattr(function, "name", "")),
-        "error": capturing.error,
-        "versions": versions(),
-        "environment": {
-            name: value
-            for name, text in sorted(os.environ.items())
-            if name.startswith(_ENVIRONMENT)
-            and (value := without_dumping(text) if name == "XLA_FLAGS" else text)
-        },
-    }
+        ),
+        gradients=frozenset(name for graph, name in notes.gradients if graph == own_graph),
+        nested_gradients=frozenset(name for graph, name in notes.gradients if graph != own_graph),
+        eager_gradients={mark: tuple(found) for mark, found in notes.eager_gradients.items()},
+        scopes=notes.scopes,
+        graph_kind=graph_kind,
+        function=_text(getattr(function, "name", "")),
+        error=capturing.error,
+        versions=versions(),
+        environment=_environment(),
+    )
     return Captured(run, ops or [], traced_graphs)
 
 
 def _mode(notes: Notes) -> str:
     """Tell what a step of the user's own does: one that asks for gradients trains."""
     return "train" if notes.gradients or notes.eager_gradients else "infer"
+
+
+def _step_note(program: Program, notes: Notes, *, is_eager: bool) -> StepNote:
+    config = program.config
+    made_by = type(program.optimizers[0]).__name__ if program.optimizers else ""
+    return StepNote(
+        mode=cast(Mode, config.mode or _mode(notes)),
+        jit=config.jit,
+        batch_size=config.batch_size,
+        optimizer=config.optimizer or made_by,
+        dtype_policy=config.dtype_policy,
+        eager=is_eager,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that change how TensorFlow allocates."""
+    return {
+        name: value
+        for name, text in sorted(os.environ.items())
+        if name.startswith(_ENVIRONMENT)
+        and (value := without_dumping(text) if name == "XLA_FLAGS" else text)
+    }
 
 
 def _accumulation(program: Program, steps: int) -> list[str]:
@@ -381,15 +385,6 @@ def _accumulation(program: Program, steps: int) -> list[str]:
     return notes
 
 
-def _gradient_names(notes: Notes, function: Any) -> dict[str, list[str]]:
-    """Return the gradients of the step's own graph and those of functions nested in it."""
-    top = id(function.graph) if function is not None else 0
-    return {
-        "gradients": sorted(name for graph, name in notes.gradients if graph == top),
-        "nested_gradients": sorted({name for graph, name in notes.gradients if graph != top}),
-    }
-
-
 def _text(name: Any) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name or "")
 
@@ -403,12 +398,12 @@ def _argument_names(function: Any, count: int) -> list[str]:
     return names
 
 
-def _device() -> dict[str, Any]:
+def _device() -> DeviceNote:
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
-        return {"kind": "cpu", "name": platform.processor() or platform.machine()}
+        return DeviceNote(kind="cpu", name=platform.processor() or platform.machine())
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
-    return {"kind": "gpu", "name": str(details.get("device_name", gpus[0].name))}
+    return DeviceNote(kind="gpu", name=str(details.get("device_name", gpus[0].name)))
 
 
 def versions() -> dict[str, str]:

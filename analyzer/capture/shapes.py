@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
-from analyzer.capture.graphs import spec_of, traced_outputs
+from analyzer.capture.graphs import output_dtypes, spec_of, traced_outputs
 from analyzer.graph.ops import TensorSpec
 
 Shape = tuple[int, ...] | None
@@ -31,8 +32,24 @@ _FEW_SIZES: Final = 8
 """Most elements of an argument that may be a shape: TensorFlow's tensors have up to eight axes."""
 
 
+@dataclass(slots=True)
+class Known:
+    """What is known of tensors that the graph does not tell, by name (``node:output``).
+
+    Attributes:
+        shapes: Shapes, -1 for an axis that is not known.
+        values: Values, as arrays.
+    """
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
 def infer_outputs(
-    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any] | None = None
+    graph_def: Any,
+    arguments: Mapping[int, Shape],
+    sizes: Mapping[int, Any] | None = None,
+    known: Known | None = None,
 ) -> dict[str, tuple[TensorSpec, ...]]:
     """Return the output specs of every node of an executed graph.
 
@@ -40,8 +57,16 @@ def infer_outputs(
         graph_def: A partition graph.
         arguments: Shapes of the arguments by index, where they are known.
         sizes: Values of arguments that may be sizes, as arrays by index (:func:`argument_sizes`).
+        known: What else is known.
     """
-    copy, biases, workspaces = _importable(graph_def, arguments, sizes or {})
+    return infer_graph(graph_def, arguments, sizes or {}, known or Known())[0]
+
+
+def infer_graph(
+    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any], known: Known
+) -> tuple[dict[str, tuple[TensorSpec, ...]], tf.Graph]:
+    """Return the output specs of every node, and the copy of the graph that told them."""
+    copy, biases, workspaces = _importable(graph_def, arguments, sizes, known)
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(copy, name="")
@@ -54,8 +79,13 @@ def infer_outputs(
             specs.append(TensorSpec("uint8", specs[0].shape))
         if node.op == "Merge" and len(specs) == 1:
             specs.append(TensorSpec("int32", ()))
+        for index, spec in enumerate(specs):
+            name = f"{node.name}:{index}"
+            if name in known.shapes:
+                pinned = graph.get_tensor_by_name(f"{_pin_name(name)}:0")
+                specs[index] = TensorSpec(spec.dtype, _spec(pinned).shape)
         outputs[node.name] = () if node.op in _RESULTS else tuple(specs)
-    return outputs
+    return outputs, graph
 
 
 def argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape]:
@@ -115,8 +145,49 @@ def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(spec.dtype.removesuffix("_ref"), spec.shape)
 
 
+def _pin_name(tensor: str) -> str:
+    return tensor.replace(":", "/analyzer_known_")
+
+
+def _pin(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
+    """Add a node for each tensor of which something is known; return what takes whose place."""
+    nodes = {node.name: node for node in copy.node}
+    redirected: dict[str, str] = {}
+    for tensor, value in known.values.items():
+        pin = copy.node.add()
+        pin.name, pin.op = f"{_pin_name(tensor)}_value", "Const"
+        proto = tf.make_tensor_proto(value)
+        pin.attr["dtype"].type = proto.dtype
+        pin.attr["value"].tensor.CopyFrom(proto)
+        redirected[tensor] = pin.name
+    types = output_types(graph_def)
+    for tensor, shape in known.shapes.items():
+        if _node_of(tensor) not in nodes:
+            continue
+        pin = copy.node.add()
+        pin.name, pin.op = _pin_name(tensor), "EnsureShape"
+        pin.input.append(tensor)
+        pin.attr["T"].type = types[tensor]
+        axes = [None if axis < 0 else axis for axis in shape]
+        pin.attr["shape"].shape.CopyFrom(tf.TensorShape(axes).as_proto())
+        redirected.setdefault(tensor, f"{pin.name}:0")
+    return redirected | {
+        tensor.removesuffix(":0"): pin for tensor, pin in redirected.items() if tensor[-2:] == ":0"
+    }
+
+
+def output_types(graph_def: Any) -> dict[str, int]:
+    """Return the number of the element type of every tensor (``node:output``)."""
+    return {
+        f"{node.name}:{index}": tf.dtypes.as_dtype(dtype).as_datatype_enum
+        for node in graph_def.node
+        for index, dtype in enumerate(output_dtypes(node))
+        if dtype
+    }
+
+
 def _importable(
-    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any]
+    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any], known: Known
 ) -> tuple[Any, dict[str, str], set[str]]:
     """Return a copy that every TensorFlow can import, and what had to be cut from it.
 
@@ -156,10 +227,10 @@ def _importable(
             if "MaxPool" in node.op and "Grad" not in node.op:
                 workspaces.add(node.name)
     redirected = {f"{name}:1": bias for name, bias in biases.items()}
-    redirected |= _past_switches(graph_def) | _past_bounds(graph_def)
+    redirected |= _past_switches(graph_def) | _past_bounds(graph_def) | _pin(copy, graph_def, known)
     for twin in copy.node:
         for index, name in enumerate(twin.input):
-            if name in redirected:
+            if name in redirected and "/analyzer_known_" not in twin.name:
                 twin.input[index] = redirected[name]
     return copy, biases, workspaces
 

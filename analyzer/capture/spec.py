@@ -84,6 +84,8 @@ class CaptureOptions:
         gpu: For an estimate: the catalogue's name of the card to predict for; empty for the CPU.
         cpu_plan: For an estimate with XLA for a card: compile for the CPU too, even where the card's
             own compiler is installed.
+        assume: For an estimate: what is taken for what the data decide, by name: trips of a loop, the
+            size of an op's result, the number of a branch.
     """
 
     steps: int | None = None
@@ -98,6 +100,7 @@ class CaptureOptions:
     device: str = ""
     gpu: str = ""
     cpu_plan: bool = False
+    assume: dict[str, int] = field(default_factory=dict)
 
     @property
     def wanted_steps(self) -> int:
@@ -186,6 +189,24 @@ def _existing(text: str, path: Path) -> TargetSpec:
     if is_trace(path):
         return TargetSpec(text=text, kind=TargetKind.TRACE, path=text)
     raise TargetError(f"{text} is no model and no trace.", hint=_FORMS)
+
+
+def parse_assumptions(texts: list[str]) -> dict[str, int]:
+    """Return numbers by name from ``NAME=N``: trips of loops, sizes, branches.
+
+    Raises:
+        TargetError: a text is written otherwise.
+    """
+    assumed: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if not name.strip() or not number.strip().isdecimal() or len(number.strip()) > 9:
+            raise TargetError(
+                f"{text!r} assumes nothing.",
+                hint="Write it as --assume NAME=N, with the name that the estimate says.",
+            )
+        assumed[name.strip()] = int(number)
+    return assumed
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:

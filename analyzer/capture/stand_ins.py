@@ -35,9 +35,15 @@ class StandIns:
 
     def tensor(self, dtype: Any, shape: Sequence[int]) -> Any:
         """Return a tensor of zeros of this shape; a large one has no memory behind it."""
-        size_bytes = math.prod(shape) * dtype.size
-        if size_bytes < _PAGE_BYTES or dtype == tf.bool:
+        if math.prod(shape) * dtype.size < _PAGE_BYTES:
             return tf.zeros(list(shape), dtype)
+        return self.unbacked(dtype, shape)
+
+    def unbacked(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor of zeros of this shape over memory that is never touched, however small."""
+        if dtype in (tf.bool, tf.string):  # which no bytes can be seen as
+            return tf.zeros(list(shape), dtype)
+        size_bytes = math.prod(shape) * dtype.size
         if self._flat is None or int(self._flat.shape[0]) < size_bytes:
             self._flat = _untouched(-(-size_bytes // _ROW_BYTES) * _ROW_BYTES)
         flat = self._flat[:size_bytes]

@@ -12,7 +12,7 @@ that nothing of the model's size is allocated.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,9 +21,11 @@ import tensorflow as tf
 from tensorflow.python.eager import cancellation, context
 
 from analyzer.capture import graphs
-from analyzer.capture.shapes import Shape, argument_shapes, argument_sizes, infer_outputs
+from analyzer.capture.shapes import Shape
+from analyzer.capture.sizes import sized_outputs
+from analyzer.contract.run import DataSize
 from analyzer.errors import TargetError
-from analyzer.graph.ops import ITEM_BYTES, MERGED_PLACE, PLACE, Op
+from analyzer.graph.ops import ITEM_BYTES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op, TensorSpec
 
 _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
@@ -67,18 +69,23 @@ class StaticStep:
     Attributes:
         ops: The graph after all rewrites, nested functions inlined.
         variables: The variables that it uses.
+        sizes: Sizes that depend on data, and what they are taken as.
     """
 
     ops: tuple[Op, ...]
     variables: tuple[HandleArgument, ...]
+    sizes: tuple[DataSize, ...] = ()
 
 
-def static_step(function: Any, given: Sequence[Any] = ()) -> StaticStep:
+def static_step(
+    function: Any, given: Sequence[Any] = (), told: Mapping[str, int] | None = None
+) -> StaticStep:
     """Return the graph that a call of a concrete function would run on this device.
 
     Args:
         function: A ``ConcreteFunction``.
         given: The tensors that it would be called with.
+        told: Sizes that the user told, by the op whose result has them.
 
     Raises:
         TargetError: TensorFlow cannot build the function's executor.
@@ -86,15 +93,21 @@ def static_step(function: Any, given: Sequence[Any] = ()) -> StaticStep:
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
     partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
-    shapes, sizes = argument_shapes(function, given), argument_sizes(function, given)
-    outputs: dict[str, Any] = {}
-    for graph_def in partitions:
-        outputs |= infer_outputs(graph_def, shapes, sizes)
+    sized = sized_outputs(function, partitions, given, told or {})
     ops = [
-        replace(op, attrs={**op.attrs, **places[op.name]}) if op.name in places else op
-        for op in graphs.executed_ops(partitions, outputs, graphs.sources_of(function.graph))
+        replace(
+            op,
+            attrs={
+                **op.attrs,
+                **places.get(op.name, {}),
+                **_given_value(op, given),
+                **_least_shapes(op, sized.least),
+            },
+        )
+        for op in graphs.executed_ops(partitions, sized.outputs, graphs.sources_of(function.graph))
     ]
-    return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
+    used = used_variables(function, captures, ops)
+    return StaticStep(ops=tuple(ops), variables=used, sizes=sized.sizes)
 
 
 def instantiate(
@@ -143,6 +156,26 @@ def instantiate(
     if not found:
         raise TargetError("TensorFlow returned no graph for the step.")
     return found, places
+
+
+def _least_shapes(op: Op, least: Mapping[str, tuple[TensorSpec, ...]]) -> dict[str, Any]:
+    """Return, as an attribute, the shapes of an op's results where the data leave one element."""
+    if op.name not in least:
+        return {}
+    return {LEAST_SHAPES: [s.shape and list(s.shape) for s in least[op.name]]}
+
+
+def _given_value(op: Op, given: Sequence[Any]) -> dict[str, Any]:
+    """Return, as an attribute, the value of an argument that is one number: it may decide a loop."""
+    index = int(op.attrs.get("index", -1)) if op.type in ("_Arg", "_DeviceArg") else -1
+    if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
+        return {}
+    tensor = given[index]
+    is_number = tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
+    if not is_number or tensor.shape.num_elements() != 1:
+        return {}
+    value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+    return {"value": {**value, "values": [tensor.numpy().item()]}}
 
 
 def _add_merged_places(graph_def: Any, places: dict[str, dict[str, int]]) -> None:

@@ -7,14 +7,14 @@ what it is fed needs no bytes: it gets specs.
 
 from __future__ import annotations
 
-import contextlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.births import note_input
+from analyzer.capture.births import note_input, value_without_memory
 from analyzer.capture.honours import fixed_batch
 from analyzer.capture.spec import CaptureOptions
 from analyzer.errors import TargetError
@@ -23,29 +23,14 @@ from analyzer.units import format_bytes
 Axes = tuple[int | None, ...] | None
 
 _SEED = (0, 0)
-_MOST_BYTES: Final = 1 << 47  # what a process of 64 bits can address
-_MOST_ELEMENTS: Final = (1 << 63) - 1
-"""TensorFlow counts a tensor's elements in 64 bits with a sign (``TensorShape``)."""
+_MOST_BYTES: Final = 1 << 46
+"""Half of the addresses that a process has on x86-64 and on most 64-bit ARM: no mapping is larger."""
 _SPARSE_SHARE: Final = 10
 """One in so many places of a sparse input holds a value: nothing says how many do."""
-_FEW_ELEMENTS: Final = 64
-"""An input of so many elements has a value even where nothing runs: it may be a size or an axis."""
-
-_only_specs: list[None] = []
 
 
-@contextlib.contextmanager
-def inputs_as_specs() -> Iterator[None]:
-    """Let :func:`tensor_for` make specs in the block: a step is only traced."""
-    _only_specs.append(None)
-    try:
-        yield
-    finally:
-        _only_specs.pop()
-
-
-def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> Any:
-    """Return an eager tensor of this shape and dtype; in :func:`inputs_as_specs` a ``tf.TensorSpec``.
+def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
+    """Return an eager tensor of this shape and dtype.
 
     Args:
         shape: Axes, all known.
@@ -53,17 +38,34 @@ def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = 
         classes: Integers are drawn below this; None makes them all 0, which any embedding takes.
 
     Raises:
-        TargetError: it would hold more than a tensor can.
+        TargetError: it has more elements than TensorFlow can count, or this machine memory for them.
     """
-    axes, known = tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype)
-    if math.prod(axes) > _MOST_ELEMENTS:
-        raise _too_large(axes, known)
-    if _only_specs and math.prod(axes) > _FEW_ELEMENTS:
-        value: Any = tf.TensorSpec(axes, known)
-    else:
-        value = _made(axes, known, classes)
+    _check_size(shape, tf.as_dtype(dtype))
+    value = _value(tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype), classes)
     note_input(value)
     return value
+
+
+def _check_size(shape: tuple[int | None, ...], dtype: Any) -> None:
+    """Refuse what cannot be made here: a real run needs the memory, an estimate only the numbers."""
+    size_bytes = math.prod(int(axis or 1) for axis in shape) * dtype.size
+    most_bytes = (
+        _MOST_BYTES if value_without_memory(tf.uint8, (1,)) is not None else _memory_bytes()
+    )
+    if size_bytes > most_bytes:
+        raise TargetError(
+            f"An input or label of shape {_show(shape)} takes {format_bytes(size_bytes)}, more than "
+            f"the {format_bytes(most_bytes)} that can be made here.",
+            hint="Try a smaller --batch-size or --shape.",
+        )
+
+
+def _memory_bytes() -> int:
+    """Return this machine's memory, or no limit where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return _MOST_BYTES
 
 
 def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
@@ -71,13 +73,11 @@ def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
 
     A ragged one has rows of full length; a sparse one holds a value in one of ten places.
     """
-    is_ragged = getattr(spec, "ragged", False) and len(shape) > 1
-    if not is_ragged and not getattr(spec, "sparse", False):
-        return tensor_for(shape, spec.dtype)
-    # Made even where nothing runs: the sizes of its parts are values of other parts.
-    whole = _made(shape, tf.as_dtype(spec.dtype), None)
-    if is_ragged:
+    whole = tensor_for(shape, spec.dtype)
+    if getattr(spec, "ragged", False) and len(shape) > 1:
         return tf.RaggedTensor.from_tensor(whole)
+    if not getattr(spec, "sparse", False):
+        return whole
     count = max(math.prod(shape) // _SPARSE_SHARE, 1)
     places = tf.range(count, dtype=tf.int64) * (math.prod(shape) // count)
     indices = tf.transpose(tf.unravel_index(places, tf.constant(shape, tf.int64)))
@@ -131,31 +131,12 @@ def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
     raise fixed_batch(name, fixed.get(name), asked)
 
 
-def _made(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
-    """Return a tensor of this shape.
-
-    Raises:
-        TargetError: TensorFlow makes none of so many elements.
-    """
-    if math.prod(axes) * dtype.size > _MOST_BYTES:
-        raise _too_large(axes, dtype)
-    try:
-        return _value(axes, dtype, classes)
-    except (tf.errors.InvalidArgumentError, tf.errors.InternalError, ValueError) as error:
-        raise _too_large(axes, dtype) from error
-
-
-def _too_large(axes: tuple[int, ...], dtype: Any) -> TargetError:
-    return TargetError(
-        f"An input of shape {','.join(map(str, axes))} ({dtype.name}) would take "
-        f"{format_bytes(math.prod(axes) * dtype.size)}, more than a tensor can hold here.",
-        hint="Try a smaller --batch-size.",
-    )
-
-
 def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
     if dtype == tf.string:
         return tf.fill(axes, "")
+    nothing_runs = value_without_memory(dtype, axes)
+    if nothing_runs is not None:
+        return nothing_runs
     if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
         return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
     if dtype == tf.int32 and classes:

@@ -6,12 +6,19 @@ import gc
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from analyzer.capture.addresses import variable_address
+from analyzer.capture.graphs import shape_of
+from analyzer.capture.keras_api import (
+    layer_kinds,
+    metric_kinds,
+    optimizer_kinds,
+    optimizer_variables,
+)
 from analyzer.capture.program import Program
-from analyzer.model import Category
+from analyzer.contract.categories import Category
+from analyzer.contract.run import Variable
 
 _SMALL_ELEMENTS = 64
 _CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
@@ -119,25 +126,21 @@ class VariableNotes:
             ]
         )
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one plain row a variable, in the order of the snapshots' columns."""
+    def rows(self) -> tuple[Variable, ...]:
+        """Return one record a variable, in the order of the snapshots' columns."""
         indexes = self._argument_indexes()
-        rows = []
-        for variable, (category, role, path) in zip(self._variables, self._owners, strict=True):
-            rows.append(
-                {
-                    "path": path,
-                    "dtype": variable.dtype.name,
-                    "shape": list(variable.shape.as_list())
-                    if variable.shape.rank is not None
-                    else None,
-                    "category": category.value,
-                    "role": role,
-                    "trainable": bool(variable.trainable),
-                    "argument": indexes.get(id(variable)),
-                }
+        return tuple(
+            Variable(
+                path=path,
+                dtype=variable.dtype.name,
+                shape=shape_of(variable),
+                category=category,
+                role=role,
+                trainable=bool(variable.trainable),
+                argument=indexes.get(id(variable)),
             )
-        return rows
+            for variable, (category, role, path) in zip(self._variables, self._owners, strict=True)
+        )
 
     def _argument_indexes(self) -> dict[int, int]:
         """Return each captured variable's index among the function's arguments."""
@@ -168,7 +171,7 @@ class VariableNotes:
         for variable in accumulators:
             if variable is not None:
                 self._add(variable, Category.GRADIENT, "gradient accumulator")
-        for variable in optimizer.variables:
+        for variable in optimizer_variables(optimizer):
             self._add(variable, Category.OPTIMIZER_STATE, "")
 
     def _add_by_owner(self, variables: list[Any]) -> None:
@@ -178,17 +181,18 @@ class VariableNotes:
         looked up among the live objects.
         """
         wanted = {id(raw_variable(variable)) for variable in variables}
+        optimizers, metrics, layers = optimizer_kinds(), metric_kinds(), layer_kinds()
         for thing in gc.get_objects():
             kind = type(thing)  # not isinstance: proxies would be woken up
-            if issubclass(kind, keras.optimizers.Optimizer):
-                if any(id(raw_variable(v)) in wanted for v in thing.variables):
+            if issubclass(kind, optimizers):
+                if any(id(raw_variable(v)) in wanted for v in optimizer_variables(thing)):
                     self.program.optimizers.append(thing)
                     self._add_optimizer(thing)
-            elif issubclass(kind, keras.metrics.Metric):
+            elif issubclass(kind, metrics):
                 for variable in thing.variables:
                     if id(raw_variable(variable)) in wanted:
                         self._add(variable, Category.CONSTANT, "metric")
-            elif issubclass(kind, keras.Layer):
+            elif issubclass(kind, layers):
                 for variable in thing.variables:
                     if id(raw_variable(variable)) in wanted:
                         self._add(variable, Category.PARAMETER, "")
@@ -212,7 +216,9 @@ def _live_variables() -> list[Any]:
 def raw_variable(variable: Any) -> Any:
     """Return the ``tf.Variable`` behind a Keras variable."""
     if isinstance(variable, tf.Variable):
-        return variable
+        # Keras 2 puts a variable that is cast on reading around the real one.
+        inner = getattr(variable, "_variable", None)
+        return inner if isinstance(inner, tf.Variable) else variable
     value = getattr(variable, "value", None)
     raw = getattr(variable, "_value", None)
     if isinstance(raw, tf.Variable):

@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,7 +28,9 @@ from analyzer.capture.dumps import dumping_flags
 from analyzer.capture.frames import describe_user_error, plain_message, whose
 from analyzer.capture.launch import STOPPING
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.contract import run as contract
 from analyzer.contract.graph import GraphFile, encode_graph
+from analyzer.contract.run import TargetNote, encode_run
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
 
@@ -205,12 +208,13 @@ def _serve(
     do = _noting() if request.get("kind") == "static" else _running()
     _as_started_by_the_user(spec, places)
     captured = do(spec, options, folder, report)
-    captured.run["target"] = {"text": spec.text, "kind": spec.kind.value, "name": spec.name}
-    captured.run["from_process_start"] = True
+    target = TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name)
+    captured.run = replace(captured.run, target=target, from_process_start=True)
     report("writing the graph", 0.97)
     write_run(folder, captured)
     shutil.rmtree(folder / DUMP, ignore_errors=True)
-    return {"steps": captured.run["steps_done"], "error": captured.run["error"]}
+    error = captured.run.error
+    return {"steps": captured.run.steps_done, "error": None if error is None else error.plain()}
 
 
 def _running() -> Capture:
@@ -238,11 +242,13 @@ def _noting() -> Capture:
     return note
 
 
-def write_run(folder: Path, captured: Any) -> None:
+def write_run(folder: Path, captured: Captured) -> None:
     """Write the note and the graph into the run folder."""
-    run = {**captured.run, "graph": GRAPH_FILE if captured.ops else None}
-    if captured.compiled:
-        run["xla"] = _write_compiled(folder, captured.compiled)
+    run = replace(
+        captured.run,
+        graph=GRAPH_FILE if captured.ops else None,
+        xla=_write_compiled(folder, captured.compiled),
+    )
     if captured.ops:
         graph = GraphFile(
             ops=tuple(captured.ops),
@@ -251,27 +257,33 @@ def write_run(folder: Path, captured: Any) -> None:
             traced=tuple(captured.traced),
         )
         _pack(folder / GRAPH_FILE, encode_graph(graph))
-    (folder / RUN_FILE).write_text(json.dumps(run, indent=1), encoding="utf-8")
+    (folder / RUN_FILE).write_bytes(encode_run(run))
 
 
-def _write_compiled(folder: Path, compiled: list[CompiledFunction]) -> list[dict[str, Any]]:
+def _write_compiled(
+    folder: Path, compiled: list[CompiledFunction]
+) -> tuple[contract.CompiledFunction, ...]:
     """Write each compiled function's module and plan; return what the note says of them."""
     rows = []
     for number, one in enumerate(compiled):
         suffix = f"-{number}" if number else ""
-        row: dict[str, Any] = {
-            "ops": list(one.ops),
-            "function": one.function,
-            "platform": one.platform,
-            "fixed": [list(known) for known in one.fixed],
-            "compilations": one.compilations,
-        }
+        files: dict[str, str | None] = {"module": None, "plan": None}
         for key, content in (("module", one.module), ("plan", one.plan)):
-            row[key] = f"{key}{suffix}.hlo.pb.gz" if content else None
             if content:
-                _pack(folder / row[key], content)
-        rows.append(row)
-    return rows
+                files[key] = f"{key}{suffix}.hlo.pb.gz"
+                _pack(folder / f"{key}{suffix}.hlo.pb.gz", content)
+        rows.append(
+            contract.CompiledFunction(
+                ops=one.ops,
+                function=one.function,
+                platform=one.platform,
+                fixed=one.fixed,
+                compilations=one.compilations,
+                module=files["module"],
+                plan=files["plan"],
+            )
+        )
+    return tuple(rows)
 
 
 def _pack(path: Path, content: bytes) -> None:

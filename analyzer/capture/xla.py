@@ -338,7 +338,8 @@ def _compile(
             )
         )
 
-    with noting_requests() if dump is not None else contextlib.nullcontext(Requests()) as noted:
+    noting = contextlib.nullcontext(Requests()) if dump is None else noting_requests(dump.parent)
+    with noting as noted:
         module = stage("hlo_serialized")
     requests = lasting(noted.events)
     if not plans:

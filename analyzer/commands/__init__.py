@@ -1,16 +1,16 @@
 """The command line: arguments, progress and exit codes; no analysis.
 
 Exit codes: 0 fine, 1 a bug of ours, 2 bad input, 3 over a limit, 4 grew against a baseline,
-5 the traced step ran out of memory, 130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM.
+5 the traced step ran out of memory, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from analyzer.errors import AnalyzerError, ExitCode
@@ -19,7 +19,7 @@ from analyzer.interrupts import Terminated, raising_signals
 _MESSAGE_WIDTH: Final = 4000
 _OF_THE_MACHINE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
-    | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+    | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBADF}
 )
 """Errors of the system that no program can help: a full disk, no right, no more processes."""
 
@@ -31,9 +31,16 @@ def main() -> None:
 
 def run() -> int:
     """Run the command line; return the exit code."""
+    from analyzer.commands import stdout
+
+    stdout.prepare()
     try:
         with raising_signals(_tell_signal):
-            return _run()
+            code = _guarded(_run)
+            # What is still in the buffer would otherwise be written after all that could catch its
+            # failure.
+            left = _guarded(_flush)
+            return code or left
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
             _tell(str(interrupt))
@@ -43,21 +50,38 @@ def run() -> int:
         return end.exit_code
 
 
+def _flush() -> int:
+    from analyzer.commands.stdout import printing
+
+    with printing():
+        pass
+    return int(ExitCode.OK)
+
+
 def _run() -> int:
     from analyzer.commands.app import app  # Typer is read here, so that errors of ours are ours
 
     try:
         app(prog_name="analyze")
+    except SystemExit as stop:
+        if (interrupt := _interrupt_behind(stop)) is not None:
+            raise interrupt from None
+        # Nothing of ours ends with 1: it is Typer's word for a pipe that no one reads any more.
+        return stop.code if isinstance(stop.code, int) and stop.code != 1 else int(ExitCode.OK)
+    return int(ExitCode.OK)
+
+
+def _guarded(call: Callable[[], int]) -> int:
+    """Return the exit code of a call, with its error told in one line."""
+    try:
+        return call()
     except AnalyzerError as error:
-        from analyzer.report.text import printable  # names in it may be a stranger's
+        from analyzer.report.untrusted import printable  # names in it may be a stranger's
 
         _tell(printable(error, _MESSAGE_WIDTH))
         if error.exit_code is ExitCode.BUG:
             _tell("This is a bug; please report it with this line.")
         return int(error.exit_code)
-    except BrokenPipeError:  # `analyze … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.OK)
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise
@@ -66,11 +90,6 @@ def _run() -> int:
     except MemoryError:
         _tell("There is not enough host memory for the analysis itself.")
         return int(ExitCode.BAD_INPUT)
-    except SystemExit as stop:
-        if (interrupt := _interrupt_behind(stop)) is not None:
-            raise interrupt from None
-        return stop.code if isinstance(stop.code, int) else int(ExitCode.BUG if stop.code else 0)
-    return int(ExitCode.OK)
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_module
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analyzer.commands.outputs import check_paths, json_path, open_in_browser, terminal
+from analyzer.commands.outputs import check_paths, open_in_browser, write_all
+from analyzer.commands.stdout import DASH, printing, terminal
 from analyzer.errors import GrowthError, InputError
 from analyzer.report.diff import Diff, allowed_growth
 from analyzer.session import diff as diff_of
@@ -24,7 +23,8 @@ def diff(
     ],
     b: Annotated[Path, typer.Argument(help="The newer.", metavar="B", show_default=False)],
     json: Annotated[
-        str | None, typer.Option(help="Write the difference as JSON; - for stdout.")
+        Path | None,
+        typer.Option(help="Write the difference as JSON; - for stdout, here and below."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page of B with the difference as its first view.")
@@ -42,7 +42,7 @@ def diff(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")] = False,
 ) -> None:
     """Compare two traced steps: peaks, categories, layers and ops, from A to B."""
-    check_paths(json_path(json), html, markdown)
+    check_paths(json, html, markdown)
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
     for path in (a, b):
@@ -51,20 +51,12 @@ def diff(
                 f"There is no {path}.", hint="Name a run folder, a logdir or an .xplane.pb."
             )
     found = diff_of(a, b)
-    if html is not None:
-        found.to_html(html)
-    if markdown is not None:
-        found.to_markdown(markdown)
-    if json == "-":
-        json_module.dump(found.document, sys.stdout)
-        sys.stdout.write("\n")
-    else:
-        if json is not None:
-            found.to_json(json)
-        if not quiet:
-            _print(found)
+    writers = ((json, found.to_json), (html, found.to_html), (markdown, found.to_markdown))
+    is_taken = write_all((path, write) for path, write in writers if path is not None)
+    if not is_taken and not quiet:
+        _print(found)
     if open_page:
-        open_in_browser(html, found.to_html)
+        open_in_browser(None if html == DASH else html, found.to_html)
     _fail_where_grown(found, fail_on_increase)
 
 
@@ -77,4 +69,5 @@ def _fail_where_grown(found: Diff, allowed: str | None) -> None:
 def _print(found: Diff) -> None:
     from analyzer.report.difftext import print_diff
 
-    print_diff(found.document, terminal())
+    with printing():
+        print_diff(found.document, terminal())

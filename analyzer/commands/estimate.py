@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from analyzer.capture.folders import default_out
-from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_shapes, parse_target
+from analyzer.capture.honours import TargetForm, check_honoured
+from analyzer.capture.spec import (
+    STEPS,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+    parse_assumptions,
+    parse_shapes,
+    parse_target,
+)
 from analyzer.commands import options
+from analyzer.commands.cards import list_gpus
 from analyzer.commands.outputs import Outputs, deliver
+from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
 from analyzer.compiler.run import TIME_OUT_S
 from analyzer.compiler.step import CardOptions
+from analyzer.contract.run import read_run_file
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.gpus import find_gpu
 from analyzer.opening import open_estimate, open_finished
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import read_run
 from analyzer.session import Result, estimate_target
+
+_FOR_CPU: Final = "Predicting for this machine's CPU; --gpu NAME predicts for a card."
 
 
 def estimate(
@@ -34,17 +46,18 @@ def estimate(
         ),
     ],
     steps: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
-            help="Steps to predict; more than 3 only where a later one differs.",
+            help=f"Steps to predict, default {STEPS}; more only where a later one differs.",
             rich_help_panel=options.CAPTURE,
+            show_default=False,
         ),
-    ] = 3,
-    batch_size: options.BatchSize = 32,
+    ] = None,
+    batch_size: options.BatchSize = None,
     mode: options.Mode = "",
     shape: options.Shape = None,
-    optimizer: options.OptimizerName = "adam",
+    optimizer: options.OptimizerName = "",
     loss: options.Loss = "",
     jit: options.Jit = None,
     dtype_policy: options.DtypePolicy = "",
@@ -59,9 +72,12 @@ def estimate(
     gpu: Annotated[
         str,
         typer.Option(
-            help="The card to predict for, such as t4 or a100-80gb; none is needed here.",
+            help="The card to predict for, such as t4 or a100-80gb; none is needed here. "
+            "`--gpu list` lists all.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
+            callback=list_gpus,
+            is_eager=True,
         ),
     ] = "",
     threads: Annotated[
@@ -92,16 +108,28 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N",
+            help="What to take for what the data decide: trips of a loop, the size of a result, the "
+            "branch; by the name that the estimate says. Repeatable.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
     compile_timeout: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
-            help="Seconds that one compilation for a card may take.",
+            help=f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}.",
             rich_help_panel=options.CAPTURE,
+            show_default=False,
         ),
-    ] = int(TIME_OUT_S),
+    ] = None,
     out: options.Out = None,
     force: options.Force = False,
+    no_save: options.NoSave = False,
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     csv: options.CsvFile = None,
@@ -150,27 +178,44 @@ def estimate(
         inter_op_threads=inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
+        assume=parse_assumptions(assume or []),
     )
     what_if = options.what_if_of(limit, growth, fragmentation_fraction)
-    if spec.kind is TargetKind.TRACE and (device or gpu):
-        _check_noted(Path(spec.path), card)
-    compiling = CardOptions(both=both_products, time_out_s=compile_timeout)
-    result = _result(spec, chosen, out, force, threads, what_if, compiling)
-    if not card and spec.kind is not TargetKind.TRACE and not quiet:
-        print("Predicting for this machine's CPU; --gpu NAME predicts for a card.", file=sys.stderr)
-    deliver(result, outputs)
-    if spec.kind is not TargetKind.TRACE and not quiet:
-        _say_where(result)
-    replayed = result.document["what_if"]
-    fits = result.document["fits"] if replayed is None else replayed["fits"]
-    if fits is False:
+    place = Place(out=out, force=force, no_save=no_save)
+    if spec.kind is TargetKind.TRACE:
+        check_honoured(spec.text, TargetForm.ESTIMATE, chosen.given)
+        place.refuse_for(spec)
+        options.refuse_given(
+            "cannot be honoured: an earlier estimate keeps what it assumed",
+            "Estimate the target itself with --assume.",
+            assume=bool(assume),
+        )
+        if device or gpu:
+            _check_noted(Path(spec.path), card)
+    elif not card:
+        options.refuse_given(
+            "cannot be honoured: this predicts for the CPU, without a card's compiler",
+            "Name a card with --gpu.",
+            both_products=both_products is not None,
+            compile_timeout=compile_timeout,
+        )
+    place.check()
+    compiling = CardOptions(both=both_products, time_out_s=compile_timeout or int(TIME_OUT_S))
+    with place.made(spec) as folder:
+        result = _result(spec, chosen, folder, force, threads, what_if, compiling)
+        if not card and spec.kind is not TargetKind.TRACE and not quiet:
+            print(_FOR_CPU, file=sys.stderr)
+        deliver(place.seen(result), outputs)
+    if spec.kind is not TargetKind.TRACE:
+        place.say("report.html, report.json, and the graph", "estimate", folder, quiet=quiet)
+    if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
 def _result(
     spec: TargetSpec,
     chosen: CaptureOptions,
-    out: Path | None,
+    out: Path,
     force: bool,
     threads: int | None,
     what_if: WhatIf,
@@ -192,7 +237,7 @@ def _result(
         return estimate_target(
             spec,
             chosen,
-            out or default_out(spec),
+            out,
             force=force,
             threads=threads,
             what_if=what_if,
@@ -225,19 +270,10 @@ def _check_noted(folder: Path, card: str) -> None:
     file = folder / RUN_FILE
     if not file.is_file():
         return  # it is said elsewhere that this is no estimate
-    noted = read_run(file).device
+    noted = read_run_file(file).device
     made_for = noted.id if noted.kind == "gpu" else ""
     if made_for != card:
         raise InputError(
             f"{folder} holds an estimate for {made_for or 'a CPU'}, whose graph is another.",
             hint="Leave out --gpu and --device, or estimate the target itself.",
         )
-
-
-def _say_where(result: Result) -> None:
-    """Name what was written, and the command that opens it again."""
-    print(
-        f"\nWrote {result.folder} (report.html, report.json, and the graph).\n"
-        f"Open it again: analyze estimate {result.folder}",
-        file=sys.stderr,
-    )

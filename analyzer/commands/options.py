@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from analyzer.capture.spec import BATCH_SIZE, OPTIMIZER
 from analyzer.errors import InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.units import parse_bytes
@@ -14,8 +15,17 @@ from analyzer.units import parse_bytes
 CAPTURE: Final = "How the step is run"
 RESULT: Final = "What comes out"
 REPLAY: Final = "What if the allocator were set otherwise"
+_OPEN: Final = (None, False, "")
 
-BatchSize = Annotated[int, typer.Option(min=1, help="Size of the batch.", rich_help_panel=CAPTURE)]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=f"Size of the batch, where the target leaves it open; default {BATCH_SIZE}.",
+        rich_help_panel=CAPTURE,
+        show_default=False,
+    ),
+]
 Mode = Annotated[
     str, typer.Option(help="train or infer.", rich_help_panel=CAPTURE, show_default=False)
 ]
@@ -28,12 +38,16 @@ Shape = Annotated[
 ]
 OptimizerName = Annotated[
     str,
-    typer.Option(help="For a model that is not compiled.", rich_help_panel=CAPTURE),
+    typer.Option(
+        help=f"Keras optimizer; default the model's own, or {OPTIMIZER}.",
+        rich_help_panel=CAPTURE,
+        show_default=False,
+    ),
 ]
 Loss = Annotated[
     str,
     typer.Option(
-        help="For a model that is not compiled; default one that fits its output.",
+        help="Keras loss; default the model's own, or one that fits its output.",
         rich_help_panel=CAPTURE,
         show_default=False,
     ),
@@ -63,13 +77,23 @@ Out = Annotated[
         show_default=False,
     ),
 ]
+NoSave = Annotated[
+    bool,
+    typer.Option(
+        "--no-save",
+        help="Keep no run folder: write nothing but the files named here.",
+        rich_help_panel=RESULT,
+    ),
+]
 Force = Annotated[
     bool,
     typer.Option("--force", help="Replace an earlier run in --out.", rich_help_panel=RESULT),
 ]
 JsonFile = Annotated[
-    str | None,
-    typer.Option(help="Write the result as JSON; - for stdout.", rich_help_panel=RESULT),
+    Path | None,
+    typer.Option(
+        help="Write the result as JSON; - for stdout, here and below.", rich_help_panel=RESULT
+    ),
 ]
 HtmlFile = Annotated[
     Path | None, typer.Option(help="Write the report page.", rich_help_panel=RESULT)
@@ -149,6 +173,22 @@ def what_if_of(
         growth=growth,
         fragmentation_fraction=fragmentation_fraction,
     )
+
+
+def refuse_given(why: str, hint: str, **given: object) -> None:
+    """Refuse options that would be passed over.
+
+    Args:
+        why: What follows the options' names; no full stop.
+        hint: What to do.
+        **given: Each option by its name with underscores; None, False and empty are not given.
+
+    Raises:
+        InputError: one of them was given.
+    """
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in _OPEN]
+    if names:
+        raise InputError(f"{' and '.join(names)} {why}.", hint=hint)
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from analyzer.commands.stdout import DASH, check_open, printing, terminal, write_to_stdout
 from analyzer.errors import InputError, LimitError
 from analyzer.report.files import check_output, is_regular
 from analyzer.session import REPORT_HTML, Result
 from analyzer.units import format_bytes, parse_bytes
 
-if TYPE_CHECKING:
-    from rich.console import Console
+Writer = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
     """What was asked for: files by path, ``-`` for standard output, None for not at all."""
 
-    json: str | None = None
+    json: Path | None = None
     html: Path | None = None
     csv: Path | None = None
     graph: Path | None = None
@@ -37,22 +35,10 @@ class Outputs:
     max_peak: str | None = None
 
     @property
-    def has_files(self) -> bool:
-        """Whether anything but the terminal's tables was asked for."""
-        return self.open_page or any(
-            getattr(self, name) is not None
-            for name in self.__slots__
-            if name not in ("open_page", "quiet", "max_peak")
-        )
-
-    def check(self) -> None:
-        """Refuse what cannot work before anything is captured.
-
-        Raises:
-            InputError: a folder is missing, a size is not one, or pyarrow is not installed.
-        """
-        check_paths(
-            json_path(self.json),
+    def paths(self) -> tuple[Path | None, ...]:
+        """The files, in the order of :meth:`writers`."""
+        return (
+            self.json,
             self.html,
             self.csv,
             self.graph,
@@ -60,17 +46,43 @@ class Outputs:
             self.perfetto,
             self.parquet,
         )
+
+    @property
+    def has_files(self) -> bool:
+        """Whether anything but the terminal's tables was asked for."""
+        return self.open_page or any(path is not None for path in self.paths)
+
+    def writers(self, result: Result) -> Iterator[tuple[Path, Writer]]:
+        """Yield each file that was asked for, and what writes it."""
+        for path, write in zip(
+            self.paths,
+            (
+                result.to_json,
+                result.to_html,
+                result.to_csv,
+                result.to_graph,
+                result.to_markdown,
+                result.to_perfetto,
+                result.to_parquet,
+            ),
+            strict=True,
+        ):
+            if path is not None:
+                yield path, write
+
+    def check(self) -> None:
+        """Refuse what cannot work before anything is captured.
+
+        Raises:
+            InputError: a folder is missing, a size is not one, or pyarrow is not installed.
+        """
+        check_paths(*self.paths)
         if self.max_peak is not None:
             parse_bytes(self.max_peak)
         if self.parquet is not None:
             from analyzer.report.exports import require_pyarrow
 
             require_pyarrow()
-
-
-def json_path(asked: str | None) -> Path | None:
-    """Return the file that ``--json`` names; None where it names none or standard output."""
-    return None if asked in (None, "-") else Path(str(asked))
 
 
 def check_paths(*paths: Path | None) -> None:
@@ -83,13 +95,35 @@ def check_paths(*paths: Path | None) -> None:
     for path in paths:
         if path is None:
             continue
-        check_output(path)
-        if not is_regular(path):
-            continue  # a pipe or /dev/null takes several
-        real = Path(os.path.realpath(path))
+        if path == DASH:
+            check_open()
+        else:
+            check_output(path)
+            if not is_regular(path):
+                continue  # a pipe or /dev/null takes several
+        real = Path(path if path == DASH else os.path.realpath(path))
         if real in named:
-            raise InputError(f"{path} is named twice.", hint="Give each output a file of its own.")
+            what = "Standard output" if path == DASH else str(path)
+            raise InputError(f"{what} is named twice.", hint="Give each output a file of its own.")
         named.add(real)
+
+
+def write_all(writers: Iterator[tuple[Path, Writer]]) -> bool:
+    """Write the files, saying which; return whether standard output was one of them."""
+    is_taken = False
+    for path, write in writers:
+        if path == DASH:
+            is_taken = True
+            write_to_stdout(write)
+        else:
+            write(path)
+            say_wrote(path)
+    return is_taken
+
+
+def say_wrote(path: Path, what: str = "") -> None:
+    """Say on standard error that a file or folder was written."""
+    print(f"Wrote {path}{what}", file=sys.stderr)
 
 
 def deliver(result: Result, outputs: Outputs) -> None:
@@ -98,27 +132,13 @@ def deliver(result: Result, outputs: Outputs) -> None:
     Raises:
         LimitError: the allocated peak is above ``--max-peak``.
     """
-    for path, write in (
-        (outputs.html, result.to_html),
-        (outputs.csv, result.to_csv),
-        (outputs.graph, result.to_graph),
-        (outputs.markdown, result.to_markdown),
-        (outputs.perfetto, result.to_perfetto),
-        (outputs.parquet, result.to_parquet),
-    ):
-        if path is not None:
-            write(path)
-    if outputs.json == "-":
-        json.dump(result.document, sys.stdout)
-        sys.stdout.write("\n")
-    else:
-        if outputs.json is not None:
-            result.to_json(outputs.json)
-        if not outputs.quiet:
-            _print(result)
+    is_taken = write_all(outputs.writers(result))
+    if not is_taken and not outputs.quiet:
+        _print(result)
     if outputs.open_page:
+        named = None if outputs.html == DASH else outputs.html
         kept = result.folder / REPORT_HTML if result.folder else None
-        open_in_browser(outputs.html or kept, result.to_html)
+        open_in_browser(named or kept, result.to_html)
     if outputs.max_peak is not None:
         limit = parse_bytes(outputs.max_peak)
         peak = result.analysis.peak.allocated_bytes
@@ -129,23 +149,17 @@ def deliver(result: Result, outputs: Outputs) -> None:
             )
 
 
-def open_in_browser(page: Path | None, write: Callable[[Path], None]) -> None:
+def open_in_browser(page: Path | None, write: Writer) -> None:
     """Open ``page``; where there is none, write one into a temporary folder and open that."""
     if page is None or not page.is_file():
         page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
         write(page)
-        print(f"Wrote {page}", file=sys.stderr)
+        say_wrote(page)
     webbrowser.open(page.resolve().as_uri())
-
-
-def terminal() -> Console:
-    """Return where tables go: as wide as the terminal, 120 columns elsewhere."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=120, no_color=True)
 
 
 def _print(result: Result) -> None:
     from analyzer.report.text import print_document
 
-    print_document(result.document, terminal())
+    with printing():
+        print_document(result.document, terminal())

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analyzer.capture.folders import default_out
-from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_shapes, parse_target
+from analyzer.capture.honours import TargetForm, check_honoured
+from analyzer.capture.spec import (
+    STEPS,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+    parse_shapes,
+    parse_target,
+)
 from analyzer.commands import options
 from analyzer.commands.outputs import Outputs, deliver
+from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
 from analyzer.errors import ExitCode
 from analyzer.findings.pool import WhatIf
@@ -28,13 +35,19 @@ def trace(
             show_default=False,
         ),
     ],
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     steps: Annotated[
-        int, typer.Option(min=1, help="Steps to trace.", rich_help_panel=options.CAPTURE)
-    ] = 3,
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Steps to trace; default {STEPS}.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
     mode: options.Mode = "",
     shape: options.Shape = None,
-    optimizer: options.OptimizerName = "adam",
+    optimizer: options.OptimizerName = "",
     loss: options.Loss = "",
     jit: options.Jit = None,
     dtype_policy: options.DtypePolicy = "",
@@ -57,6 +70,7 @@ def trace(
     ] = None,
     out: options.Out = None,
     force: options.Force = False,
+    no_save: options.NoSave = False,
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     csv: options.CsvFile = None,
@@ -121,9 +135,27 @@ def trace(
         device=device,
     )
     what_if = options.what_if_of(limit, growth, fragmentation_fraction)
-    result = _result(spec, chosen, out, force, host, allocator, what_if, search=outputs.has_files)
-    deliver(result, outputs)
-    _say_where(result, spec, quiet=quiet)
+    place = Place(out=out, force=force, no_save=no_save)
+    if spec.kind is TargetKind.TRACE:
+        check_honoured(spec.text, TargetForm.TRACE, chosen.given)
+        place.refuse_for(spec)
+    else:
+        options.refuse_given(
+            f"cannot be honoured: that chooses from a trace, and {spec.text} is none yet",
+            "Leave it out, or open the trace afterwards.",
+            host=host,
+            allocator=allocator,
+        )
+    place.check()
+    with place.made(spec) as folder:
+        result = _result(
+            spec, chosen, folder, force, host, allocator, what_if, search=outputs.has_files
+        )
+        deliver(place.seen(result), outputs)
+    if spec.kind is not TargetKind.TRACE:
+        place.say(
+            "report.html, report.json, and a TensorBoard logdir", "trace", folder, quiet=quiet
+        )
     _exit_where_bad(result, spec)
 
 
@@ -131,15 +163,14 @@ def _exit_where_bad(result: Result, spec: TargetSpec) -> None:
     """Exit with the step's own code where it failed, with 3 where it does not fit a limit asked for."""
     if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
         raise typer.Exit(int(result.exit_code))
-    replayed = result.document["what_if"]
-    if replayed is not None and not replayed["fits"]:
+    if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
 def _result(
     spec: TargetSpec,
     chosen: CaptureOptions,
-    out: Path | None,
+    out: Path,
     force: bool,
     host: str,
     allocator: str,
@@ -160,19 +191,8 @@ def _result(
         return trace_target(
             spec,
             chosen,
-            out or default_out(spec),
+            out,
             force=force,
             what_if=what_if,
             progress=progress,
         )
-
-
-def _say_where(result: Result, spec: TargetSpec, *, quiet: bool) -> None:
-    """Name what was written, and the command that opens it again."""
-    if result.folder is None or spec.kind is TargetKind.TRACE or quiet:
-        return
-    print(
-        f"\nWrote {result.folder} (report.html, report.json, and a TensorBoard logdir).\n"
-        f"Open it again: analyze trace {result.folder}",
-        file=sys.stderr,
-    )

@@ -35,12 +35,14 @@ class PlanDoubts:
         low_bytes: How much less it may be.
         high_bytes: How much more.
         workspace_bytes: The part of ``high_bytes`` that convolutions' workspaces are.
+        stand_in: That the plans are another device's, in few words; empty where they are the card's.
         because: Why, a sentence each.
     """
 
     low_bytes: int = 0
     high_bytes: int = 0
     workspace_bytes: int = 0
+    stand_in: str = ""
     because: tuple[str, ...] = ()
 
 
@@ -54,12 +56,12 @@ def cpu_doubts(plans: Iterable[Plan], gpu: Gpu, why: CompilerUnavailable) -> Pla
     """
     temp = max((plan.temp_bytes for plan in plans), default=0)
     said = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
+    stand_in = f"the plan is the CPU's, not {gpu.name}'s, and may be up to twice too high"
     return PlanDoubts(
         low_bytes=round(temp * (1 - _CPU_LOW)),
         high_bytes=round(temp * (_CPU_HIGH - 1)),
-        because=(
-            f"The plan is the CPU's, not {gpu.name}'s, and may be up to twice too high: {said}",
-        ),
+        stand_in=stand_in,
+        because=(f"{stand_in[0].upper()}{stand_in[1:]}: {said}",),
     )
 
 
@@ -84,6 +86,7 @@ def with_plan_doubts(base: Mapping[str, Any], doubts: PlanDoubts) -> dict[str, A
             if f"{kind}high_bytes" in base
         },
         "xla_workspace_bytes": doubts.workspace_bytes,
+        **({"stand_in": doubts.stand_in} if doubts.stand_in else {}),
         "because": [*base["because"], *doubts.because],
     }
 

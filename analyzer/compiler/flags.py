@@ -21,6 +21,14 @@ def spelled_out(text: str) -> str:
     return text
 
 
+def with_path(flag: str, path: Path) -> str:
+    """Return a flag that names a path, quoted where XLA would take it apart (at white space)."""
+    text = str(path)
+    if not any(mark.isspace() or mark in "\"'\\" for mark in text):
+        return f"{flag}={text}"
+    return f'{flag}="' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def taken_over(text: str) -> tuple[str, ...]:
     """Return the flags in ``text`` that decide what a card's compiler makes, in order."""
     try:

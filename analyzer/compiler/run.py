@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from analyzer.compiler.flags import with_path
 from analyzer.compiler.plugin import Compiler
 from analyzer.compiler.worker import ANSWER, MODULE, REQUEST
 from analyzer.contract.card import Statistics
@@ -128,8 +129,8 @@ def _environment(
     """Return the child's environment: the XLA flags asked for and ours, temporary files beside it."""
     ours = (
         *flags,
-        f"--xla_gpu_cuda_data_dir={compiler.cuda}",
-        f"--xla_dump_to={dump}",
+        with_path("--xla_gpu_cuda_data_dir", compiler.cuda),
+        with_path("--xla_dump_to", dump),
         "--xla_dump_hlo_as_proto",
     )
     root = str(Path(__file__).parents[2])

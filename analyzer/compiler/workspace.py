@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.graph.ops import ITEM_BYTES
-from analyzer.parse.hlo import Hlo, Instruction
+from analyzer.parse.module import Hlo, Instruction
 from analyzer.xla.plan import Plan, Region
 
 XLA_LIMIT_BYTES: Final = 4 << 30

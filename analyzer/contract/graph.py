@@ -21,6 +21,7 @@ from analyzer.contract.sizes import check_size, tensor_bytes
 
 GRAPH_VERSION: Final = 1
 _MOST_DIGITS: Final = 8
+_ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
 
 Number = bool | Integer | float
 
@@ -99,6 +100,7 @@ class KnownAttributes(TypedDict, total=False):
     rnn_mode: str
     analyzer_place: Index
     analyzer_merged_place: Index
+    analyzer_least_shapes: list[Shape | None]
 
 
 _ATTRIBUTES: Final = dict[str, Attribute]
@@ -233,6 +235,8 @@ def _check_op(op: Op) -> None:
         check_size(spec.dtype, spec.shape)
     for tensor in op.inputs:
         check_tensor(tensor)
+    if op.type in _ARGUMENTS and "index" not in op.attrs:
+        raise ValueError("an argument without its index")
     if op.attrs:
         msgspec.convert(op.attrs, _ATTRIBUTES)
         msgspec.convert(op.attrs, KnownAttributes)

@@ -6,10 +6,13 @@ stepped over, so that a note of the same version with more fields reads too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import to_builtins
 
 from analyzer.contract.categories import Category
 from analyzer.contract.fields import (
@@ -31,6 +34,13 @@ RUN_FORMAT: Final = "tf-memory-analyzer-run"
 RUN_VERSION: Final = 1
 DAMAGED: Final = "Capture again, or open the .xplane.pb alone by moving it elsewhere."
 """What to do where a note or its graph cannot be read."""
+
+
+Mode = Literal["train", "infer", ""]
+"""What the step does; empty where it is not known."""
+
+GraphKind = Literal["executed", "traced", ""]
+"""The graph that the executor ran, or the one that was traced; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,22 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataSize:
+    """A size that depends on data.
+
+    Attributes:
+        op: The op whose result has it.
+        size: What it is taken as, elements or rows.
+        basis: ``inputs`` (worked out from the inputs given), ``told`` by the user, or ``most`` that it
+            can be.
+    """
+
+    op: Name
+    size: Bytes
+    basis: Literal["inputs", "told", "most"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledFunction:
     """A function of the step that XLA compiles, and the files that hold it.
 
@@ -119,7 +145,7 @@ class StepNote:
         eager: It runs op by op, without a graph.
     """
 
-    mode: Literal["train", "infer", ""] = ""
+    mode: Mode = ""
     jit: bool | None = None
     batch_size: Bytes | None = None
     optimizer: Name = ""
@@ -203,6 +229,8 @@ class RunFile:
         kept_by_tracing, kept_by_slots: Constants that the traced graph and the making of slots keep.
         threads: Of the machine that made the note.
         xla: The functions of the step that XLA compiles.
+        sizes: Sizes that depend on data, and what they are taken as.
+        assumed: Trips of loops, branches and sizes that the user told, by name.
     """
 
     format: Word = RUN_FORMAT
@@ -226,7 +254,7 @@ class RunFile:
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     scopes: Mapping[Name, tuple[Word, Name]] = field(default_factory=dict)
     graph: Name | None = None
-    graph_kind: Literal["executed", "traced", ""] = ""
+    graph_kind: GraphKind = ""
     function: Name = ""
     error: Failure | None = None
     births: tuple[Birth, ...] = ()
@@ -234,6 +262,8 @@ class RunFile:
     kept_by_slots: Count = 0
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
+    sizes: tuple[DataSize, ...] = ()
+    assumed: Mapping[Name, Bytes] = field(default_factory=dict)
 
     @property
     def is_estimate(self) -> bool:
@@ -244,6 +274,14 @@ class RunFile:
     def is_inference(self) -> bool:
         """Whether the step trains nothing."""
         return self.step.mode == "infer"
+
+
+def encode_run(run: RunFile) -> bytes:
+    """Return a note as JSON text that :func:`read_run_file` reads."""
+    plain = to_builtins(run, str_keys=True)
+    for name in ("gradients", "nested_gradients"):
+        plain[name] = sorted(plain[name])
+    return json.dumps(plain, indent=1).encode()
 
 
 def read_run_file(path: Path) -> RunFile:

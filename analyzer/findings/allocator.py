@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from analyzer.findings.severity import severity_of
 from analyzer.findings.words import describe_buffer, name_of
 from analyzer.model import Finding, Recording, Severity
 from analyzer.simulate import (
@@ -208,10 +209,12 @@ def find_remedies(ways: tuple[Remedy, ...]) -> list[Finding]:
     return [
         Finding(
             id="allocator-remedies",
-            severity=Severity.LOW,
+            severity=severity_of(best.limit_saved_bytes or 0, base.minimum_limit_bytes),
             title=f"{format_bytes(best.limit_saved_bytes or 0)} less memory is enough by {how}",
             detail="Each row is a replay of the same allocations. It saves memory limit, not bytes "
             "requested at the peak; what cuda_malloc_async's driver pool wastes is not counted.",
+            saves_bytes=best.limit_saved_bytes,
+            saves_kind="limit",
             evidence=tuple(
                 {
                     "way": _WAYS[way.id].format(setting=way.setting),

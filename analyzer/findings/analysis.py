@@ -13,6 +13,7 @@ import pandas as pd
 
 from analyzer.errors import AccountingError
 from analyzer.findings.fragmentation import Fragmentation, measure_fragmentation
+from analyzer.findings.verdict import Verdict
 from analyzer.measure.uses import Use
 from analyzer.model import Category, Finding, Recording, Step
 from analyzer.timeline import (
@@ -42,6 +43,7 @@ class Analysis:
         uses: Who keeps a buffer alive, by its index in the allocations table.
         fragmentation: Waste inside the pool.
         pool: Facts of a replay through the allocator's simulation; empty where not possible.
+        verdict: Whether the step fits a card or a limit that the user gave; None until it is judged.
         findings: What is worth knowing.
     """
 
@@ -57,6 +59,7 @@ class Analysis:
     uses: Mapping[int, Use]
     fragmentation: Fragmentation
     pool: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

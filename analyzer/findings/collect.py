@@ -1,11 +1,16 @@
-"""All findings of one analysis, those that save most first."""
+"""All findings of one analysis in the one order in which every output shows them.
+
+Why the step does not fit comes first, then the weightiest, and of these those that save most.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.compiled import find_compiled_anew
+from analyzer.findings.copies import find_gradient_copies
 from analyzer.findings.fragmentation import find_internal_waste, find_trend
 from analyzer.findings.oom import find_out_of_memory
 from analyzer.findings.peak import find_largest, find_peak_owner
@@ -20,7 +25,8 @@ from analyzer.findings.state import find_state
 from analyzer.findings.threads import find_threads
 from analyzer.model import Finding, Severity
 
-_ORDER = list(Severity)
+_ORDER: Final = list(Severity)
+_FIRST: Final = frozenset({"out-of-memory", "does-not-fit"})
 
 
 def collect(analysis: Analysis) -> Analysis:
@@ -31,6 +37,7 @@ def collect(analysis: Analysis) -> Analysis:
         *find_compiled_anew(analysis),
         *find_peak_owner(analysis),
         *find_retained(analysis, retained_rows(analysis)),
+        *find_gradient_copies(analysis),
         *find_overdue(analysis),
         *find_survivors(analysis),
         *find_growth(analysis),
@@ -42,5 +49,9 @@ def collect(analysis: Analysis) -> Analysis:
         ),
         *find_trend(analysis.recording),
     ]
-    found.sort(key=lambda finding: (_ORDER.index(finding.severity), -(finding.saves_bytes or 0)))
-    return replace(analysis, findings=tuple(found))
+    return replace(analysis, findings=tuple(sorted(found, key=_place)))
+
+
+def _place(finding: Finding) -> tuple[bool, int, int]:
+    saves = finding.saves_bytes or 0
+    return finding.id not in _FIRST, _ORDER.index(finding.severity), -saves

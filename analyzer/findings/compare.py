@@ -231,6 +231,8 @@ def _notes(document_a: Mapping[str, Any], document_b: Mapping[str, Any]) -> list
     for place, document in (("first", document_a), ("second", document_b)):
         if document.get("error"):
             notes.append(f"The {place} did not finish its step: its peak is of what ran.")
+        told = (document.get("integrity") or {}).get("says") or ()
+        notes += [f"The {place}: {line}" for line in told[:1]]
     return notes
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from analyzer.findings.severity import severity_of
 from analyzer.findings.words import describe_buffer
 from analyzer.model import Finding, Recording, Severity
 from analyzer.simulate.options import round_up_all
@@ -103,7 +104,7 @@ def find_internal_waste(
     return [
         Finding(
             id="internal-fragmentation",
-            severity=Severity.MEDIUM if share >= _WORTH_SAYING else Severity.INFO,
+            severity=severity_of(fragmentation.unsplit_bytes, allocated_peak_bytes),
             title=f"{format_bytes(waste)} of the allocated peak is inside chunks and used by no "
             f"tensor ({share:.1%})",
             detail=(
@@ -115,6 +116,7 @@ def find_internal_waste(
                 "sooner."
             ),
             saves_bytes=fragmentation.unsplit_bytes or None,
+            saves_kind="allocated",
             evidence=tuple(evidence),
         )
     ]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pandas as pd
 
 from analyzer.findings.analysis import PERSISTENT, Analysis
+from analyzer.findings.savings import saved_without
+from analyzer.findings.severity import MEDIUM, severity_of
 from analyzer.findings.words import describe_buffer
 from analyzer.model import Category, Finding, Severity
 from analyzer.units import format_bytes
 
-_ROWS = 10
+_ROWS: Final = 10
+_LARGE: Final = 0.2
+"""Share of the peak from which on one tensor is worth a finding."""
 
 
 def find_peak_owner(analysis: Analysis) -> list[Finding]:
@@ -65,25 +71,43 @@ def _sums(rows: pd.DataFrame, column: str) -> pd.Series[int]:
 
 
 def find_largest(analysis: Analysis) -> list[Finding]:
-    """Report a single tensor that is a large share of the peak."""
-    alive = analysis.alive[~analysis.alive["category"].isin(PERSISTENT)]
+    """Report a single tensor that is a large share of the peak, and what half of it would save.
+
+    Activations kept for the backward pass are told together (:mod:`analyzer.findings.retained`).
+    """
+    told = {*PERSISTENT}
+    if analysis.recording.step_config.mode != "infer":
+        told.add(Category.ACTIVATION.value)
+    alive = analysis.alive[~analysis.alive["category"].isin(told)]
+    peak = analysis.peak.requested_bytes
     if alive.empty:
         return []
     row = alive.loc[alive["requested_bytes"].idxmax()]
-    share = row["requested_bytes"] / max(analysis.peak.requested_bytes, 1)
-    if share < 0.1 or str(row["category"]) == Category.PARAMETER:
+    size = int(row["requested_bytes"])
+    saves = saved_without(analysis, [size // 2], [row["born"]], [row["dies"]])
+    if size < _LARGE * peak or saves < MEDIUM * peak:
         return []
     described = describe_buffer(row)
+    made = f"{described['op_type']} {described['op']}".strip() or "an op without a name"
     return [
         Finding(
             id="large-tensor",
-            severity=Severity.MEDIUM if share < 0.3 else Severity.HIGH,
-            title=f"One tensor is {share:.0%} of the peak: {described['name']} "
-            f"({format_bytes(described['requested_bytes'])})",
-            detail=f"Its category is {described['category']}; shape {described['shape'] or 'unknown'}, "
-            f"type {described['dtype'] or 'unknown'}. Splitting or shrinking this one tensor lowers the "
-            "peak by up to its size.",
-            saves_bytes=described["requested_bytes"],
+            severity=severity_of(saves, peak),
+            title=f"One tensor is {size / peak:.0%} of the peak: {described['name']} "
+            f"({format_bytes(size)})",
+            detail=f"Its category is {described['category'].replace('_', ' ')}, its shape "
+            f"{described['shape'] or 'unknown'}, its type {described['dtype'] or 'unknown'}; {made} "
+            f"makes it. {_in_halves(analysis, described['shape'])} the peak is "
+            f"{format_bytes(peak - saves)}, by the timeline.",
+            saves_bytes=saves,
             evidence=(described,),
         )
     ]
+
+
+def _in_halves(analysis: Analysis, shape: str) -> str:
+    """Say how the tensor could be half as large."""
+    batch = analysis.recording.step_config.batch_size
+    if batch and shape.strip("[]").split(",")[0] == str(batch):
+        return "Its first axis is the batch; with half of that"
+    return "Made and used in two parts, one after the other,"

@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzer.findings.allocator import find_allocator
 from analyzer.findings.analysis import Analysis
-from analyzer.findings.fit import add_fit, card_options
+from analyzer.findings.fit import card_options
 from analyzer.findings.fragmentation import Fragmentation
 from analyzer.findings.integrity import ReplayCheck
 from analyzer.model import Kind, Recording
@@ -73,6 +73,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         if not what_if.is_asked:
             return analysis
         options = options_of(recording, what_if)
+        analysis = replace(analysis, pool=_minimum(recording, options, what_if))
         return _add_what_if(analysis, options)
     own = options_of(recording, WhatIf())
     if recording.kind is Kind.TRACE:
@@ -86,13 +87,12 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     else:
         facts = _predicted_facts(analysis, own)
     if search or what_if.is_asked:
-        facts.update(_minimum(recording, options_of(recording, what_if)))
+        facts.update(_minimum(recording, options_of(recording, what_if), what_if))
     analysis = replace(
         analysis,
         pool=facts,
         fragmentation=_with_pool(analysis.fragmentation, facts),
     )
-    analysis = add_fit(analysis)
     return _add_what_if(analysis, options_of(recording, what_if)) if what_if.is_asked else analysis
 
 
@@ -112,13 +112,19 @@ def options_of(recording: Recording, what_if: WhatIf) -> BfcOptions:
 
 
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> dict[str, Any]:
-    """Return the facts of a prediction under its own settings, without a limit where it does not fit."""
+    """Return the facts of a prediction under its own settings.
+
+    A card that the step does not fit has no pool that holds it: nothing is said of one. The limit of
+    a CPU's allocator is nobody's; without it the pool is that of a run.
+    """
     sequence = from_recording(analysis.recording)
     result = replay(sequence, own)
     fits = result.failure is None
     if not fits and sequence.spare.any():
         result = replay(sequence.without(sequence.spare), own)
         fits = result.failure is None
+    if not fits and card_options(analysis.recording) is not None:
+        return {"fits_limit": False}
     if not fits:
         result = replay(sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True))
     return {**_facts(analysis, result), "fits_limit": fits}
@@ -157,16 +163,31 @@ def _with_pool(fragmentation: Fragmentation, facts: dict[str, Any]) -> Fragmenta
     )
 
 
-def _minimum(recording: Recording, options: BfcOptions) -> dict[str, Any]:
-    found = minimum_limit(from_recording(recording), options)
+def _minimum(recording: Recording, options: BfcOptions, what_if: WhatIf) -> dict[str, Any]:
+    """Return the least memory limits: the smallest that works, and that from which on all do.
+
+    The limit that the verdict will be about is among those tried, so that both agree.
+    """
+    asked = what_if.memory_limit_bytes is not None or card_options(recording) is not None
+    found = minimum_limit(
+        from_recording(recording), options, also=[options.memory_limit_bytes] if asked else ()
+    )
+    common = {
+        "requested_bytes": found.requested_peak_bytes,
+        "rounding_bytes": found.rounding_bytes,
+    }
     return {
         "minimum_limit_bytes": found.limit_bytes,
         "safe_limit_bytes": found.safe_bytes,
         "minimum_limit_parts": {
-            "requested_bytes": found.requested_peak_bytes,
-            "rounding_bytes": found.rounding_bytes,
+            **common,
             "unsplit_bytes": found.unsplit_bytes,
             "external_bytes": found.external_bytes,
+        },
+        "safe_limit_parts": {
+            **common,
+            "unsplit_bytes": found.safe_unsplit_bytes,
+            "external_bytes": found.safe_external_bytes,
         },
     }
 

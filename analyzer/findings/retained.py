@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from analyzer.findings.analysis import Analysis
+from analyzer.findings.recompute import Recomputation, recomputation
+from analyzer.findings.savings import saved_without
+from analyzer.findings.severity import LOW, severity_of
 from analyzer.findings.words import describe_buffer, why_alive
 from analyzer.model import Category, Finding, Severity
 from analyzer.units import format_bytes
 
 _EVIDENCE_ROWS: Final = 20
-_HIGH_SHARE: Final = 0.3  # share of the peak above which a finding is high
-_WORTH_SAYING: Final = 0.01
-_RECOMPUTE: Final = (
-    "tf.recompute_grad (or keras.RematScope) around the layers that hold most keeps only their "
-    "inputs and computes the rest again; a smaller batch or mixed precision shrinks all of them."
+_EVIDENCE: Final = (
+    "name",
+    "layer",
+    "shape",
+    "dtype",
+    "requested_bytes",
+    "waits_for",
+    "byte_seconds",
 )
 
 
@@ -50,46 +57,50 @@ def _retained(analysis: Analysis, index: int, row: pd.Series[Any]) -> dict[str, 
 
 
 def find_retained(analysis: Analysis, rows: list[dict[str, Any]]) -> list[Finding]:
-    """Report what the forward pass keeps for the backward pass."""
+    """Report what the forward pass keeps for the backward pass, and what less of it would save."""
     total = sum(row["requested_bytes"] for row in rows)
     peak = analysis.peak.requested_bytes
-    if not rows or total < _WORTH_SAYING * peak:
+    if not rows or total < LOW * peak:
         return []
+    found = recomputation(analysis)
+    saves = max(found.saves_bytes, found.half_saves_bytes)
+    return [
+        Finding(
+            id="retained-activations",
+            severity=severity_of(saves, peak),
+            title=f"{format_bytes(total)} of activations are kept for the backward pass "
+            f"({total / peak:.0%} of the peak)",
+            detail=_retained_detail(rows, found),
+            saves_bytes=saves or None,
+            evidence=tuple({key: row[key] for key in _EVIDENCE} for row in rows[:_EVIDENCE_ROWS]),
+        )
+    ]
+
+
+def _retained_detail(rows: list[dict[str, Any]], found: Recomputation) -> str:
+    detail = f"{len(rows)} tensors made in the forward pass wait for the backward pass. "
+    if found.half_saves_bytes:
+        detail += (
+            "A batch half as large would lower the peak by about "
+            f"{format_bytes(found.half_saves_bytes)} for these tensors alone. "
+        )
+    if found.saves_bytes:
+        detail += (
+            f"Computed again in the backward pass in {found.stretches} stretches, of each of which "
+            f"only the first tensor is kept, it would be {format_bytes(found.saves_bytes)} lower: "
+            "tf.recompute_grad (or keras.RematScope) around the layers of a stretch. "
+        )
+    else:
+        detail += "Computing them again would not help: the peak is where they are in use anyway. "
+    detail += "Both by the timeline, the order of the ops as it is."
     timed = [row for row in rows if row["byte_seconds"] is not None]
     longest = max(timed, key=lambda row: row["byte_seconds"], default=None)
-    detail = (
-        f"{len(rows)} tensors made in the forward pass wait for the backward pass. " + _RECOMPUTE
-    )
     if longest is not None:
         detail += (
             f" Most bytes for the longest: {longest['name']}, "
             f"{format_bytes(longest['requested_bytes'])} for {longest['held_s'] * 1e3:.1f} ms."
         )
-    return [
-        Finding(
-            id="retained-activations",
-            severity=Severity.HIGH if total > _HIGH_SHARE * peak else Severity.MEDIUM,
-            title=f"{format_bytes(total)} of activations are kept for the backward pass "
-            f"({total / peak:.0%} of the peak)",
-            detail=detail,
-            saves_bytes=None,
-            evidence=tuple(
-                {
-                    key: row[key]
-                    for key in (
-                        "name",
-                        "layer",
-                        "shape",
-                        "dtype",
-                        "requested_bytes",
-                        "waits_for",
-                        "byte_seconds",
-                    )
-                }
-                for row in rows[:_EVIDENCE_ROWS]
-            ),
-        )
-    ]
+    return detail
 
 
 def find_overdue(analysis: Analysis) -> list[Finding]:
@@ -98,6 +109,8 @@ def find_overdue(analysis: Analysis) -> list[Finding]:
     if peak_ps is None:
         return []
     overdue = []
+    gone: list[tuple[int, int, int]] = []  # bytes, from, until
+    times = analysis.recording.events["time_ps"].to_numpy()
     for index, row in analysis.alive.iterrows():
         use = analysis.uses.get(int(index))
         if (
@@ -108,6 +121,8 @@ def find_overdue(analysis: Analysis) -> list[Finding]:
             or row["category"] in (Category.INPUT.value, Category.CONSTANT.value)
         ):
             continue
+        after = int(np.searchsorted(times, use.last_use_ps))
+        gone.append((int(row["requested_bytes"]), after, int(row["dies"])))
         overdue.append(
             {
                 **describe_buffer(row),
@@ -116,18 +131,19 @@ def find_overdue(analysis: Analysis) -> list[Finding]:
             }
         )
     total = sum(row["requested_bytes"] for row in overdue)
-    if total < _WORTH_SAYING * analysis.peak.requested_bytes:
+    saves = saved_without(analysis, *zip(*gone, strict=True)) if gone else 0
+    if saves < LOW * analysis.peak.requested_bytes:
         return []
     overdue.sort(key=lambda row: -row["requested_bytes"])
     return [
         Finding(
             id="overdue-tensors",
-            severity=Severity.MEDIUM,
+            severity=severity_of(saves, analysis.peak.requested_bytes),
             title=f"{format_bytes(total)} at the peak have no use left",
             detail=f"{len(overdue)} tensors are alive although every op that uses them was done: "
             "something still holds a reference (the function's frame for its arguments and return "
             "values, a loop, a list, or Python).",
-            saves_bytes=total,
+            saves_bytes=saves,
             evidence=tuple(overdue[:_EVIDENCE_ROWS]),
         )
     ]
@@ -149,22 +165,32 @@ def find_survivors(analysis: Analysis) -> list[Finding]:
     born_in = (rows["born"] >= step.first) & (rows["born"] <= step.last)
     left = rows[born_in & (rows["dies"] > step.last) & (rows["variable"] == "")]
     total = int(left["requested_bytes"].sum())
-    if total < max(_WORTH_SAYING * analysis.peak.requested_bytes, 4096):
+    if total < max(LOW * analysis.peak.requested_bytes, 4096):
         return []
+    saves = _saved_by_letting_go(analysis)
     left = left.sort_values("requested_bytes", ascending=False)
     return [
         Finding(
             id="alive-after-step",
-            severity=Severity.MEDIUM,
+            severity=severity_of(saves, analysis.peak.requested_bytes),
             title=f"{format_bytes(total)} made in the step are alive after it",
             detail=f"{len(left)} tensors that were not there before step {step.index} and hold no "
             "variable: most often the step's return values, kept by Python until the next step "
             "returns. Return only what is needed, or reduce it (a mean, not every prediction) "
             "inside the step.",
-            saves_bytes=total,
+            saves_bytes=saves or None,
             evidence=tuple(describe_buffer(row) for _, row in left.head(_EVIDENCE_ROWS).iterrows()),
         )
     ]
+
+
+def _saved_by_letting_go(analysis: Analysis) -> int:
+    """Return by how much the peak falls where what a step leaves behind dies with the step."""
+    rows, steps = analysis.rows, analysis.recording.steps
+    ends = rows["step"].map({step.index: step.last for step in steps})
+    left = rows[(ends.notna() & (rows["dies"] > ends) & (rows["variable"] == "")).fillna(False)]
+    gone_from = ends[left.index].to_numpy(dtype=np.int64) + 1
+    return saved_without(analysis, left["requested_bytes"].to_numpy(), gone_from, left["dies"])
 
 
 def find_growth(analysis: Analysis) -> list[Finding]:

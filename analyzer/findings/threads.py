@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from analyzer.findings.analysis import Analysis
-from analyzer.model import Finding, Kind, Severity
+from analyzer.findings.severity import severity_of
+from analyzer.model import Finding, Kind
 from analyzer.units import format_bytes
 
 WORTH_SAYING: Final = 0.03
@@ -28,7 +29,7 @@ def find_threads(analysis: Analysis) -> list[Finding]:
     return [
         Finding(
             id="ops-side-by-side",
-            severity=Severity.MEDIUM if saves > 2 * WORTH_SAYING * peak else Severity.LOW,
+            severity=severity_of(saves, peak),
             title=f"Ops that run side by side on {count} inter-op threads add {format_bytes(saves)}",
             detail="Their results and temporaries are alive at the same time. One after the other they "
             f"are predicted to peak at {format_bytes(one['requested_bytes'])}: call "

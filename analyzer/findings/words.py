@@ -35,11 +35,18 @@ def describe_buffer(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def why_alive(row: Mapping[str, Any], use: Use | None) -> str:
-    """Return in words why the buffer is alive."""
+def why_alive(row: Mapping[str, Any], use: Use | None, *, end: int | None = None) -> str:
+    """Return in words why the buffer is alive.
+
+    Args:
+        row: The buffer, with the category that it has at the instant looked at.
+        use: Who uses it.
+        end: The number of events: what dies at it lives to the end of the recording.
+    """
+    replaced = end is not None and int(row["dies"]) < end
     category = str(row["category"])
     if row["variable"]:
-        return "a variable, for the whole run"
+        return _of_variable(category, is_replaced=replaced)
     if category == Category.INPUT:
         return "fed to the step, until it returns"
     if category == Category.CONSTANT:
@@ -48,6 +55,14 @@ def why_alive(row: Mapping[str, Any], use: Use | None) -> str:
         verb = "kept for" if category == Category.ACTIVATION else "waits for"
         return f"{verb} {use.waits_for}{_type_unless_told(use.waits_for, use.waits_for_type)}"
     return str(row["role"]) or "unknown"
+
+
+def _of_variable(category: str, *, is_replaced: bool) -> str:
+    if category == Category.TEMPORARY:
+        return "a variable's next value, until it takes the old one's place"
+    if is_replaced:
+        return "a variable's value, until the next takes its place"
+    return "a variable, for the whole run"
 
 
 def _type_unless_told(name: str, op_type: str) -> str:

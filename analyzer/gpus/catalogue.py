@@ -163,9 +163,14 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _nearest(name: str) -> str:
+    """Return a sentence with the names that are written most alike."""
     asked = "-".join(sorted(_words(name)))
     keys = {"-".join(sorted(_words(card.id))): card.id for card in all_gpus()}
-    near = difflib.get_close_matches(asked, keys, n=4, cutoff=0.5)
-    if near:
-        return f"Near: {', '.join(keys[key] for key in near)}."
-    return "For example: t4, l4, a100-80gb, h100, rtx-4090."
+    near = [keys[key] for key in difflib.get_close_matches(asked, keys, n=3, cutoff=0.6)]
+    if not near:  # h1000: the model's name alone, of which there are several cards
+        models = {card.id.split("-")[0]: None for card in all_gpus()} | {
+            "-".join(card.id.split("-")[:2]): None for card in all_gpus()
+        }
+        near = difflib.get_close_matches(name.strip().lower(), models, n=3, cutoff=0.5)
+    start = f"Did you mean {' or '.join(near)}? " if near else "For example: t4, a100-80gb, h100. "
+    return f"{start}--gpu list shows all."

@@ -20,6 +20,10 @@ MERGED_PLACE: Final = "analyzer_merged_place"
 """The same of the bias' gradient that the pass merged into a filter's."""
 
 
+LEAST_SHAPES: Final = "analyzer_least_shapes"
+"""The same: shapes of its outputs with one element where the data decide and the most was taken."""
+
+
 def split_tensor(tensor: str) -> tuple[str, int]:
     """Return the op's name and the output's index of a tensor named ``node:output``."""
     name, _, index = tensor.rpartition(":")

@@ -219,6 +219,15 @@ def _plan_select(call: Call) -> Plan:
     return Plan(outputs=(forward(call, (1, 2)),))
 
 
+def _plan_python(call: Call) -> Plan:
+    """Copy each array that Python returns, or hold it as it is where it lies on Eigen's alignment.
+
+    ``NdarrayToTensor`` hands the array to ``TF_NewTensor``, which asks for a tensor of its own where the
+    array does not begin on 64 bytes (``py_func.cc``, ``ndarray_tensor.cc``, ``tf_tensor.cc``).
+    """
+    return Plan(outputs=allocate_all(call), borrows=True)
+
+
 def _plan_histogram(call: Call) -> Plan:
     """Note each value's bin (``HistogramFixedWidthFunctor``): an int32 a value."""
     bins_bytes = 4 * math.prod(call.shape(0) or (0,))
@@ -285,8 +294,12 @@ def _rules() -> dict[str, Rule]:
         "ZerosLike": _plan_zeros_like,
         "Select": _plan_select,
         "SelectV2": _plan_select,
+        "PyFunc": _plan_python,
+        "PyFuncStateless": _plan_python,
+        "EagerPyFunc": _plan_python,
         "Switch": _plan_switch,
         "RefSwitch": _plan_switch,
+        "_SwitchN": _plan_switch,
         "Merge": _plan_merge,
         "SparseSoftmaxCrossEntropyWithLogits": _plan_sparse_cross_entropy,
         "SoftmaxCrossEntropyWithLogits": _plan_cross_entropy,

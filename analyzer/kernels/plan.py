@@ -112,6 +112,7 @@ class Plan:
             the kernel runs; left out of the prediction, part of its range.
         trial: What its first call asks for beside all that; None for nothing.
         modelled: Whether a rule is known; without one, every output is taken to be allocated.
+        borrows: Whether its results may lie in memory of Python's, which this allocator does not count.
         compiled: The requests of a call of an XLA-compiled function, which take the place of
             everything but ``outputs``; None for every other op.
         is_plain: Whether there is one output and nothing else but it, as for most ops.
@@ -128,6 +129,7 @@ class Plan:
     lists: ListUse = ListUse.NO
     rows_bytes: tuple[int, ...] = ()
     modelled: bool = True
+    borrows: bool = False
     compiled: Compiled | None = None
     is_plain: bool = field(init=False, repr=False, compare=False)
 

@@ -22,7 +22,7 @@ from analyzer.errors import TraceError
 from analyzer.graph.ops import ITEM_BYTES
 from analyzer.model import Books, Damage
 from analyzer.timeline import running_sum
-from analyzer.units import GRANULE_BYTES, format_bytes
+from analyzer.units import GRANULE_BYTES, format_bytes, times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,9 @@ _ALIGNED_BYTES: Final = 64
 
 _LARGEST_BYTES: Final = 1 << 44
 """A size above this (16 TiB) is a damaged number."""
+
+_SHAPED: Final = ("output", "temp")
+"""Regions of which TensorFlow writes the shape of the very tensor."""
 
 _NOT_COMPARED: Final = frozenset({"string"})
 """Element types of which no size of a buffer is told from the shape alone."""
@@ -72,7 +75,7 @@ class Account:
             yield Damage(
                 id=name,
                 count=count,
-                message=f"{count:,} {message}",
+                message=f"{message} ({times(count)}).",
                 allocator=self.allocator,
                 time_ps=int(self.time_ps[np.argmax(which)]),
             )
@@ -152,7 +155,7 @@ def damages_of(
     yield from _of_sizes(account)
     yield from _of_shapes(account, events)
     yield from account.damage(
-        "overlapping-chunks", _overlapping(account), "allocations lie inside chunks in use."
+        "overlapping-chunks", _overlapping(account), "allocations lie inside chunks in use"
     )
 
 
@@ -167,7 +170,7 @@ def _of_counters(account: Account) -> Iterator[Damage]:
         "lost-events",
         broken,
         "memory events do not follow from the one before by TensorFlow's own bytes in use: events "
-        "between are lost, or their numbers altered.",
+        "between are lost, or their numbers altered",
     )
     if peak.any():
         # Its user may set the peak back, so it may fall; it cannot rise without an event.
@@ -176,14 +179,14 @@ def _of_counters(account: Account) -> Iterator[Damage]:
         yield from account.damage(
             "unseen-peak",
             wrong,
-            "memory events name a peak of the bytes in use that no event shows.",
+            "memory events name a peak of the bytes in use that no event shows",
         )
     if account.is_bfc and account.available.any():
         limits = in_use + account.available
         yield from account.damage(
             "limit-changes",
             limits != np.sort(limits)[len(limits) // 2],
-            "memory events name another memory limit than the others.",
+            "memory events name another memory limit than the others",
         )
 
 
@@ -206,18 +209,18 @@ def _of_lives(account: Account, *, from_process_start: bool) -> Iterator[Damage]
         "address-in-use",
         told(birth & after),
         "allocations reuse an address whose free is not in the trace; the earlier buffer is taken "
-        "to end there.",
+        "to end there",
     )
     yield from account.damage(
         "double-free",
         told(~birth & again & ~after),
-        "frees name an address that is free already.",
+        "frees name an address that is free already",
     )
     sizes = account.allocated[order]
     resized = ~birth & after & (sizes != 0)
     resized[1:] &= sizes[1:] != sizes[:-1]
     yield from account.damage(
-        "free-of-other-size", told(resized), "frees name another size than their allocation did."
+        "free-of-other-size", told(resized), "frees name another size than their allocation did"
     )
     requested = account.requested[order]
     rerequested = ~birth & after & (requested != 0)
@@ -225,7 +228,7 @@ def _of_lives(account: Account, *, from_process_start: bool) -> Iterator[Damage]
     yield from account.damage(
         "free-of-other-request",
         told(rerequested),
-        "frees name another request than their allocation did.",
+        "frees name another request than their allocation did",
     )
     yield from _of_history(account, told(~birth & ~again), from_process_start=from_process_start)
 
@@ -250,7 +253,7 @@ def _of_history(account: Account, unborn: Mask, *, from_process_start: bool) -> 
     yield from account.damage(
         "free-without-allocation",
         unborn & (freed > max(before, 0)),
-        "frees end buffers that were neither allocated in the trace nor in use before it.",
+        "frees end buffers that were neither allocated in the trace nor in use before it",
     )
 
 
@@ -263,7 +266,7 @@ def _of_sizes(account: Account) -> Iterator[Damage]:
     birth, requested, allocated = account.kind > 0, account.requested, account.allocated
     small = birth & (allocated > 0) & (allocated < requested)
     yield from account.damage(
-        "chunk-below-request", small, "allocations have a chunk smaller than their request."
+        "chunk-below-request", small, "allocations have a chunk smaller than their request"
     )
     if not account.is_bfc or not requested.any():
         return
@@ -273,21 +276,26 @@ def _of_sizes(account: Account) -> Iterator[Damage]:
         "impossible-chunk",
         birth & wrong & ~small,
         "allocations have a chunk of a size that TensorFlow's allocator does not give for their "
-        "request.",
+        "request",
     )
     yield from account.damage(
         "unaligned-address",
         account.address % _ALIGNED_BYTES != 0,
-        f"memory events name an address that is no multiple of {_ALIGNED_BYTES}.",
+        f"memory events name an address that is no multiple of {_ALIGNED_BYTES}",
     )
 
 
 def _of_shapes(account: Account, events: pd.DataFrame) -> Iterator[Damage]:
-    """Check each request against the shape and element type that TensorFlow wrote beside it."""
-    expected = _bytes_by_shape(events.iloc[account.rows])
+    """Check each request against the shape and element type that TensorFlow wrote beside it.
+
+    Of a copy between devices (``dynamic``) it writes those of a tensor that is still empty.
+    """
+    rows = events.iloc[account.rows]
+    expected = _bytes_by_shape(rows)
     wrong = (account.kind > 0) & (expected >= 0) & (expected != account.requested)
+    wrong &= rows["region"].isin(_SHAPED).to_numpy()
     yield from account.damage(
-        "shape-of-other-size", wrong, "allocations ask for other bytes than their shape needs."
+        "shape-of-other-size", wrong, "allocations ask for other bytes than their shape needs"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from analyzer.measure.attribution import (
 from analyzer.measure.before import add_unseen
 from analyzer.measure.integrity import check
 from analyzer.measure.labels import Labels
+from analyzer.measure.order import settled
 from analyzer.measure.pairing import pair
 from analyzer.measure.state import roles_of_state
 from analyzer.measure.steps import find_steps, step_of_birth
@@ -106,6 +107,7 @@ def measure(
     warnings: Sequence[str] = (),
 ) -> Measured:
     """Pair, cut into steps and attribute the events of one trace."""
+    raw = replace(raw, events=settled(raw.events))
     events = raw.events
     table = pair(events)
     steps = find_steps(events, raw.step_markers)

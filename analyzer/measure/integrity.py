@@ -13,7 +13,7 @@ from analyzer.measure.variables import AddressIndex, size_of
 from analyzer.model import Damage, Integrity, Step
 from analyzer.parse.run import RunNote
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace
-from analyzer.units import GRANULE_BYTES
+from analyzer.units import GRANULE_BYTES, times
 
 
 def check(
@@ -58,12 +58,12 @@ def _of_variables(
     looks = [span for span in raw.markers if span.name == f"{MARKER_PREFIX}snapshot"]
     if note is None or len(looks) != len(note.snapshots):
         return
-    times = raw.events["time_ps"].to_numpy()
+    clock = raw.events["time_ps"].to_numpy()
     index = AddressIndex(allocations)
     requested = allocations["requested_bytes"].to_numpy()
     wrong = set()
     for look, snapshot in zip(looks, note.snapshots, strict=True):
-        instant = int(np.searchsorted(times, look.start_ps, side="left")) - 1
+        instant = int(np.searchsorted(clock, look.start_ps, side="left")) - 1
         for address, variable in zip(snapshot, note.variables, strict=False):
             size_bytes = size_of(variable)
             row = None if address is None or not size_bytes else index.at(address, instant)
@@ -79,5 +79,5 @@ def _of_variables(
         yield Damage(
             id="variable-of-other-size",
             count=len(wrong),
-            message=f"{len(wrong):,} variables lie in buffers of other bytes than they have.",
+            message=f"variables lie in buffers of other bytes than they have ({times(len(wrong))}).",
         )

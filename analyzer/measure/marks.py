@@ -16,6 +16,7 @@ import pandas as pd
 from analyzer.model import Damage, Step
 from analyzer.parse.run import RunNote
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span
+from analyzer.units import times
 
 _NO_RUN = (0, -1)
 """Run ids of what belongs to no run of a function: outside one, and folded while a graph is made."""
@@ -50,21 +51,23 @@ def _damage(name: str, which: Sequence[Span | Step], message: str) -> Iterator[D
         yield Damage(
             id=name,
             count=len(which),
-            message=f"{len(which):,} {message}",
+            message=f"{message} ({times(len(which))}).",
             time_ps=which[0].start_ps,
         )
 
 
 def _inverted(raw: RawTrace) -> Iterator[Damage]:
     marks = [span for span in raw.step_markers if span.end_ps < span.start_ps]
-    yield from _damage("inverted-mark", marks, "step marks end before they begin; left out.")
+    yield from _damage("inverted-mark", marks, "step marks end before they begin; left out")
     notes = [span for span in raw.markers if span.end_ps < span.start_ps]
-    yield from _damage("inverted-note", notes, "notes of the capture end before they begin.")
+    yield from _damage("inverted-note", notes, "notes of the capture end before they begin")
     runs = raw.op_runs
     count = int((runs["end_ps"] < runs["start_ps"]).sum())
     if count:
         yield Damage(
-            id="inverted-run", count=count, message=f"{count:,} runs of ops end before they begin."
+            id="inverted-run",
+            count=count,
+            message=f"runs of ops end before they begin ({times(count)}).",
         )
 
 
@@ -80,33 +83,37 @@ def _overlapping(marks: Sequence[Span]) -> Iterator[Damage]:
             wrong.append(mark)
         else:
             ends.append(mark.end_ps)
-    yield from _damage("overlapping-marks", wrong, "step marks overlap another one.")
+    yield from _damage("overlapping-marks", wrong, "step marks overlap another one")
 
 
 def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
     """Yield steps that lack the memory events, or the runs of ops, that others like them have."""
+    events = np.array([max(step.last - step.first + 1, 0) for step in steps])
+    if len(steps) and not events.any():
+        yield from _damage(
+            "steps-without-events", steps, "steps hold no memory event; all lie outside of them"
+        )
     if len(steps) < 2:
         return
-    events = np.array([max(step.last - step.first + 1, 0) for step in steps])
     runs = np.array([_inside(raw, step) for step in steps])
     empty = (events == 0) & (events.max() > 0)
     yield from _damage(
         "step-without-events",
         [step for step, is_so in zip(steps, empty, strict=True) if is_so],
-        "steps hold no memory event, where others do: a part of the trace is lost.",
+        "steps hold no memory event, where others do: a part of the trace is lost",
     )
     most = np.array([events[1:][runs[1:] == number].max(initial=0) for number in runs])
     short = ~empty & (runs > 0) & (events < _SHORT_OF * most)
     yield from _damage(
         "short-step",
         [step for step, is_so in zip(steps, short, strict=True) if is_so],
-        "steps ran the same ops as another with far fewer memory events: some are lost.",
+        "steps ran the same ops as another with far fewer memory events: some are lost",
     )
     idle = (runs == 0) & (runs[1:].max() > 0)
     yield from _damage(
         "step-without-runs",
         [step for step, is_so in zip(steps, idle, strict=True) if is_so],
-        "steps show no run of an op, where others do: a part of the trace is lost.",
+        "steps show no run of an op, where others do: a part of the trace is lost",
     )
 
 
@@ -139,7 +146,7 @@ def _cut_runs(events: pd.DataFrame, steps: Sequence[Step]) -> Iterator[Damage]:
     yield from _damage(
         "cut-step",
         cut,
-        "step marks cut through a run of the step's function, which goes on outside.",
+        "step marks cut through a run of the step's function, which goes on outside",
     )
 
 
@@ -169,13 +176,13 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
             message="The steps are not numbered in the order in which they ran.",
         )
     moved = [span for span in looks if any(_meet(span, step) for step in steps)]
-    yield from _damage("moved-note", moved, "notes taken between steps lie inside one.")
+    yield from _damage("moved-note", moved, "notes taken between steps lie inside one")
     between = [
         step
         for step, before, after in zip(steps, looks, [*looks[1:], None], strict=False)
         if _start(step) < before.start_ps or (after is not None and after.start_ps < _start(step))
     ]
-    yield from _damage("moved-step", between, "step marks lie apart from the notes around them.")
+    yield from _damage("moved-step", between, "step marks lie apart from the notes around them")
     inside = [
         span
         for span in raw.markers
@@ -183,7 +190,7 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
         and not any(_within(span, step) for step in steps)
     ]
     if any(_within(span, step) for span in raw.markers for step in steps):
-        yield from _damage("cut-note", inside, "notes taken inside a step lie outside of each.")
+        yield from _damage("cut-note", inside, "notes taken inside a step lie outside of each")
 
 
 def _start(step: Step) -> int:

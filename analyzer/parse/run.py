@@ -17,7 +17,8 @@ from analyzer.contract.run import (
     read_run_file,
 )
 from analyzer.errors import TraceError
-from analyzer.parse.hlo import Hlo, read_hlo
+from analyzer.parse.hlo import read_hlo
+from analyzer.parse.module import Hlo
 
 __all__ = ["Birth", "CompiledNote", "Input", "RunNote", "Variable", "read_run"]
 

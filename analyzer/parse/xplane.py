@@ -22,9 +22,13 @@ from analyzer.model import Damage
 from analyzer.parse.dtypes import DTYPE_NAMES
 from analyzer.parse.xspace import Space
 from analyzer.schema import EVENTS, conform
+from analyzer.units import times
 
 MARKER_PREFIX: Final = "analyzer:"
 """Events with this prefix are notes that our own capture wrote into the trace."""
+
+_MOST_PS: Final = 1 << 62
+"""Times in picoseconds lie within so much of the first: 53 days."""
 
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
 _INTEGER_STATS: Final = {
@@ -149,7 +153,12 @@ def read_space(
             f"{path} holds no profiler planes.",
             hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
         )
-    raw = _read_space(space, progress or (lambda share: None))
+    try:
+        raw = _read_space(space, progress or (lambda share: None))
+    except ValueError as error:
+        raise TraceError(
+            f"{path} is damaged: it holds {error}.", hint="Copy it again or retrace."
+        ) from None
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",
@@ -166,6 +175,7 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
     steps: list[Span] = []
     markers: list[Span] = []
     runs: list[tuple[str, int, int, int]] = []
+    origin_ns = _origin_ns(space)
     total = sum(len(line.events) for plane in space.planes for line in plane.lines) or 1
     done = 0
     thread = 0
@@ -181,12 +191,14 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
         is_host = not plane.name.startswith(b"/device:")
         for line in plane.lines:
             thread += 1
-            base_ps = line.timestamp_ns * 1000
+            base_ps = (line.timestamp_ns - origin_ns) * 1000
             for event in line.events:
                 key = event.metadata_id
                 kind = kinds.get(key)
                 start_ps = base_ps + event.offset_ps
                 unnamed += key not in names
+                if not -_MOST_PS < start_ps <= start_ps + abs(event.duration_ps) < _MOST_PS:
+                    raise ValueError("times that lie months apart")
                 if kind is not None:
                     memory.add(kind, start_ps, thread, event, stats)
                 elif key in notes or (
@@ -220,6 +232,15 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
         hostnames=tuple(name.decode("utf-8", "replace") for name in space.hostnames),
         damages=memory.damages(unnamed),
     )
+
+
+def _origin_ns(space: Any) -> int:
+    """Return the time that all times are counted from: 0, unless they would not fit 64 bits then.
+
+    The profiler writes times since its own start; a trace with times since 1970 reads all the same.
+    """
+    starts = [line.timestamp_ns for plane in space.planes for line in plane.lines if line.events]
+    return min(starts) if starts and max(starts) * 1000 >= _MOST_PS else 0
 
 
 def _op_of(name: bytes) -> str | None:
@@ -292,16 +313,16 @@ class _MemoryColumns:
     def damages(self, unnamed: int) -> tuple[Damage, ...]:
         """Return what could not be read; ``unnamed`` events of any kind have no name."""
         found = (
-            ("no-address", self._without_address, "memory events have no address; left out."),
+            ("no-address", self._without_address, "memory events have no address; left out"),
             (
                 "unreadable-event",
                 self._unreadable,
-                "memory events end before they begin or refer to a name that the trace lacks.",
+                "memory events end before they begin or refer to a name that the trace lacks",
             ),
-            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out."),
+            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out"),
         )
         return tuple(
-            Damage(id=name, count=count, message=f"{count:,} {text}")
+            Damage(id=name, count=count, message=f"{text} ({times(count)}).")
             for name, count, text in found
             if count
         )

@@ -11,28 +11,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from analyzer.graph.ops import TensorSpec
-from analyzer.predict.executor import NO_BUFFER, Machine, Pool
+from analyzer.predict.computing import MERGES, Computing
+from analyzer.predict.deciding import NOTHING_TOLD, Assumptions, Deciding
+from analyzer.predict.executor import Machine, Pool
 from analyzer.predict.fanout import FanOut
 from analyzer.predict.frames import Entry, Frame, Iteration, Task
-from analyzer.predict.values import (
-    ASSIGNS,
-    LISTS,
-    UNASKED,
-    InLists,
-    Value,
-    assigned,
-    follow,
-    index_of,
-)
+from analyzer.predict.values import Value
 from analyzer.predict.wiring import Wiring
 from analyzer.predict.workers import Workers
 
 _ENTER: Final = frozenset(("Enter", "RefEnter"))
 _EXIT: Final = frozenset(("Exit", "RefExit"))
 _NEXT: Final = frozenset(("NextIteration", "RefNextIteration"))
-_MERGE: Final = frozenset(("Merge", "RefMerge"))
-_SWITCH: Final = frozenset(("Switch", "RefSwitch"))
 _BORDER: Final = _ENTER | _EXIT | _NEXT
 
 
@@ -45,7 +35,10 @@ class ControlExecutor:
         machine: What each node's turn does.
         handles: For each node, the node that brings in the handle in its first input; -1 for none.
         variables: Values of the whole-number variables, by that node; changed by the run.
-        unknown_iterations: Times that a loop goes round whose condition cannot be followed.
+        assumed: What is taken for branches and loops that the data decide.
+
+    Attributes:
+        deciding: Which those were.
     """
 
     def __init__(
@@ -55,17 +48,13 @@ class ControlExecutor:
         machine: Machine,
         handles: Sequence[int],
         variables: dict[int, Value],
-        *,
-        unknown_iterations: int = 1,
+        assumed: Assumptions = NOTHING_TOLD,
     ) -> None:
         self._wiring = wiring
         self._fan_out = fan_out
         self._machine = machine
-        self._handles = handles
-        self._variables = variables
-        self._unknown_iterations = unknown_iterations
         self._types = [op.type for op in wiring.ops]
-        self._is_merge = [kind in _MERGE for kind in self._types]
+        self._is_merge = [kind in MERGES for kind in self._types]
         self._at_border = [kind in _BORDER for kind in self._types]
         self._waits_for = [
             1 + 2 * len(waits) if is_merge else len(data) + len(waits)
@@ -74,15 +63,15 @@ class ControlExecutor:
             )
         ]
         self._references = machine.references
-        self._specs: dict[int, list[TensorSpec | None]] = {}
         self._pool = Pool(self._process)  # type: ignore[arg-type]
         self._enters: dict[str, int] = {}
         for op in wiring.ops:
             if op.type in _ENTER:
                 name = str(op.attrs["frame_name"])
                 self._enters[name] = self._enters.get(name, 0) + 1
-        self.undecided: dict[int, int] = {}
-        self._in_lists = InLists()
+        self.deciding = Deciding(wiring, assumed)
+        self._computing = Computing(wiring, machine, handles, variables, self.deciding)
+        self._reached = [False] * len(wiring.ops)
 
     def run(self) -> None:
         """Run the graph once."""
@@ -94,6 +83,11 @@ class ControlExecutor:
     def run_on(self, workers: Workers[Task]) -> None:
         """Run the graph once on several threads; the machine's ops take time there."""
         workers.run(self._roots(), self._begin, self._end, lambda task: -1 if task[2] else task[0])
+
+    @property
+    def stranded(self) -> list[int]:
+        """Nodes that were neither run nor passed over as dead, which real ones always are."""
+        return [node for node, reached in enumerate(self._reached) if not reached]
 
     def _roots(self) -> list[Task]:
         root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
@@ -125,13 +119,14 @@ class ControlExecutor:
     def _begin(self, task: Task) -> list[Entry | None]:
         """Start a node and return its outputs."""
         node, iteration, dead = task
+        self._reached[node] = True
         slots = iteration.slots.pop(node, None)
         if slots is None:
             slots = [None] * len(self._wiring.inputs[node])
         if dead and self._types[node] not in _NEXT:
             self._drop(slots)
             return [None] * len(self._wiring.ops[node].outputs)
-        return self._compute(node, slots, iteration)
+        return self._computing.outputs(node, slots, iteration)
 
     def _end(self, task: Task, outputs: list[Entry | None]) -> list[Task]:
         """Hand a node's outputs on and return what became ready."""
@@ -146,69 +141,6 @@ class ControlExecutor:
         if not iteration.outstanding and iteration.frame.parent is not None:
             self._clean(iteration.frame, iteration.number, ready)
         return ready
-
-    def _compute(
-        self, node: int, slots: list[Entry | None], iteration: Iteration
-    ) -> list[Entry | None]:
-        op = self._wiring.ops[node]
-        values = [None if entry is None else entry[1] for entry in slots]
-        buffers = [NO_BUFFER if entry is None else entry[0] for entry in slots]
-        if self._is_merge[node]:
-            taken = next((k for k, entry in enumerate(slots) if entry is not None), 0)
-            made = self._machine.compute(node, buffers)
-            return [(made[0], values[taken]), *((b, None) for b in made[1:])]
-        if op.type in LISTS:
-            return self._compute_list(node, op.type, buffers, values)
-        made = self._machine.compute(node, buffers)
-        if op.type in _SWITCH:
-            return self._switch(node, made, values, iteration)
-        value = self._variable_value(node, values)
-        is_told = not values or values[0] is not None or op.type in UNASKED
-        if value is None and made and is_told:
-            if node not in self._specs:
-                self._specs[node] = self._wiring.specs(node)
-            value = follow(op, values, self._specs[node])
-        if len(made) == 1:
-            return [(made[0], value)]
-        return [(buffer, value if k == 0 else None) for k, buffer in enumerate(made)]
-
-    def _compute_list(
-        self, node: int, kind: str, buffers: list[int], values: list[Value | None]
-    ) -> list[Entry | None]:
-        self._in_lists.join(kind, buffers, values)
-        made = self._machine.compute(node, buffers, index_of(kind, values))
-        return [(buffer, self._in_lists.leave(kind, k, buffer)) for k, buffer in enumerate(made)]
-
-    def _variable_value(self, node: int, values: list[Value | None]) -> Value | None:
-        handle = self._handles[node]
-        if handle not in self._variables:
-            return None
-        kind, old = self._types[node], self._variables[handle]
-        if kind == "ReadVariableOp":
-            return old
-        if kind in ASSIGNS:
-            new = assigned(kind, old, values[1] if len(values) > 1 else None)
-            if new is None:
-                self._variables.pop(handle)
-            else:
-                self._variables[handle] = new
-        return None
-
-    def _switch(
-        self, node: int, made: list[int], values: list[Value | None], iteration: Iteration
-    ) -> list[Entry | None]:
-        predicate = values[1]
-        if predicate is None:
-            source = self._wiring.inputs[node][1][0]
-            self.undecided[source] = self.undecided.get(source, 0) + 1
-            is_loop = self._types[source] == "LoopCond"
-            predicate = (int(not is_loop or iteration.number < self._unknown_iterations),)
-        taken = 1 if predicate[0] else 0
-        if made[1 - taken] >= 0:
-            self._machine.release(made[1 - taken])
-        entries: list[Entry | None] = [None, None]
-        entries[taken] = (made[taken], values[0])
-        return entries
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
         references = self._references
@@ -363,6 +295,7 @@ class ControlExecutor:
     def _increment(self, frame: Frame, ready: list[Task]) -> None:
         frame.count += 1
         iteration = frame.iterations[frame.count] = Iteration(frame, frame.count)
+        frame.dead_exits.clear()
         deferred, frame.deferred = frame.deferred, []
         for node, entry in deferred:
             self._activate(node, iteration, [entry], False, ready)

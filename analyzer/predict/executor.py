@@ -15,7 +15,7 @@ hash sets (:mod:`analyzer.predict.fanout`) is given.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from analyzer.predict.fanout import FanOut
@@ -91,12 +91,7 @@ class Executor:
         wiring: The graph.
         fan_out: The order of successors.
         machine: What each node's turn does.
-
-    Attributes:
-        undecided: Nodes that decide a branch and whose value is not known: none.
     """
-
-    undecided: Final[Mapping[int, int]] = {}
 
     def __init__(self, wiring: Wiring, fan_out: FanOut, machine: Machine) -> None:
         self._roots, self._data, self._control = fan_out.roots, fan_out.data, fan_out.control

@@ -22,6 +22,7 @@ class Iteration:
         dead: For each node, how many of its inputs are dead.
         outstanding: Nodes that are ready or run.
         frames: Loops inside it that are not over.
+        bounded: Whether a condition of several that lets the loop go on was not known and another was.
     """
 
     frame: Frame
@@ -31,6 +32,7 @@ class Iteration:
     dead: dict[int, int] = field(default_factory=dict)
     outstanding: int = 0
     frames: int = 0
+    bounded: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -87,6 +87,12 @@ class Played:
         taken = set(self.origin.values())
         return [number for number in range(len(self.grown.made)) if number not in taken]
 
+    @property
+    def aside_bytes(self) -> int:
+        """Bytes that the build-up left beside the draw's, such as tensors that Python holds."""
+        made = self.grown.made
+        return sum(made[number].size_bytes for number in self.alone if made[number].dies is None)
+
     def sequence(self) -> Sequence:
         """Return what the allocator is asked for, without the table: one row for each of its rows."""
         buffers, total = self.draw.buffers, self.instants

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pandas as pd
@@ -11,6 +11,8 @@ import pandas as pd
 from analyzer.graph.ops import Op
 from analyzer.kernels.device import CPU, KernelDevice
 from analyzer.model import Step
+from analyzer.predict.alternatives import Decision, decide, with_least_shapes
+from analyzer.predict.deciding import Assumptions
 from analyzer.predict.step import STEPS, Draw, Owner, Prepared, play, prepare
 from analyzer.predict.table import allocations_of, unmodelled_of
 from analyzer.xla.plan import Plan as XlaPlan
@@ -87,7 +89,12 @@ class Prediction:
         peak_instant: Where.
         kinds: The draws by number of threads; ``allocations`` is of the first kind.
         unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
-        undecided: Ops that decide a branch or a loop and whose value could not be followed.
+        decisions: Branches and loops that the data decide, and what is taken for them.
+        other_low_bytes, other_high_bytes: Least and highest peak with what else could be taken; None
+            without any.
+        least_bytes: Requested peak with one element wherever the most that the data may give was taken;
+            None where nothing was.
+        stranded: Ops that a run never comes to: none, but in a graph that cannot run.
         prepared: The graph and its kernels.
         seed: The middle draw, which runs on the threads of the first kind.
         runs: How often an op runs in a step: more often than there are ops where there are loops.
@@ -101,7 +108,11 @@ class Prediction:
     peak_instant: int
     kinds: tuple[Schedules, ...]
     unmodelled: pd.DataFrame
-    undecided: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+    other_low_bytes: int | None
+    other_high_bytes: int | None
+    least_bytes: int | None
+    stranded: tuple[str, ...]
     prepared: Prepared
     seed: int
     runs: int
@@ -109,12 +120,14 @@ class Prediction:
     @property
     def low_bytes(self) -> int:
         """Lowest end of the ranges of all kinds of draws."""
-        return min(kind.low_bytes for kind in self.kinds)
+        lows = [kind.low_bytes for kind in self.kinds]
+        return min(lows if self.other_low_bytes is None else [*lows, self.other_low_bytes])
 
     @property
     def high_bytes(self) -> int:
         """Highest end of the ranges of all kinds of draws."""
-        return max(kind.high_bytes for kind in self.kinds)
+        highs = [kind.high_bytes for kind in self.kinds]
+        return max(highs if self.other_high_bytes is None else [*highs, self.other_high_bytes])
 
 
 def predict(
@@ -127,6 +140,7 @@ def predict(
     device: KernelDevice = CPU,
     compiled: Mapping[str, XlaPlan] | None = None,
     steps: int = STEPS,
+    told: Assumptions | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
     """Predict the allocations of one step on a device, op by op.
@@ -141,9 +155,13 @@ def predict(
         device: The device that it runs on.
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
         steps: Steps to play from the start.
+        told: What the user told of branches and loops that the data decide.
         progress: Called with the share done, 0 to 1.
     """
     prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
+    decided = decide(prepared, told)
+    prepared = decided.prepared
+    least_bytes = _least_bytes(prepared, ops, owners, threads, compiled)
     inter_op = (1,) if device.is_cheap else tuple(dict.fromkeys(inter_op))
     first = play(prepared, 0, threads=inter_op[0])
     runs = len(first.order)
@@ -173,11 +191,38 @@ def predict(
         peak_instant=middle.peak_instant,
         kinds=kinds,
         unmodelled=unmodelled_of(prepared),
-        undecided=tuple(prepared.wiring.ops[node].name for node in middle.undecided),
+        decisions=decided.decisions,
+        other_low_bytes=min(
+            (low for low in (decided.low_bytes, least_bytes) if low is not None), default=None
+        ),
+        least_bytes=least_bytes,
+        other_high_bytes=decided.high_bytes,
+        stranded=tuple(prepared.wiring.ops[node].name for node in middle.stranded),
         prepared=prepared,
         seed=middle.seed,
         runs=len(middle.order),
     )
+
+
+def _least_bytes(
+    prepared: Prepared,
+    ops: Sequence[Op],
+    owners: Sequence[Owner],
+    threads: int,
+    compiled: Mapping[str, XlaPlan] | None,
+) -> int | None:
+    ops_least = with_least_shapes(ops)
+    if ops_least is None:
+        return None
+    least = prepare(
+        ops_least,
+        owners,
+        threads=threads,
+        device=prepared.device,
+        compiled=compiled,
+        steps=prepared.steps,
+    )
+    return play(replace(least, assumed=prepared.assumed), 0).peak_bytes
 
 
 def _schedules(played: Sequence[Draw], threads: int) -> Schedules:

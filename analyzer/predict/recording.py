@@ -34,6 +34,13 @@ from analyzer.measure.state import roles_of_state
 from analyzer.measure.variables import size_of
 from analyzer.model import Category, Device, Kind, Recording
 from analyzer.parse.run import RunNote
+from analyzer.predict.assumed import (
+    assumptions_of,
+    check_assumptions,
+    sizes_from_inputs,
+    told_decision,
+    told_sizes,
+)
 from analyzer.predict.central import choose
 from analyzer.predict.events import place
 from analyzer.predict.gpu_doubts import with_gpu_doubts
@@ -46,6 +53,12 @@ from analyzer.predict.uncertainty import uncertainty_of
 from analyzer.xla.anew import compiled_anew
 from analyzer.xla.inside import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.plan import Plan as XlaPlan
+
+_AXES: Final = frozenset({"BroadcastGradientArgs"})
+"""Types whose results are a few axes, however many: they are never of note."""
+
+_TOLD: Final = 6
+"""Branches and loops that the data decide which are told one by one."""
 
 _FRAME: Final = frozenset({"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp"})
 """Types of the ops around a step that is one compiled function."""
@@ -92,9 +105,11 @@ def predict_note(
         device=target.device,
         compiled=compiled,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
+        told=assumptions_of(note),
         draws=1 if whole else None,
         progress=lambda share: report(share / 2),
     )
+    check_assumptions(note, prediction)
     chosen = choose(
         note,
         prediction,
@@ -105,7 +120,13 @@ def predict_note(
     )
     history, draw = history_of(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
-    doubts = uncertainty_of(prediction, chosen.allocated_bytes, chosen.limit_bytes)
+    doubts = uncertainty_of(
+        prediction,
+        chosen.allocated_bytes,
+        chosen.limit_bytes,
+        aside_bytes=chosen.played.aside_bytes,
+    )
+    doubts["unsized"] = len(_unsized(prediction, draw))
     if target.gpu is not None and not whole:
         doubts = with_gpu_doubts(doubts, prediction, draw)
     table, events, options = place(table, history.instants, target.options)
@@ -136,11 +157,11 @@ def predict_note(
         allocator=prediction.prepared.device.allocator,
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
-        warnings=_doubts(prediction, draw),
+        warnings=_doubts(note, prediction, draw),
         compiled_anew=compiled_anew(note, compiled),
         versions=dict(note.versions),
         extra={
-            "notes": list(note.notes),
+            "notes": [*note.notes, *sizes_from_inputs(note)],
             "from_process_start": True,
             "graph_kind": note.graph_kind,
             "devices": [],
@@ -231,13 +252,14 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
     )
 
 
-def _doubts(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
-    doubts = []
-    if prediction.undecided:
-        names = ", ".join(prediction.undecided[:3])
+def _doubts(note: RunNote, prediction: Prediction, draw: Draw) -> tuple[str, ...]:
+    doubts = told_sizes(note, prediction, draw)
+    doubts += [told_decision(decision) for decision in prediction.decisions[:_TOLD]]
+    if prediction.stranded:
+        names = ", ".join(prediction.stranded[:3])
         doubts.append(
-            f"{len(prediction.undecided)} branches or loops depend on data ({names}): the first "
-            "branch is taken and a loop runs once."
+            f"{len(prediction.stranded)} ops never run when the graph is played ({names}): what they "
+            "would hold is left out. Measure such a step with `analyze trace`."
         )
     if len(prediction.unmodelled):
         kinds = ", ".join(prediction.unmodelled["op_type"].head(5))
@@ -261,6 +283,7 @@ def _unsized(prediction: Prediction, draw: Draw) -> list[str]:
         for node in dict.fromkeys(draw.order)
         for index, spec in enumerate(ops[node].outputs)
         if spec.size_bytes is None
+        and ops[node].type not in _AXES
         and spec.dtype not in ("resource", "variant", "string", "")
         and not (index < len(plans[node].outputs) and plans[node].outputs[index].is_told)
     ]

@@ -16,6 +16,7 @@ from analyzer.model import Category
 from analyzer.predict.arena import Arena
 from analyzer.predict.calls import Kernels, plan_kernels
 from analyzer.predict.control import ControlExecutor
+from analyzer.predict.deciding import NOTHING_TOLD, Assumptions, Loop
 from analyzer.predict.durations import durations_of, first_durations_of
 from analyzer.predict.executor import Executor
 from analyzer.predict.fanout import FanOut
@@ -84,6 +85,7 @@ class Prepared:
         first_seconds: The same in a process's first step.
         device: The device that it runs on.
         steps: Steps played from the start.
+        assumed: What is taken for branches and loops that the data decide.
     """
 
     wirings: tuple[Wiring, ...]
@@ -101,6 +103,7 @@ class Prepared:
     first_seconds: tuple[float, ...]
     device: KernelDevice = CPU
     steps: int = STEPS
+    assumed: Assumptions = NOTHING_TOLD
 
     @property
     def wiring(self) -> Wiring:
@@ -121,7 +124,9 @@ class Draw:
             results of the step before.
         peak_bytes: Highest requested bytes of the last step, what is resident included.
         peak_instant: Where.
-        undecided: Nodes whose value decides a branch or a loop and could not be followed.
+        loops: Name of a loop whose condition could not be followed -> what became of it.
+        branches: Node that brings a predicate that could not be followed -> branches there are.
+        stranded: Nodes that the run never came to: none, but in a graph that could not run.
         values: Before the first step, the buffer of each variable.
         held: Node -> the buffer of its output that something outside the step holds.
         order: Nodes in the order in which the last step ran them.
@@ -135,7 +140,9 @@ class Draw:
     resident_bytes: int
     peak_bytes: int
     peak_instant: int
-    undecided: tuple[int, ...]
+    loops: Mapping[str, Loop]
+    branches: Mapping[int, int]
+    stranded: tuple[int, ...]
     values: tuple[int, ...]
     held: Mapping[int, int]
     order: tuple[int, ...]
@@ -225,7 +232,9 @@ def play(
     values, held = tuple(ledger.values), dict(ledger.held)
     fan_out = FanOut(wiring, Arena(seed))
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
-    undecided: set[int] = set()
+    loops: dict[str, Loop] = {}
+    branches: dict[int, int] = {}
+    stranded: list[int] = []
     spans: list[tuple[int, int]] = []
     settling = prepared.steps if prepared.grows else 2 if prepared.settles else 1
     running = Running(ledger)
@@ -239,7 +248,9 @@ def play(
     def executor() -> Executor | ControlExecutor:
         if wiring.has_control_flow:
             handles = prepared.kernels.handles
-            return ControlExecutor(wiring, fan_out, machine, handles, counters)
+            return ControlExecutor(
+                wiring, fan_out, machine, handles, counters, assumed=prepared.assumed
+            )
         return Executor(wiring, fan_out, machine)
 
     for number in range(steps or (prepared.steps if wiring.has_branches else settling)):
@@ -253,7 +264,10 @@ def play(
                 chosen.run()
             else:
                 chosen.run_on(workers(number))
-            undecided |= set(chosen.undecided)
+            if isinstance(chosen, ControlExecutor):
+                loops |= chosen.deciding.loops
+                branches |= chosen.deciding.branches
+                stranded = chosen.stranded
         ledger.end_step()
         spans.append((first, ledger.instants - 1))
     if steps is None and len(spans) == 1:  # it finds the results of the step before it
@@ -270,7 +284,9 @@ def play(
         resident_bytes=int(live[first]),
         peak_bytes=int(live[top]),
         peak_instant=top - 1,
-        undecided=tuple(sorted(undecided)),
+        loops=loops,
+        branches=branches,
+        stranded=tuple(stranded),
         values=values,
         held=held,
         order=tuple(ledger.ran),

@@ -22,13 +22,20 @@ INEXPENSIVE: Final = op_types(
     _Arg _Retval _DeviceArg _DeviceRetval _SOURCE Const ControlTrigger EmptyTensorList Enter
     Exit ExpandDims HostConst Identity IdentityN ImmutableConst LoopCond Merge NextIteration
     NoOp PreventGradient Rank RefEnter RefExit RefIdentity RefMerge RefNextIteration RefSelect
-    RefSwitch Reshape Shape ShapeN Size Snapshot Squeeze StopGradient Switch VarHandleOp
+    RefSwitch Reshape Shape ShapeN Size Snapshot Squeeze StopGradient Switch VarHandleOp _SwitchN
     DebugIdentityV2 DebugNanCount
     """
 )
 """Types whose kernel says it is cheap (``OpKernel::IsExpensive`` overridden), and which the executor
 therefore runs at once on the same thread. Every other CPU kernel counts as expensive until its
 running average falls below 8,000 cycles, which takes about 90 runs from the initial 100 million."""
+
+
+SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
+"""Types that hand their first input to one of their outputs, chosen by the second."""
+
+
+_CONTROL_FLOW: Final = SWITCHES | {"Merge", "Enter", "Exit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +140,9 @@ def wire_all(
             control=control,
             pending=[len(feeds) for feeds in sources],
             expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
-            has_control_flow=any(op.type in ("Switch", "Merge", "Enter", "Exit") for op in ops),
+            has_control_flow=any(op.type in _CONTROL_FLOW for op in ops),
             has_branches=any(
-                op.type == "Switch" and ops[inputs[node][1][0]].type != "LoopCond"
+                op.type in SWITCHES and ops[inputs[node][1][0]].type != "LoopCond"
                 for node, op in enumerate(ops)
             ),
             **edges,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-from typing import Final, TextIO
+from typing import TextIO
 
 from analyzer.findings.analysis import Analysis
-
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+from analyzer.report.untrusted import csv_cell
 
 
 def write_csv(analysis: Analysis, file: TextIO) -> None:
@@ -21,10 +20,4 @@ def write_csv(analysis: Analysis, file: TextIO) -> None:
     writer = csv.writer(file)
     writer.writerow(list(rows.columns))
     for values in rows.astype(object).itertuples(index=False, name=None):
-        writer.writerow([_cell(value) for value in values])
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA_STARTS) else value
-    return "" if value is None or str(value) == "<NA>" else value
+        writer.writerow([csv_cell(value) for value in values])

@@ -64,7 +64,7 @@ class Diff:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
+        write_text(Path(path), json.dumps(self.document, indent=1, allow_nan=False) + "\n")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""
@@ -112,9 +112,10 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
         try:
             return parse_bytes(text)
         except InputError:
-            raise InputError(
-                f"{allowed!r} is neither a share nor a size.", hint="Write it as 5% or 100MiB."
-            ) from None
+            number = text.replace(".", "", 1).isdecimal()
+            what = "has no unit" if number else "is neither a share nor a size"
+            wanted = f"{text}% or {text}MiB" if number else "5% or 100MiB"
+            raise InputError(f"{allowed!r} {what}.", hint=f"Write it as {wanted}.") from None
     try:
         share = float(text[:-1])
     except ValueError:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from analyzer.report.text import plain_table, printable
+from analyzer.report.fitting import Column, fitted_table, number, whole_numbers
+from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12
@@ -19,7 +19,7 @@ _STYLES: Final = {"came": "red", "grew": "red", "went": "green", "shrank": "gree
 
 def print_diff(document: dict[str, Any], console: Console) -> None:
     """Print the whole difference."""
-    console.print(render_diff(document, console.width))
+    console.print(render_diff(document, console.width), markup=False)
 
 
 def render_diff(document: dict[str, Any], width: int = 100) -> RenderableType:
@@ -30,26 +30,23 @@ def render_diff(document: dict[str, Any], width: int = 100) -> RenderableType:
         Text(printable(document["headline"], 400)),
     ]
     parts += [Text(f"! {printable(note, 400)}", style="yellow") for note in document["notes"]]
-    parts.append(_sizes("Peak", document["peak"], "number", document))
+    parts.append(_sizes("Peak", document["peak"], "number", document, width))
     parts.append(
-        _sizes("At the peak, requested bytes", document["categories"], "category", document)
+        _sizes("At the peak, requested bytes", document["categories"], "category", document, width)
     )
     parts.extend(_changes("Layers", document["layers"], document, width))
     parts.extend(_changes("Ops", document["ops"], document, width))
-    return Group(*parts)
-
-
-def _table(title: str, columns: Iterable[str], first: str = "") -> Table:
-    return plain_table(title, [(first, "left"), *((column, "right") for column in columns)])
+    return Group(*map(whole_numbers, parts))
 
 
 def _sizes(
-    title: str, rows: list[dict[str, Any]], key: str, document: dict[str, Any]
+    title: str, rows: list[dict[str, Any]], key: str, document: dict[str, Any], width: int
 ) -> RenderableType:
-    table = _table(title, [*_labels(document), "difference", ""])
-    for row in rows:
-        table.add_row(Text(printable(row[key].replace("_", " "), 40)), *_cells(row))
-    return Padding(table, (1, 0, 0, 0))
+    columns = [Column(name="", least=16), *_numbers(document)]
+    cells: list[list[str | Text]] = [
+        [printable(row[key].replace("_", " "), 40), *_cells(row)] for row in rows
+    ]
+    return Padding(fitted_table(title, columns, cells, width), (1, 0, 0, 0))
 
 
 def _changes(
@@ -59,29 +56,32 @@ def _changes(
     if not changed:
         yield Padding(Text(f"{title}: all {len(rows)} the same", style="dim"), (1, 0, 0, 0))
         return
-    table = _table(
-        f"{title} that differ: {len(changed)} of {len(rows)}",
-        [*_labels(document), "difference", "", "change"],
-    )
-    for row in changed[:_ROWS]:
-        name = printable(row["name"] or "(none)", max(width - 75, 24))
-        change = Text(row["change"], style=_STYLES[row["change"]])
-        table.add_row(Text(name), *_cells(row), change)
+    name = Column(name="", least=24, shorten=printable_path)
+    columns = [name, *_numbers(document), Column(name="change", least=6, rank=1)]
+    cells: list[list[str | Text]] = [
+        [
+            printable(row["name"] or "(none)", 400),
+            *_cells(row),
+            Text(row["change"], style=_STYLES[row["change"]]),
+        ]
+        for row in changed[:_ROWS]
+    ]
     if len(changed) > _ROWS:
         rest = sum(row["delta_bytes"] for row in changed[_ROWS:])
-        table.add_row(
-            Text(f"{len(changed) - _ROWS} more", style="dim"), "", "", _signed(rest), "", ""
-        )
-    yield Padding(table, (1, 0, 0, 0))
+        more = Text(f"{len(changed) - _ROWS} more", style="dim")
+        cells.append([more, "", "", _signed(rest), "", ""])
+    heading = f"{title} that differ: {len(changed)} of {len(rows)}"
+    yield Padding(fitted_table(heading, columns, cells, width), (1, 0, 0, 0))
 
 
-def _labels(document: dict[str, Any]) -> list[str]:
-    return [printable(document[side]["label"], 22) for side in ("a", "b")]
+def _numbers(document: dict[str, Any]) -> list[Column]:
+    labels = (printable(document[side]["label"], 22) for side in ("a", "b"))
+    return [*map(number, labels), number("difference"), number("")]
 
 
-def _cells(row: dict[str, Any]) -> list[RenderableType]:
+def _cells(row: dict[str, Any]) -> list[str | Text]:
     a, b, delta = row["a_bytes"], row["b_bytes"], row["delta_bytes"]
-    sizes: list[RenderableType] = ["-" if size is None else format_bytes(size) for size in (a, b)]
+    sizes: list[str | Text] = ["-" if size is None else format_bytes(size) for size in (a, b)]
     if delta is None:
         return [*sizes, "-", ""]
     share = _share(delta / a) if a else ""

@@ -11,13 +11,15 @@ from typing import Any, Final
 import pandas as pd
 
 from analyzer.findings.analysis import Analysis
+from analyzer.findings.cautions import stated_range
 from analyzer.findings.integrity import trust_of
 from analyzer.findings.oom import failure_of
 from analyzer.findings.peak import peak_op
 from analyzer.findings.retained import retained_rows
 from analyzer.findings.words import describe_buffer, why_alive
-from analyzer.model import Finding, Kind, Recording
+from analyzer.model import Finding, Kind, Recording, Step
 from analyzer.report.integrity import integrity_values
+from analyzer.report.untrusted import finite
 from analyzer.timeline import by_category
 
 SCHEMA_VERSION: Final = 1
@@ -28,7 +30,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
     recording = analysis.recording
     first = analysis.first - 1
     requested, allocated = analysis.line.at(first)
-    return {
+    document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "kind": str(recording.kind),
         "target": recording.target,
@@ -46,12 +48,13 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "retained": retained_rows(analysis),
         "fragmentation": _fragmentation(analysis),
         "pool_timeline": analysis.pool.get("pool_timeline", []),
-        "fits": (analysis.pool.get("fit") or {}).get("fits"),
+        "verdict": None if analysis.verdict is None else analysis.verdict.as_plain(),
+        "fits": None if analysis.verdict is None else analysis.verdict.fits,
         "fit": analysis.pool.get("fit"),
         "what_if": analysis.pool.get("what_if"),
         "findings": [_finding(finding) for finding in analysis.findings],
         "unmodelled": recording.extra.get("unmodelled", []),
-        "uncertainty": recording.extra.get("uncertainty"),
+        "uncertainty": stated_range(analysis),
         "integrity": integrity_values(trust_of(analysis), _start_ps(recording)),
         "warnings": list(recording.warnings),
         "notes": list(recording.extra.get("notes", [])),
@@ -59,6 +62,8 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "failure": failure_of(analysis),
         "versions": recording.versions,
     }
+    found: dict[str, Any] = finite(document)
+    return found
 
 
 def _start_ps(recording: Recording) -> int:
@@ -98,22 +103,30 @@ def _peak(analysis: Analysis) -> dict[str, Any]:
 
 def _peak_ever(analysis: Analysis) -> dict[str, Any]:
     ever = analysis.peak_ever
-    steps = analysis.recording.steps
-    phase = "whole trace"
-    if steps:
-        instant = ever.allocated_instant
-        phase = "between steps"
-        if instant < steps[0].first:
-            phase = "before the first step"
-        for step in steps:
-            if step.first <= instant <= step.last:
-                phase = f"step {step.index}"
     return {
         "requested_bytes": ever.requested_bytes,
         "allocated_bytes": ever.allocated_bytes,
         "pool_bytes": analysis.pool.get("pool_ever_bytes"),
-        "phase": phase,
+        "phase": _phase_at(ever.allocated_instant, analysis.recording.steps),
     }
+
+
+def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
+    """Say in words when an instant is."""
+    if not steps:
+        return "whole trace"
+    if instant < steps[0].first:
+        return "before the first step"
+    inside = [step.index for step in steps if step.first <= instant <= step.last]
+    return f"step {inside[-1]}" if inside else "between steps"
+
+
+def _reached_in(analysis: Analysis) -> str | None:
+    """Say when the requested bytes of the limits' parts are reached; None at the steady peak."""
+    peak, ever = analysis.peak, analysis.peak_ever
+    if ever.requested_bytes == peak.requested_bytes:
+        return None
+    return _phase_at(ever.requested_instant, analysis.recording.steps)
 
 
 def _steps(analysis: Analysis) -> list[dict[str, Any]]:
@@ -147,6 +160,8 @@ def _fragmentation(analysis: Analysis) -> dict[str, Any]:
         "minimum_limit_bytes": analysis.pool.get("minimum_limit_bytes"),
         "safe_limit_bytes": analysis.pool.get("safe_limit_bytes"),
         "minimum_limit_parts": analysis.pool.get("minimum_limit_parts"),
+        "safe_limit_parts": analysis.pool.get("safe_limit_parts"),
+        "limit_reached_in": _reached_in(analysis),
         "replay_equals_trace": analysis.pool.get("replay_equals_trace"),
         "risk": analysis.pool.get("risk", _risk(analysis)),
     }
@@ -165,6 +180,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "detail": finding.detail,
         "saves_bytes": finding.saves_bytes,
+        "saves_kind": finding.saves_kind,
         "evidence": list(finding.evidence),
     }
 
@@ -174,12 +190,13 @@ def tensor_rows(analysis: Analysis) -> list[dict[str, Any]]:
     alive = analysis.alive.sort_values(
         ["requested_bytes", "born"], ascending=[False, True], kind="stable"
     )
+    end = len(analysis.recording.events)
     return [
         {
             **describe_buffer(row),
             "born": int(row["born"]),
             "dies": int(row["dies"]),
-            "why_alive": why_alive(row, analysis.uses.get(int(index))),
+            "why_alive": why_alive(row, analysis.uses.get(int(index)), end=end),
         }
         for index, row in zip(alive.index, alive.to_dict("records"), strict=True)
     ]

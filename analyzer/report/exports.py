@@ -17,7 +17,9 @@ import pandas as pd
 
 from analyzer.errors import InputError
 from analyzer.model import Category, Kind, Recording
-from analyzer.report.page.verdict import CATEGORY_LABELS, verdict
+from analyzer.report.page.verdict import CATEGORY_LABELS, first_screen
+from analyzer.report.untrusted import markdown_code, markdown_text
+from analyzer.report.words import front_findings, saving_words
 from analyzer.timeline import main_rows
 from analyzer.units import format_bytes
 
@@ -65,29 +67,32 @@ def chrome_trace(recording: Recording) -> str:
 
 
 def markdown(document: Mapping[str, Any], comparison: Mapping[str, Any] | None = None) -> str:
-    """Return a summary for a pull request: the verdict, the categories, what saves most.
+    """Return a summary for a pull request: the verdict, the categories, the first findings.
 
     Args:
         document: The JSON contract.
         comparison: What :func:`analyzer.findings.compare.compare` returned; ``document`` is then
             that of the second run.
     """
-    answer = verdict(document)
-    lines = [f"### {_cell(answer.headline)}", "", _cell(" ".join(answer.sentences)), ""]
+    screen = first_screen(document)
+    lines = [f"### {markdown_text(screen.headline)}", ""]
+    if screen.cautions:
+        lines += [f"**Caution:** {'; '.join(map(markdown_text, screen.cautions))}.", ""]
+    lines += [" ".join(map(markdown_text, screen.sentences)), ""]
     if comparison is not None:
-        lines += [f"**{_cell(comparison['headline'])}**", ""]
-        lines += [_cell(note) for note in comparison["notes"]]
+        lines += [f"**{markdown_text(comparison['headline'])}**", ""]
+        lines += [markdown_text(note) for note in comparison["notes"]]
         lines += _comparison_rows(comparison)
     else:
         lines += ["| category at the peak | requested | share |", "|---|--:|--:|"]
         lines += [
             f"| {share.label} | {format_bytes(share.size_bytes)} | {share.share_ratio:.1%} |"
-            for share in answer.shares
+            for share in screen.shares
             if share.size_bytes
         ]
         lines += [f"| **requested** | **{format_bytes(document['peak']['requested_bytes'])}** | |"]
-    lines += ["", *_saving_rows(document)]
-    lines += [f"> {_cell(warning)}" for warning in document.get("warnings", ())]
+    lines += ["", *_finding_rows(document)]
+    lines += [f"> {markdown_text(warning)}" for warning in document.get("warnings", ())]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -184,14 +189,16 @@ def _slices(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[
 
 
 def _comparison_rows(comparison: Mapping[str, Any]) -> list[str]:
-    first, second = (_cell(comparison[side]["label"]) for side in ("a", "b"))
+    first, second = (markdown_text(comparison[side]["label"]) for side in ("a", "b"))
     rows = ["", f"| | {first} | {second} | difference |", "|---|--:|--:|--:|"]
     for row in comparison["peak"]:
         rows.append(_comparison_row(f"**{row['number']}**", row))
     for row in comparison["categories"]:
         rows.append(_comparison_row(CATEGORY_LABELS[row["category"]], row))
     changed = [row for row in comparison["layers"] if row["delta_bytes"]][:5]
-    return rows + [_comparison_row(_code(row["name"] or "(no layer)"), row) for row in changed]
+    return rows + [
+        _comparison_row(markdown_code(row["name"] or "(no layer)"), row) for row in changed
+    ]
 
 
 def _comparison_row(label: str, row: Mapping[str, Any]) -> str:
@@ -201,31 +208,14 @@ def _comparison_row(label: str, row: Mapping[str, Any]) -> str:
     return f"| {label} | {a} | {b} | {sign}{delta} |"
 
 
-def _saving_rows(document: Mapping[str, Any]) -> list[str]:
-    saving = sorted(
-        (finding for finding in document.get("findings", ()) if finding.get("saves_bytes")),
-        key=lambda finding: -finding["saves_bytes"],
-    )[:3]
-    if not saving:
+def _finding_rows(document: Mapping[str, Any]) -> list[str]:
+    found = front_findings(document)
+    if not found:
         return []
-    rows = [
-        f"1. {_cell(item['title'])} (saves {format_bytes(item['saves_bytes'])})" for item in saving
-    ]
-    return ["What saves most:", "", *rows, ""]
-
-
-def _code(name: str) -> str:
-    """Return ``name`` as a code span in a table's cell."""
-    line = " ".join(name.split())[:200].replace("`", "'").replace("|", "\\|")
-    return f"`{line}`"
-
-
-def _cell(text: str) -> str:
-    """Return ``text`` as one line in which nothing is markup."""
-    line = " ".join(str(text).split())
-    line = line if len(line) <= 300 else f"{line[:300]}…"
-    for mark in "\\`*_[]<>|":
-        line = line.replace(
-            mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark]
+    rows = []
+    for each in found:
+        saves = saving_words(each)
+        rows.append(
+            f"1. **{each['severity']}**: {markdown_text(each['title'])}{f' ({saves})' if saves else ''}"
         )
-    return line
+    return ["What to change:", "", *rows, ""]

@@ -60,11 +60,10 @@ def replay_line(document: Mapping[str, Any]) -> str:
 
 
 def how_measured(document: Mapping[str, Any]) -> str:
-    """Return where the figures come from, in a word or two: a damaged trace is named as one."""
-    if document["kind"] != "trace":
-        return "predicted"
+    """Return what the figures rest on, in a word or two: a damaged trace is named as one."""
+    basis = str((document.get("verdict") or {}).get("basis", ""))
     damaged = (document.get("integrity") or {}).get("is_damaged")
-    return "measured, from a damaged trace," if damaged else "measured"
+    return f"{basis}, from a damaged trace," if damaged else basis
 
 
 def labelled(document: Mapping[str, Any], headline: str) -> str:

@@ -66,9 +66,15 @@ class Result:
         error = self.recording.error
         return ExitCode.OK if error is None else error.exit_code
 
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the step does not fit the card or the limit given, or fails as it was replayed."""
+        replayed = self.document["what_if"]
+        return self.document["fits"] is False or (replayed is not None and not replayed["fits"])
+
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
+        write_text(Path(path), json.dumps(self.document, indent=1, allow_nan=False) + "\n")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report page: one file, no network."""
@@ -131,8 +137,13 @@ class Result:
             if size
         )
         name = self.recording.target.get("text", "")
+        verdict = self.document.get("verdict") or {}
+        if verdict.get("limit_bytes") is not None:
+            name = f"{name}: {verdict['headline']}"
+        damaged = (self.document.get("integrity") or {}).get("is_damaged")
         return (
-            f"<{self.recording.kind} of {name}: peak {format_bytes(peak.requested_bytes)} requested, "
+            f"<{'damaged ' if damaged else ''}{self.recording.kind} of {name}: "
+            f"peak {format_bytes(peak.requested_bytes)} requested, "
             f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "
             f"{len(self.findings)} findings>"
         )

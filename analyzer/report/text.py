@@ -2,99 +2,77 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from analyzer.report.fitting import whole_numbers
 from analyzer.report.integrity import damage_lines, how_measured, replay_line
+from analyzer.report.tables import categories_table, layers_table, steps_table, tensors_table
+from analyzer.report.untrusted import printable
+from analyzer.report.words import highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
-_ROWS: Final = 12
-_BAR_CELLS: Final = 28
-_STYLES: Final = {
-    "parameter": "blue",
-    "optimizer_state": "cyan",
-    "gradient": "magenta",
-    "activation": "yellow",
-    "input": "green",
-    "temporary": "red",
-    "constant": "bright_black",
-    "unattributed": "white",
+_OUTCOMES: Final = {
+    "fits": "bold green",
+    "does not fit": "bold red",
+    "failed": "bold red",
+    "cannot tell": "bold yellow",
 }
 _SEVERITIES: Final = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 
 
-def printable(text: object, width: int = 80) -> str:
-    """Return ``text`` safe for a terminal: no control characters, cut in the middle to ``width``."""
-    shown = "".join(
-        f"\\u{ord(character):04x}" if _is_obeyed(character) else character
-        for character in str(text)[:20_000]
-    )
-    if len(shown) <= width:
-        return shown
-    head = width // 2 - 1
-    return f"{shown[:head]}…{shown[-(width - head - 1) :]}"
-
-
-def printable_path(text: object, width: int) -> str:
-    """Return ``text`` safe for a terminal; a path in it that is too long loses its first parts.
-
-    ``kept for gradient_tape/model/conv/ReluGrad`` in 25 columns is ``kept for …/conv/ReluGrad``.
-    """
-    shown = printable(text, 20_000)
-    first = shown.find("/")
-    start = shown.rfind(" ", 0, first) + 1
-    at = first
-    while len(shown) > width and at >= 0:
-        cut = f"{shown[:start]}…{shown[at:]}"
-        if len(cut) <= width:
-            return cut
-        at = shown.find("/", at + 1)
-    return printable(shown, width)
-
-
-def _is_obeyed(character: str) -> bool:
-    """Say whether a terminal may act on the character: a control, or a separator of lines."""
-    category = unicodedata.category(character)
-    return category[0] == "C" or category in ("Zl", "Zp")
-
-
 def print_document(document: dict[str, Any], console: Console) -> None:
     """Print the whole report."""
-    console.print(render(document, console.width))
+    console.print(render(document, console.width), markup=False)
 
 
 def render(document: dict[str, Any], width: int = 100) -> RenderableType:
-    """Return the report as one renderable, ``width`` columns wide."""
-    parts: list[RenderableType] = [*_verdict(document, width)]
-    parts.extend(_fit(document))
-    parts.extend(_uncertainty(document))
-    parts.extend(_warnings(document))
+    """Return the report as one renderable, ``width`` columns wide: the answer first, its basis last."""
+    parts: list[RenderableType] = [*_head(document), *_peak(document, width)]
+    parts.extend(_range(document))
+    parts.extend(_need(document))
     parts.extend(_what_if(document))
-    parts.append(_categories(document))
-    parts.append(_steps(document))
-    parts.append(_tensors(document, width))
-    layers = _layers(document, width)
+    parts.append(categories_table(document, width))
+    parts.append(steps_table(document, width))
+    parts.append(tensors_table(document, width))
+    layers = layers_table(document, width)
     if layers is not None:
         parts.append(layers)
     parts.extend(_findings(document, width))
-    return Group(*parts)
+    parts.extend(_basis(document))
+    return Group(*map(whole_numbers, parts))
 
 
-def _verdict(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
+def _head(document: dict[str, Any]) -> Iterable[RenderableType]:
+    """Yield the verdict, what to doubt, and what was looked at: three lines."""
+    yield from _damages(document)
+    verdict = document["verdict"] or {}
+    if verdict.get("limit_bytes") is not None or verdict.get("outcome") == "failed":
+        style = _OUTCOMES.get(verdict["outcome"], "bold")
+        yield Text(printable(verdict["headline"], 400), style=style)
+    if verdict.get("cautions"):
+        doubts = "; ".join(printable(each, 200) for each in verdict["cautions"])
+        yield Text(f"! Caution: {doubts}", style="yellow")
+    target = printable(document["target"].get("text", ""), 60)
+    yield Text.assemble((f"{target}  ", "bold"), (_describe_step(document), "dim"))
+    error = document["error"]
+    if error:
+        first = str(error.get("message", "")).splitlines()[:1]
+        where = f" at {printable(error['where'], 200)}" if error.get("where") else ""
+        yield Text(
+            f"The step ended with {printable(error.get('type'), 60)}: "
+            f"{printable(first[0] if first else '', 400)}{where}",
+            style="bold red",
+        )
+
+
+def _peak(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
     peak, device = document["peak"], document["device"]
     how = how_measured(document)
-    target = printable(document["target"].get("text", ""), 60)
-    yield Text.assemble(
-        (f"{target}  ", "bold"),
-        (_describe_step(document), "dim"),
-    )
-    yield from _damages(document)
     line = Text.assemble(
         ("Peak ", ""),
         (format_bytes(peak["requested_bytes"]), "bold"),
@@ -119,11 +97,10 @@ def _verdict(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
             "the requested peak.",
             style="dim",
         )
-    ever = document["peak_ever"]
-    if ever["allocated_bytes"] > peak["allocated_bytes"]:
+    ever = format_bytes(document["peak_ever"]["allocated_bytes"])
+    if ever != format_bytes(peak["allocated_bytes"]):
         yield Text(
-            f"Higher outside the steady step: {format_bytes(ever['allocated_bytes'])} allocated "
-            f"({ever['phase']}).",
+            f"Higher outside the steady step: {ever} allocated ({document['peak_ever']['phase']}).",
             style="yellow",
         )
 
@@ -134,18 +111,7 @@ def _damages(document: dict[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"! {printable(line, 600)}", style="bold yellow")
 
 
-def _fit(document: dict[str, Any]) -> Iterable[RenderableType]:
-    fit = document.get("fit")
-    if not fit:
-        return
-    style = {True: "bold green", False: "bold red"}.get(fit["fits"], "bold yellow")
-    first, *rest = fit["says"]
-    yield Text(printable(first, 400), style=style)
-    for line in rest:
-        yield Text(printable(line, 400), style="dim")
-
-
-def _uncertainty(document: dict[str, Any]) -> Iterable[RenderableType]:
+def _range(document: dict[str, Any]) -> Iterable[RenderableType]:
     stated = document.get("uncertainty")
     if not stated or stated.get("low_bytes") is None:
         return
@@ -157,27 +123,38 @@ def _uncertainty(document: dict[str, Any]) -> Iterable[RenderableType]:
         )
     yield Text(
         f"Likely range: requested {format_bytes(stated['low_bytes'])} to "
-        f"{format_bytes(stated['high_bytes'])}{allocated}, because"
+        f"{format_bytes(stated['high_bytes'])}{allocated}"
     )
-    for reason in stated.get("because", ()):
-        yield Padding(Text(f"- {printable(reason, 400)}", style="dim"), (0, 0, 0, 2))
+
+
+def _need(document: dict[str, Any]) -> Iterable[RenderableType]:
+    waste = document["fragmentation"]
+    parts = waste.get("safe_limit_parts")
+    if parts is None:
+        return
+    yield Text(
+        f"Needs a memory limit of {format_bytes(waste['safe_limit_bytes'])} = "
+        f"{format_bytes(parts['requested_bytes'])} requested{highest_words(document)} + "
+        f"{format_bytes(parts['rounding_bytes'])} rounding + "
+        f"{format_bytes(parts['unsplit_bytes'])} unsplit chunks + "
+        f"{format_bytes(parts['external_bytes'])} fragmentation (replayed{island_words(document)})"
+    )
+
+
+def _basis(document: dict[str, Any]) -> Iterable[RenderableType]:
+    """Yield what the figures rest on: warnings, what the range comes from, the card, notes."""
+    lines = [(f"! {printable(line, 400)}", "yellow") for line in document["warnings"]]
+    because = (document.get("uncertainty") or {}).get("because", ())
+    says = (document.get("fit") or {}).get("says", ())
+    lines += [(f"- {printable(line, 400)}", "dim") for line in (*says, *because)]
+    lines += [(f"· {printable(line, 400)}", "dim") for line in document.get("notes", ())]
+    if lines:
+        yield Padding(Text("What the figures rest on", style="bold"), (1, 0, 0, 0))
+    for line, style in lines:
+        yield Text(line, style=style)
 
 
 def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
-    waste = document["fragmentation"]
-    minimum = waste["minimum_limit_bytes"]
-    if minimum is not None:
-        parts = waste["minimum_limit_parts"]
-        text = (
-            f"Least memory limit that works: {format_bytes(minimum)} = "
-            f"{format_bytes(parts['requested_bytes'])} requested + "
-            f"{format_bytes(parts['rounding_bytes'])} rounding + "
-            f"{format_bytes(parts['unsplit_bytes'])} unsplit chunks + "
-            f"{format_bytes(parts['external_bytes'])} fragmentation (replayed)"
-        )
-        if waste["safe_limit_bytes"] != minimum:
-            text += f"; some limits up to {format_bytes(waste['safe_limit_bytes'])} fail"
-        yield Text(text)
     if checked := replay_line(document):
         yield Text(printable(checked, 400), style="dim")
     replayed = document["what_if"]
@@ -187,159 +164,32 @@ def _what_if(document: dict[str, Any]) -> Iterable[RenderableType]:
         f"limit {format_bytes(replayed['memory_limit_bytes'])}, "
         f"growth {'on' if replayed['growth'] else 'off'}"
     )
-    if replayed["fits"]:
+    failure = replayed["failure"]
+    if failure is None:
         yield Text(
-            f"Replayed with {how}: fits, pool {format_bytes(replayed['peak_pool_bytes'])}, "
-            f"allocated {format_bytes(replayed['peak_allocated_bytes'])}",
-            style="green",
+            f"Replayed with {how}: runs, pool {format_bytes(replayed['peak_pool_bytes'])}, "
+            f"allocated {format_bytes(replayed['peak_allocated_bytes'])}"
         )
-    else:
-        failure = replayed["failure"]
-        yield Text(
-            f"Replayed with {how}: does not fit; a request for "
-            f"{format_bytes(failure['requested_bytes'])} fails with "
-            f"{format_bytes(failure['in_use_bytes'])} in use and "
-            f"{format_bytes(failure['free_bytes'])} free "
-            f"(largest piece {format_bytes(failure['largest_free_bytes'])})",
-            style="bold red",
-        )
+        return
+    yield Text(
+        f"Replayed with {how}: a request for {format_bytes(failure['requested_bytes'])} does not fit "
+        f"beside {format_bytes(failure['in_use_bytes'])} in use, with "
+        f"{format_bytes(failure['free_bytes'])} free "
+        f"(largest piece {format_bytes(failure['largest_free_bytes'])})",
+        style="red",
+    )
 
 
 def _describe_step(document: dict[str, Any]) -> str:
     step = document["step"]
     parts = [
-        step["mode"] or "",
+        printable(step["mode"], 10),
         f"batch {step['batch_size']}" if step["batch_size"] else "",
         printable(step["optimizer"], 30),
         {True: "XLA", False: "op by op", None: ""}[step["jit"]],
-        step["dtype_policy"] if step["dtype_policy"] not in ("", "float32") else "",
+        printable(step["dtype_policy"], 30) if step["dtype_policy"] != "float32" else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _warnings(document: dict[str, Any]) -> Iterable[RenderableType]:
-    error = document["error"]
-    if error:
-        first = str(error.get("message", "")).splitlines()[:1]
-        where = f" at {printable(error['where'], 200)}" if error.get("where") else ""
-        yield Text(
-            f"The step ended with {printable(error.get('type'), 60)}: "
-            f"{printable(first[0] if first else '', 400)}{where}",
-            style="bold red",
-        )
-    for warning in document["warnings"]:
-        yield Text(f"! {printable(warning, 400)}", style="yellow")
-    for note in document.get("notes", []):
-        yield Text(f"· {printable(note, 400)}", style="dim")
-
-
-def plain_table(title: str, columns: Sequence[tuple[str, str]]) -> Table:
-    """Return an empty table without lines; ``columns`` are names and how they are justified."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-    for name, justify in columns:
-        table.add_column(name, justify=justify, style="", header_style="dim", no_wrap=True)  # type: ignore[arg-type]
-    return table
-
-
-def _categories(document: dict[str, Any]) -> RenderableType:
-    categories = document["categories_at_peak"]
-    total = document["peak"]["requested_bytes"] or 1
-    table = plain_table(
-        "At the peak, requested bytes",
-        [("", "left"), ("", "right"), ("", "right"), ("", "left")],
-    )
-    table.show_header = False
-    for name, size_bytes in categories.items():
-        if not size_bytes:
-            continue
-        share = size_bytes / total
-        bar = Text("█" * max(round(share * _BAR_CELLS), 0) or "▏", style=_STYLES.get(name, ""))
-        table.add_row(name.replace("_", " "), format_bytes(size_bytes), f"{share:.1%}", bar)
-    table.add_row(Text("sum", style="dim"), format_bytes(sum(categories.values())), "", "")
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _steps(document: dict[str, Any]) -> RenderableType:
-    steps = document["steps"]
-    if not steps:
-        return Text("")
-    is_timed = any(step["duration_s"] is not None for step in steps)
-    columns = ["step", "requested", "allocated", *(["time"] if is_timed else [])]
-    table = plain_table("Peak of each step", [(name, "right") for name in columns])
-    chosen = steps if len(steps) <= 6 else [*steps[:3], *steps[-3:]]
-    for step in chosen:
-        seconds = step["duration_s"]
-        row = [
-            str(step["index"]),
-            format_bytes(step["requested_bytes"]),
-            format_bytes(step["allocated_bytes"]),
-        ]
-        if is_timed:
-            row.append("" if seconds is None else f"{seconds * 1e3:.1f} ms")
-        table.add_row(*row)
-    if len(chosen) < len(steps):
-        table.caption = f"{len(steps) - len(chosen)} steps between are not shown"
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _tensors(document: dict[str, Any], width: int) -> RenderableType:
-    rows = document["tensors_at_peak"]
-    name_width = max((width - 46) // 2, 20)
-    table = plain_table(
-        f"Largest of {len(rows)} tensors alive at the peak",
-        [
-            ("requested", "right"),
-            ("category", "left"),
-            ("shape", "left"),
-            ("tensor", "left"),
-            ("why it is alive", "left"),
-        ],
-    )
-    for row in rows[:_ROWS]:
-        table.add_row(
-            format_bytes(row["requested_bytes"]),
-            Text(row["category"].replace("_", " "), style=_STYLES.get(row["category"], "")),
-            Text(printable(row["shape"] or "?", 20)),
-            Text(printable_path(row["name"], name_width)),
-            Text(printable_path(row["why_alive"], name_width), style="dim"),
-        )
-    if len(rows) > _ROWS:
-        rest = sum(row["requested_bytes"] for row in rows[_ROWS:])
-        table.add_row(
-            format_bytes(rest), Text(f"{len(rows) - _ROWS} more", style="dim"), "", "", ""
-        )
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _layers(document: dict[str, Any], width: int) -> RenderableType | None:
-    rows = [row for row in document.get("layers", []) if row["layer"]]
-    if not rows:
-        return None
-    table = plain_table(
-        "Layers with the most bytes alive at the peak",
-        [
-            ("total", "right"),
-            ("activation", "right"),
-            ("parameter + state", "right"),
-            ("layer", "left"),
-        ],
-    )
-    for row in rows[:_ROWS]:
-        state = row["parameter"] + row["optimizer_state"] + row["gradient"]
-        table.add_row(
-            format_bytes(row["total_bytes"]),
-            format_bytes(row["activation"]),
-            format_bytes(state),
-            Text(printable(row["layer"], max(width - 45, 30))),
-        )
-    return Padding(table, (1, 0, 0, 0))
 
 
 def _findings(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
@@ -348,11 +198,10 @@ def _findings(document: dict[str, Any], width: int) -> Iterable[RenderableType]:
         return
     yield Padding(Text("Findings", style="bold"), (1, 0, 0, 0))
     for finding in findings:
-        saves = finding["saves_bytes"]
         head = Text.assemble(
             (f"{finding['severity']:>6}  ", _SEVERITIES.get(finding["severity"], "")),
             (printable(finding["title"], 400), "bold" if finding["severity"] == "high" else ""),
-            (f"  saves up to {format_bytes(saves)}" if saves else "", "green"),
+            (f"  {saving_words(finding)}" if finding["saves_bytes"] else "", "green"),
         )
         yield head
         yield Padding(Text(printable(finding["detail"], 2000), style="dim"), (0, 0, 0, 8))

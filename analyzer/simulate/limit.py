@@ -17,6 +17,7 @@ and the figure to rest "does it fit" on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,6 +75,7 @@ class MinimumLimit:
         rounding_bytes: What rounding every request to 256 bytes adds to that peak.
         unsplit_bytes: What chunks handed out whole add to it, at this limit.
         external_bytes: What the limit exceeds the peak in use by: free, and yet of no use.
+        safe_unsplit_bytes, safe_external_bytes: The same two at ``safe_bytes``.
         probes: Replays done.
         failed_above: Limits above ``limit_bytes`` at which the sequence failed.
     """
@@ -87,23 +89,24 @@ class MinimumLimit:
     rounding_bytes: int
     unsplit_bytes: int
     external_bytes: int
+    safe_unsplit_bytes: int
+    safe_external_bytes: int
     probes: int
     failed_above: tuple[int, ...]
 
     def check(self) -> None:
-        """Check that the parts add up to the limit.
+        """Check that the parts add up to the two limits.
 
         Raises:
             AccountingError: they do not.
         """
-        parts = (
-            self.requested_peak_bytes,
-            self.rounding_bytes,
-            self.unsplit_bytes,
-            self.external_bytes,
-        )
-        if sum(parts) != self.limit_bytes or min(parts) < 0:
-            raise AccountingError(f"{parts} do not add up to a limit of {self.limit_bytes}")
+        common = (self.requested_peak_bytes, self.rounding_bytes)
+        for limit, parts in (
+            (self.limit_bytes, (*common, self.unsplit_bytes, self.external_bytes)),
+            (self.safe_bytes, (*common, self.safe_unsplit_bytes, self.safe_external_bytes)),
+        ):
+            if sum(parts) != limit or min(parts) < 0:
+                raise AccountingError(f"{parts} do not add up to a limit of {limit}")
 
 
 class _Search:
@@ -191,13 +194,13 @@ class _Search:
         """
         bound = int(self.needed.live_rounded_bytes().max(initial=0))
         bound = self.up(max(bound, GRANULE_BYTES))
-        top = self.up(self._enough(bound))
+        top = self.up(self._enough_to_grow(bound))
         operations = max(1, len(self.sequence))
         budget = BUDGET if operations >= LONG_OPERATIONS else SHORT_BUDGET
         probes = min(MOST_PROBES, max(FEWEST_PROBES, budget // operations))
         return range(bound, top, self.up(max(self.step_bytes, (top - bound) // probes)))
 
-    def _enough(self, bound: int) -> int:
+    def _enough_to_grow(self, bound: int) -> int:
         """Return a limit at which the sequence succeeds and, with growth, does above it, too.
 
         With growth, a limit at or above the pool of an unlimited replay changes none of its regions.
@@ -211,6 +214,10 @@ class _Search:
             free = replay(self.sequence, unlimited, engine=self.engine)
             self.share(free, bound)
             limit = self.up(max(limit, free.peak_pool_bytes))
+        return self.enough(limit)
+
+    def enough(self, limit: int) -> int:
+        """Return a limit at which the sequence succeeds, not under the one given."""
         while not self.fits(limit):
             limit = self.up(limit + limit // 4)
             if limit > UNLIMITED_BYTES:
@@ -235,6 +242,7 @@ def minimum_limit(
     options: Options | None = None,
     *,
     step_bytes: int = GRANULE_BYTES,
+    also: Iterable[int] = (),
     engine: Engine = Engine.AUTO,
 ) -> MinimumLimit:
     """Search the smallest memory limit under which ``sequence`` succeeds.
@@ -245,6 +253,8 @@ def minimum_limit(
             fraction is taken of the limit being tried.
         step_bytes: Limits tried are multiples of this, itself a multiple of 256 bytes; 1 MiB
             matches ``TF_CPU_BFC_MEM_LIMIT_IN_MB``.
+        also: Limits to try beside those of the search, so that ``safe_bytes`` agrees with what
+            happens under each of them; the allocator uses whole steps of 256 bytes of a limit.
         engine: Which implementation replays.
     """
     options = BfcOptions.cpu() if options is None else options
@@ -256,8 +266,10 @@ def minimum_limit(
         engine = engine_for(sequence)
     search = _Search(sequence, options, step_bytes, engine)
     spread = search.spread()
-    for limit in spread:
-        search.fits(limit)
+    least = int(search.needed.live_rounded_bytes().max(initial=0))
+    for limit in (*spread, *(each // step_bytes * step_bytes for each in also)):
+        if limit >= least:
+            search.fits(limit)
     found = min(limit for limit, fits in search.tried.items() if fits)
     below = [limit for limit, fits in search.tried.items() if not fits and limit < found]
     if below:
@@ -265,13 +277,19 @@ def minimum_limit(
     failed = [limit for limit, fits in search.tried.items() if not fits and limit > found]
     safe = found
     if failed:
+        search.enough(max(failed) + step_bytes)
         above = [limit for limit, fits in search.tried.items() if fits and limit > max(failed)]
         safe = search.bisect(max(failed), min(above))
     served = search.served(found)
     requested = int(served.live_requested_bytes().max(initial=0))
     bound = int(served.live_rounded_bytes().max(initial=0))
-    at_limit = replay(served, replace(options, memory_limit_bytes=found), engine=engine)
-    in_use = at_limit.peak_in_use_bytes
+
+    def in_use_under(limit_bytes: int) -> int:
+        under = replace(options, memory_limit_bytes=limit_bytes)
+        return replay(served, under, engine=engine).peak_in_use_bytes
+
+    in_use = in_use_under(found)
+    safe_in_use = in_use if safe == found else in_use_under(safe)
     result = MinimumLimit(
         limit_bytes=found,
         safe_bytes=safe,
@@ -282,6 +300,8 @@ def minimum_limit(
         rounding_bytes=bound - requested,
         unsplit_bytes=in_use - bound,
         external_bytes=found - in_use,
+        safe_unsplit_bytes=safe_in_use - bound,
+        safe_external_bytes=safe - safe_in_use,
         probes=len(search.tried),
         failed_above=tuple(sorted(n for n, fits in search.tried.items() if n > found and not fits)),
     )
@@ -338,6 +358,8 @@ def _async_limit(requested: int) -> MinimumLimit:
         rounding_bytes=0,
         unsplit_bytes=0,
         external_bytes=0,
+        safe_unsplit_bytes=0,
+        safe_external_bytes=0,
         probes=0,
         failed_above=(),
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from analyzer.errors import AccountingError
 from analyzer.graph.ops import ITEM_BYTES
-from analyzer.parse.hlo import BufferAllocation, HeapAction, Hlo, Instruction, Slice
+from analyzer.parse.module import BufferAllocation, HeapAction, Hlo, Instruction, Slice
 from analyzer.xla.plan import ARGUMENTS, Holder, Plan, Region, Use
 
 _REACH: Final = 64
@@ -221,7 +221,7 @@ def _result_makers(hlo: Hlo) -> list[tuple[int, tuple[int, ...]]]:
 def _maker(hlo: Hlo, found: Instruction, index: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """Follow what only renames a value to what makes it."""
     while found.operands:
-        if found.opcode == "tuple" and index:
+        if found.opcode == "tuple" and index and index[0] < len(found.operands):
             found, index = hlo.instructions[found.operands[index[0]]], index[1:]
         elif found.opcode == "get-tuple-element":
             index = (found.tuple_index, *index)

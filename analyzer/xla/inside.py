@@ -8,8 +8,10 @@ from typing import Final
 
 import pandas as pd
 
+from analyzer.errors import AccountingError, TraceError
 from analyzer.graph.structure import Structure
 from analyzer.model import Step
+from analyzer.parse.module import Hlo
 from analyzer.parse.run import CompiledNote, RunNote
 from analyzer.xla.assignment import plan_of
 from analyzer.xla.divide import Divided, Division, Label, divide
@@ -24,14 +26,22 @@ def plans_of(note: RunNote) -> dict[str, Plan]:
     """Return the memory plans that a note holds, by the name of the op that calls the function.
 
     Raises:
-        AccountingError: a plan does not add up.
+        TraceError: a plan does not add up: its file is damaged.
     """
     plans = {}
     for one in note.compiled:
         if one.plan is not None:
-            plan = with_fixed(plan_of(one.plan, platform=one.platform), one)
-            plans.update(dict.fromkeys(one.ops, plan))
+            plans.update(dict.fromkeys(one.ops, _plan(one, one.plan)))
     return plans
+
+
+def _plan(one: CompiledNote, hlo: Hlo) -> Plan:
+    try:
+        return with_fixed(plan_of(hlo, platform=one.platform), one)
+    except AccountingError as error:
+        raise TraceError(
+            f"The plan of {one.function[:80]!r} is damaged: {error}.", hint="Capture it again."
+        ) from None
 
 
 def with_fixed(plan: Plan, one: CompiledNote) -> Plan:

@@ -154,17 +154,19 @@ def test_out_of_memory_is_told_and_drawn(page: Page, pages: Path) -> None:
     assert seen[0] <= failure["instant"] + 1 <= seen[1]
 
 
-@pytest.mark.parametrize(("name", "words"), [("fits", "Fits"), ("fails", "Does not fit")])
+@pytest.mark.parametrize(("name", "words"), [("fits", "Runs"), ("fails", "Does not run")])
 def test_a_replayed_limit_is_told(page: Page, pages: Path, name: str, words: str) -> None:
     document = result_of(name).document
     page.open(page_of(pages, name))
     assert page.text(".what-if strong").startswith(words)
-    asked = format_bytes(LIMITS[name])
-    assert f"{words.lower()} under a limit of {asked}" in page.text(".verdict h2")
+    headline = page.text(".verdict h2")
+    assert headline == document["verdict"]["headline"]
+    assert headline.startswith("FITS" if name == "fits" else "DOES NOT FIT")
+    assert f" of {format_bytes(LIMITS[name])}" in headline
     paths = check_figures(page, document, 12)
-    assert "fragmentation.minimum_limit_parts.requested_bytes" in paths
-    parts = document["fragmentation"]["minimum_limit_parts"]
-    assert sum(parts.values()) == document["fragmentation"]["minimum_limit_bytes"]
+    assert {"verdict.need_bytes", "fragmentation.safe_limit_parts.requested_bytes"} <= paths
+    parts = document["fragmentation"]["safe_limit_parts"]
+    assert sum(parts.values()) == document["verdict"]["need_bytes"]
     if name == "fits":
         return
     assert "what_if.failure.largest_free_bytes" in paths

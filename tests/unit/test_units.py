@@ -13,7 +13,7 @@ from analyzer.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.units import format_bytes, parse_bytes
+from analyzer.units import format_bytes, parse_bytes, times
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_bytes_as_text(size: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("10", 10),
+        ("0", 0),
         ("10B", 10),
         ("1KiB", 1024),
         ("1kb", 1000),
@@ -81,3 +81,8 @@ def test_every_error_has_its_exit_code(error: type[AnalyzerError], code: ExitCod
 def test_a_message_is_one_line() -> None:
     error = InputError("two\nlines\u2028three", hint="do\r\nthis")
     assert str(error) == "two lines three do this"
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "once"), (2, "2 times"), (1204, "1,204 times")])
+def test_how_often(count: int, said: str) -> None:
+    assert times(count) == said

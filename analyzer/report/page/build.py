@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -22,7 +21,9 @@ from markupsafe import Markup
 from analyzer.model import Recording
 from analyzer.report.page.columns import pack, plain
 from analyzer.report.page.payload import payload, requested_at
-from analyzer.report.page.verdict import CATEGORY_LABELS, error_line, verdict, what_if_words
+from analyzer.report.page.verdict import CATEGORY_LABELS, error_line, first_screen, what_if_words
+from analyzer.report.unbroken import unbroken
+from analyzer.report.words import front_findings, highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
 SCRIPTS: Final = (
@@ -62,6 +63,7 @@ OTHER_SIZES: Final = (
     ("fragmentation.internal_bytes", "waste inside chunks at the peak"),
     ("fragmentation.external_bytes", "free but unusable at the peak"),
     ("fragmentation.largest_free_bytes", "largest free chunk at the peak"),
+    ("device.memory_limit_bytes", "limit of the allocator"),
     ("failure.free_bytes", "free under the limit at the failure"),
     ("uncertainty.low_bytes", "likely peak, low end"),
     ("uncertainty.high_bytes", "likely peak, high end"),
@@ -70,18 +72,22 @@ OTHER_SIZES: Final = (
 
 OPTIONAL: Final[dict[str, Any]] = {
     **dict.fromkeys(
-        ("step", "fragmentation", "uncertainty", "error", "failure", "what_if", "versions")
+        (
+            "step",
+            "fragmentation",
+            "uncertainty",
+            "error",
+            "failure",
+            "what_if",
+            "versions",
+            "verdict",
+        )
     ),
     **{name: [] for name in ("steps", "ops", "tensors_at_peak", "retained", "findings")},
     **{name: [] for name in ("unmodelled", "warnings", "notes", "layers", "pool_timeline")},
 }
 """What a document may lack, such as one that an earlier version wrote."""
 
-_LITTLE: Final = 0.01
-"""Share of the allocated peak: what saves less is not among the first findings."""
-
-_UNIT: Final = re.compile(r"(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))")
-"""Where a number and its unit are parted by a space; ``format.js`` has the same."""
 
 STATIC_ROWS: Final = 25
 """Rows of each table that are in the page as HTML, for printing and for readers without script."""
@@ -106,9 +112,9 @@ def render(
     header, columns = payload(shown, recording, compared)
     text = _template("template.html").render(
         document=shown,
-        verdict=verdict(shown),
+        screen=first_screen(shown),
         warnings=[*shown.get("warnings", ()), *_disagreements(shown, recording)],
-        top_findings=_top(shown),
+        top_findings=front_findings(shown),
         error_line=error_line((shown.get("error") or {}).get("message", "")),
         what_if=what_if_words(shown),
         categories=CATEGORY_LABELS,
@@ -116,6 +122,8 @@ def render(
         title=_title(shown),
         other_sizes=[item for item in OTHER_SIZES if _value_at(shown, item[0]) is not None],
         value_at=lambda path: _value_at(shown, path),
+        highest=highest_words(shown),
+        islands=island_words(shown),
         static_tensors=_largest(shown.get("tensors_at_peak"), "requested_bytes"),
         static_ops=_largest(shown.get("ops"), "alive_at_peak_bytes"),
         static_layers=_largest(shown.get("layers"), "total_bytes"),
@@ -142,8 +150,8 @@ def render_inline(
     return _template("inline.html").render(
         document=shown,
         comparison=_without_nul(plain(comparison)),
-        verdict=verdict(shown),
-        top_findings=_top(shown),
+        screen=first_screen(shown),
+        top_findings=front_findings(shown),
         title=_title(shown),
     )
 
@@ -159,27 +167,6 @@ def _value_at(document: Mapping[str, Any], path: str) -> Any:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
-
-
-def _by_saving(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    order = {"high": 0, "medium": 1, "low": 2, "info": 3}
-    return sorted(
-        document.get("findings", ()),
-        key=lambda item: (-(item.get("saves_bytes") or 0), order.get(item.get("severity"), 4)),
-    )
-
-
-def _top(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The three findings that save most, then the weightiest of those that name no bytes.
-
-    What is only noted and saves next to nothing is left to the list of all.
-    """
-    little = _LITTLE * (_value_at(document, "peak.allocated_bytes") or 0)
-    return [
-        item
-        for item in _by_saving(document)
-        if (item.get("saves_bytes") or 0) > little or item.get("severity") != "info"
-    ][:3]
 
 
 def _largest(rows: list[dict[str, Any]] | None, key: str) -> list[dict[str, Any]]:
@@ -242,11 +229,6 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _unbroken(text: object) -> str:
-    """Return ``text`` with a no-break space between each number and its unit."""
-    return _UNIT.sub("\\1\u00a0", str(text))
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
@@ -261,5 +243,6 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters["size"] = format_bytes
     environment.filters["seconds"] = _seconds
-    environment.filters["unbroken"] = _unbroken
+    environment.filters["unbroken"] = unbroken
+    environment.filters["saving"] = saving_words
     return environment.get_template(name)

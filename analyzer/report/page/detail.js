@@ -37,8 +37,8 @@ function createDetail(container, recording, state) {
 // Do what may open or close the pane, and leave what the reader was looking at where it was: the part
 // of the view that was pressed last, or the first one. A row that the sheet would cover comes above it.
 function keepInPlace(view, pane, act) {
-  const held = view.panel.contains(keepInPlace.pressed) ? keepInPlace.pressed.closest('.scroller, .chart, .card') : null;
-  const anchor = held ?? view.panel.querySelector('.scroller, .chart');
+  const { pressed } = keepInPlace;
+  const anchor = pressed && view.panel.contains(pressed) ? pressed : view.panel.querySelector('.scroller, .chart');
   const before = anchor ? anchor.getBoundingClientRect().top : 0;
   act();
   if (!anchor || !anchor.isConnected) return;
@@ -49,4 +49,4 @@ function keepInPlace(view, pane, act) {
   if (covered > 0) scrollBy(0, covered);
 }
 keepInPlace.pressed = null;
-document.addEventListener('pointerdown', (event) => { keepInPlace.pressed = event.target; }, { capture: true, passive: true });
+document.addEventListener('pointerdown', ({ target }) => { if (byId('panels').contains(target)) keepInPlace.pressed = target.closest('.scroller, .chart, .card'); }, { capture: true, passive: true });

@@ -1,18 +1,16 @@
-// Every finding with its evidence, the one that saves most first.
+// Every finding with its evidence, in the document's order: by severity, then by what it saves.
 
 function renderFindings(container, findings, state) {
-  const order = { high: 0, medium: 1, low: 2, info: 3 };
-  const sorted = [...findings].sort((a, b) => (b.saves_bytes || 0) - (a.saves_bytes || 0) || (order[a.severity] ?? 4) - (order[b.severity] ?? 4));
-  if (sorted.length === 0) container.append(element('p', { class: 'empty', text: 'Nothing found.' }));
+  if (findings.length === 0) container.append(element('p', { class: 'empty', text: 'Nothing found.' }));
   const words = element('input', { type: 'search', class: 'search', placeholder: 'Search', 'aria-label': 'Search findings', oninput: () => { filter(words.value); state.touch('choices'); } });
   const severity = selectElement('severity', [['', 'Any severity'], ...[...new Set(findings.map((finding) => finding.severity))].map((name) => [name, name])], '', () => { filter(words.value); state.touch('choices'); });
-  const cards = sorted.map((finding) => findingCard(finding, findings.indexOf(finding)));
+  const cards = findings.map(findingCard);
   container.append(element('div', { class: 'controls' }, words, severity), ...cards);
 
   function filter(text) {
     const sought = text.toLowerCase();
     cards.forEach((card, place) => {
-      card.hidden = !card.textContent.replaceAll('\u00a0', ' ').toLowerCase().includes(sought) || (severity.value !== '' && sorted[place].severity !== severity.value);
+      card.hidden = !card.textContent.replaceAll('\u00a0', ' ').toLowerCase().includes(sought) || (severity.value !== '' && findings[place].severity !== severity.value);
     });
   }
   return {
@@ -32,7 +30,7 @@ function findingCard(finding, place) {
   const evidence = finding.evidence || [];
   return element('article', { class: `finding-card severity-${finding.severity}` },
     element('h3', {}, element('span', { class: 'severity', text: finding.severity }), ' ', element('span', { text: unbroken(finding.title) })),
-    finding.saves_bytes ? element('p', { class: 'saves' }, 'saves ', sizeElement(finding.saves_bytes, `findings.${place}.saves_bytes`), ' requested at the peak') : null,
+    finding.saves_bytes ? element('p', { class: 'saves' }, 'saves up to ', sizeElement(finding.saves_bytes, `findings.${place}.saves_bytes`), finding.saves_kind === 'limit' ? ' of the memory limit' : ` ${finding.saves_kind || 'requested'}`) : null,
     element('p', { class: 'text', text: unbroken(finding.detail) }),
     evidence.length ? element('details', { open: evidence.length <= 5 }, element('summary', { text: `Evidence: ${formatCount(evidence.length)} ${evidence.length === 1 ? 'row' : 'rows'}` }), evidenceTable(finding, evidence)) : null);
 }

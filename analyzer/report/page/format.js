@@ -42,7 +42,7 @@ function formatSeconds(seconds) {
 }
 
 // In running text a line never ends between a number and its unit.
-const unbroken = (text) => String(text).replace(/(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|×)(?![A-Za-z]))/g, '$1\u00a0');
+const unbroken = (text) => String(text).replace(/(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x×])(?![A-Za-z]))/g, '$1\u00a0');
 
 // The ends of names tell them apart, so a long one loses its middle.
 function middleName(text, limit) {

@@ -29,7 +29,7 @@ function createLifetimes(container, recording, axis, state) {
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
     if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
-    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is its longest stretch without one.${
+    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads, in which it is only held.${
       isAway ? ' The chosen tensor does not live in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
     rows.sort((a, b) => columns.born[a] - columns.born[b] || weight(b) - weight(a));
     chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
@@ -107,8 +107,8 @@ function createLifetimes(container, recording, axis, state) {
       { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
       { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
       { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
-      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), rank: 2, title: 'The last read before the longest stretch without one' },
-      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), rank: 1, title: 'The end of the longest stretch without a read' },
+      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), rank: 2, title: 'The last read before the longest time without one' },
+      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), rank: 1, title: 'The end of the longest time without a read' },
       { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
     ],
   });

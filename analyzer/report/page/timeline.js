@@ -32,13 +32,14 @@ function columnStates(axis, recording, width) {
 function timelineLines(recording) {
   const { document: doc } = recording;
   const replayed = doc.what_if || null;
-  const limit = doc.device.memory_limit_bytes || null;
+  const limit = (doc.verdict && doc.verdict.limit_bytes) || (doc.failure && doc.failure.memory_limit_bytes) || null;
+  const isAsked = replayed && replayed.memory_limit_bytes !== doc.device.memory_limit_bytes;
   const peakPool = doc.peak.pool_bytes || null;
   return [
     { name: recording.pool ? 'pool' : 'pool at the peak', colour: 'pool', curve: recording.pool, level: recording.pool ? null : peakPool, reach: 2.2 },
     replayed && { name: 'pool when replayed', colour: 'accent', curve: recording.replayedPool, level: null, reach: 2.2, dash: [2, 3] },
     { name: 'limit', colour: 'limit', curve: null, level: limit, reach: 1.6, isQuiet: Boolean(replayed) },
-    replayed && { name: 'limit when replayed', colour: 'limit', curve: null, level: replayed.memory_limit_bytes, reach: 1.6 },
+    isAsked && { name: 'limit when replayed', colour: 'limit', curve: null, level: replayed.memory_limit_bytes, reach: 1.6 },
   ].filter((line) => line && (line.curve || line.level) && !(replayed && line.name === 'limit' && limit === replayed.memory_limit_bytes));
 }
 

@@ -1,11 +1,11 @@
-"""The answer in words, taken from the document: peak, which number, and whether it fits.
+"""The page's first screen in words, taken from the document: the verdict, the figures, the categories.
 
-Nothing is counted here; a figure that is not in the document is the difference of two that are.
+Nothing is counted here, and no verdict worked out: :mod:`analyzer.findings.fit` did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,12 +25,27 @@ CATEGORY_LABELS: Final[dict[str, str]] = {
 }
 
 
+_LOOKS: Final = {
+    "fits": "fits",
+    "does not fit": "over",
+    "cannot tell": "tight",
+    "no limit given": "open",
+    "failed": "failed",
+}
+
+_FOUND: Final = {
+    "measured": "Measured on",
+    "predicted": "Predicted, nothing was run, for",
+    "phantom": "TensorFlow's own GPU runtime without a card, no kernel was run, for",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One number with what it means, for the row of figures under the verdict.
 
     Attributes:
-        label: The word for it, one of requested, allocated, pool, process.
+        label: The word for it: requested, allocated, pool, process, limit, needs.
         meaning: What that word means, in a line.
         path: Where the number stands in the document, such as ``peak.requested_bytes``.
         size_bytes: The number, None where it is not known.
@@ -54,116 +69,56 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The first screen of the report.
+class FirstScreen:
+    """The first screen of the report: the document's verdict with what stands around it.
 
     Attributes:
-        outcome: ``fits``, ``tight``, ``over``, ``failed`` or ``open`` (no limit is known).
+        look: Class of the colours: ``fits``, ``tight``, ``over``, ``failed`` or ``open``.
         headline: The answer in one line.
-        sentences: What the headline rests on.
-        reasons: What the range that the sentences state comes from.
+        cautions: What to doubt, in few words each.
+        basis: What the figures rest on: ``measured``, ``predicted`` or ``phantom``.
+        sentences: How it was found, where the peak is, how sure the number is.
+        reasons: What the figures rest on, to be unfolded.
+        figures, shares: The row of figures, and the categories.
     """
 
-    outcome: str
+    look: str
     headline: str
+    cautions: tuple[str, ...]
+    basis: str
     sentences: tuple[str, ...]
     reasons: tuple[str, ...]
     figures: tuple[Figure, ...]
     shares: tuple[Share, ...]
-    limit_bytes: int | None
-    margin_bytes: int | None
 
 
-def verdict(document: Mapping[str, Any]) -> Verdict:
-    """Return the answer that ``document`` holds."""
-    peak = document["peak"]
-    limit = document["device"].get("memory_limit_bytes")
-    need = _need(document)
-    outcome = _outcome(document, need, limit)
-    fit = None if document.get("error") or document.get("what_if") else document.get("fit")
-    if fit:
-        need, limit = int(fit["needed_bytes"]), int(fit["limit_bytes"])
-        outcome = {True: "fits", False: "over"}.get(fit["fits"], "tight")
-    return Verdict(
-        outcome=outcome,
-        headline=labelled(document, _headline(document, outcome, need, limit)),
+def first_screen(document: Mapping[str, Any]) -> FirstScreen:
+    """Return the document's answer in words; nothing of it is worked out here."""
+    answer = _answer(document)
+    says = (document.get("fit") or {}).get("says") or ()
+    because = (document.get("uncertainty") or {}).get("because") or ()
+    return FirstScreen(
+        look=_LOOKS[answer["outcome"]],
+        headline=labelled(document, answer["headline"]),
+        cautions=tuple(answer["cautions"]),
+        basis=answer["basis"],
         sentences=tuple(_sentences(document)),
-        reasons=tuple((document.get("uncertainty") or {}).get("because") or ()),
-        figures=_figures(peak),
+        reasons=(*says, *because, *(document.get("notes") or ())),
+        figures=tuple(_figures(document)),
         shares=tuple(_shares(document["categories_at_peak"])),
-        limit_bytes=limit,
-        margin_bytes=limit - need if limit else None,
     )
 
 
-def _need(document: Mapping[str, Any]) -> int:
-    """Return the bytes that have to fit: for a prediction the smallest limit it runs under.
-
-    That is at least the allocated peak, and more where fragmentation leaves gaps that no request can
-    use. A step that was measured has run, whatever a simulation says.
-    """
-    allocated = int(document["peak"]["allocated_bytes"])
-    smallest = (document.get("fragmentation") or {}).get("minimum_limit_bytes")
-    return max(allocated, smallest or 0) if document["kind"] == "estimate" else allocated
-
-
-def _outcome(document: Mapping[str, Any], need: int, limit: int | None) -> str:
-    if document.get("error"):
-        return "failed"
-    replayed = document.get("what_if")
-    if replayed:  # the limit that was asked about is the question
-        return "fits" if replayed["fits"] else "over"
-    if not limit:
-        return "open"
-    if need > limit:
-        return "over"
-    uncertainty = document.get("uncertainty") or {}
-    if (uncertainty.get("high_bytes") or need) > limit or need > 0.95 * limit:
-        return "tight"
-    return "fits"
-
-
-def _headline(document: Mapping[str, Any], outcome: str, need: int, limit: int | None) -> str:
-    if outcome == "failed":
-        return _failed(document)
-    allocated = document["peak"]["allocated_bytes"]
-    needed = f"Peak {format_bytes(allocated)} allocated"
-    replayed = document.get("what_if")
-    if replayed:
-        words = "fits" if replayed["fits"] else "does not fit"
-        asked = format_bytes(replayed["memory_limit_bytes"])
-        return f"{needed}: {words} under a limit of {asked}, as replayed."
-    if limit is None or outcome == "open":
-        return f"{needed}."
-    whole = format_bytes(limit)
-    if need > allocated:
-        needed += f"; needs a limit of {format_bytes(need)}"
-    spare = f"{format_bytes(abs(limit - need))} ({_percent(abs(limit - need) / limit)})"
-    if outcome == "tight" and need > limit:
-        return f"{needed} of {whole}: may not fit, {spare} too much."
-    if outcome == "over":
-        return f"{needed} of {whole}: does not fit, {spare} too much."
-    if outcome == "tight":
-        return f"{needed} of {whole}: close to the limit, {spare} to spare."
-    return f"{needed} of {whole}: fits, {spare} to spare."
-
-
-def _failed(document: Mapping[str, Any]) -> str:
-    """Say what did not fit, where the document knows it."""
-    failure = document.get("failure") or {}
-    wanted, limit = failure.get("requested_bytes"), failure.get("memory_limit_bytes")
-    if wanted is None or limit is None:
-        peak = format_bytes(document["peak"]["allocated_bytes"])
-        return f"The step did not finish. Peak {peak} allocated until then."
-    return (
-        f"Out of memory: {format_bytes(wanted)} more do not fit beside the "
-        f"{format_bytes(failure['in_use_bytes'])} in use of {format_bytes(limit)}."
-    )
-
-
-def _percent(ratio: float) -> str:
-    """Return whole percents; 100 % only where it is all."""
-    return "over 99%" if 0.995 <= ratio < 1 else f"{ratio:.0%}"
+def _answer(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the document's verdict; that no limit was given where an earlier version wrote none."""
+    peak = document["peak"]
+    return document.get("verdict") or {
+        "outcome": "no limit given",
+        "basis": "predicted" if document["kind"] == "estimate" else "measured",
+        "headline": f"Peak {format_bytes(peak['allocated_bytes'])} allocated",
+        "cautions": (),
+        **dict.fromkeys(("limit_of", "card", "limit_bytes", "need_bytes")),
+    }
 
 
 def error_line(message: str) -> str:
@@ -194,15 +149,11 @@ def what_if_words(document: Mapping[str, Any]) -> str:
 def _sentences(document: Mapping[str, Any]) -> list[str]:
     """Say how it was found, where the peak is, and how sure the number is."""
     peak, device = document["peak"], document["device"]
-    how = "Predicted, nothing was run," if document["kind"] == "estimate" else "Measured"
+    found = _FOUND[_answer(document)["basis"]]
     if (document.get("integrity") or {}).get("is_damaged"):
-        how = "Measured, from a damaged trace,"
-    joint = "for" if document["kind"] == "estimate" else "on"
-    sentences = [
-        *damage_lines(document),
-        f"{how} {joint} {device.get('name') or device.get('kind') or 'an unnamed device'}.",
-    ]
-    sentences.extend((document.get("fit") or {}).get("says", ()))
+        found = "Measured, from a damaged trace, on"
+    named = device.get("name") or device.get("kind") or "an unnamed device"
+    sentences = [*damage_lines(document), f"{found} {named}."]
     where = []
     if peak.get("step") is not None:
         where.append(f"in step {peak['step']}")
@@ -226,21 +177,30 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _figures(peak: Mapping[str, Any]) -> tuple[Figure, ...]:
+def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
+    peak, answer = document["peak"], _answer(document)
     meanings = {
         "requested": "bytes the live tensors asked for",
         "allocated": "bytes of the chunks that hold them",
         "pool": "bytes the allocator took from the driver",
         "process": "pool, context, libraries and kernels",
     }
-    return tuple(
-        Figure(
-            label=label,
-            meaning=meaning,
-            path=f"peak.{label}_bytes",
-            size_bytes=peak.get(f"{label}_bytes"),
-        )
-        for label, meaning in meanings.items()
+    for label, meaning in meanings.items():
+        path = f"peak.{label}_bytes"
+        yield Figure(label=label, meaning=meaning, path=path, size_bytes=peak[f"{label}_bytes"])
+    on_card = answer["limit_of"] == "card"
+    yield Figure(
+        label="limit",
+        meaning=f"TensorFlow's limit on {answer['card']}" if on_card else "the limit given",
+        path="verdict.limit_bytes",
+        size_bytes=answer["limit_bytes"],
+    )
+    gets_as_far = "least limit that gets as far"
+    yield Figure(
+        label="needs",
+        meaning=gets_as_far if document.get("error") else "least memory limit it runs under",
+        path="verdict.need_bytes",
+        size_bytes=answer["need_bytes"],
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+
+import pytest
 
 from analyzer.capture.dumps import dumping_flags, without_dumping
 from analyzer.compiler.flags import spelled_out, taken_over
@@ -24,3 +27,14 @@ def test_a_file_of_flags_is_spelled_out(tmp_path: Path) -> None:
     ours = dumping_flags(tmp_path / "dump", str(file))
     assert ours.startswith("--xla_a=1 --xla_b=2 --xla_dump_to=")
     assert without_dumping(ours) == "--xla_a=1 --xla_b=2"
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", 'a "b', "a\\ b", "it's"])
+def test_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
+    flags = dumping_flags(tmp_path / name, "--xla_a=1")
+    assert shlex.split(flags) == [
+        "--xla_a=1",
+        f"--xla_dump_to={tmp_path / name}",
+        "--xla_dump_hlo_as_proto",
+    ]
+    assert without_dumping(flags) == "--xla_a=1"

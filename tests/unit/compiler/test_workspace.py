@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analyzer.compiler.workspace import XLA_LIMIT_BYTES, workspaces
-from analyzer.parse.hlo import Hlo, Instruction
+from analyzer.parse.module import Hlo, Instruction
 from analyzer.xla.plan import Holder, Plan, Region, Use
 
 

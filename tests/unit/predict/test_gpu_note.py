@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from builders import analyze
 
-from analyzer.findings.fit import MAY_NOT
 from analyzer.findings.pool import WhatIf
+from analyzer.findings.verdict import Bounds
 from analyzer.gpus import find_gpu, memory_limit, process_overhead
 from analyzer.kernels.gpu import gpu_device
 from analyzer.opening import explain
@@ -131,7 +131,7 @@ def test_a_limit_that_is_too_small_ends_with_3(folder):
     assert analyze("estimate", folder, "--quiet").code == 0
     done = analyze("estimate", folder, "--limit", "30MiB")
     assert done.code == 3
-    assert "does not fit" in done.out
+    assert "DOES NOT FIT the limit given on Tesla T4" in done.out
 
 
 def test_growth_takes_less_than_the_whole_limit(folder):
@@ -142,13 +142,14 @@ def test_growth_takes_less_than_the_whole_limit(folder):
 
 
 @pytest.mark.parametrize(
-    ("needed", "fits"), [(1 << 30, True), (14 << 30, MAY_NOT), (15 << 30, False)]
+    ("needed", "fits"), [(1 << 30, True), (14 << 30, "may not"), (15 << 30, False)]
 )
 def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
     """The T4's limit is 13.1 to 13.8 GiB."""
     from analyzer.findings import fit
 
-    monkeypatch.setattr(fit, "_range", lambda *_: (needed - (1 << 29), needed))
+    need = Bounds(bytes=needed, low_bytes=needed - (1 << 29), high_bytes=needed)
+    monkeypatch.setattr(fit, "_need", lambda *_: need)
     assert document_of(note)["fits"] == fits
 
 

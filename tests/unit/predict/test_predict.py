@@ -7,6 +7,7 @@ from analyzer.graph.ops import MERGED_PLACE, PLACE, Op, TensorSpec
 from analyzer.kernels.device import HANDLE_BYTES
 from analyzer.predict import Owner, predict
 from analyzer.predict.arena import EDGE_BYTES, Arena
+from analyzer.predict.deciding import Assumptions
 from analyzer.predict.folding import fold
 from analyzer.predict.prediction import Schedules, draws_within
 from analyzer.predict.recording import _unsized
@@ -161,7 +162,7 @@ def test_a_counter_decides_which_branch_runs():
     owner = [Owner(op="n", path="iteration", size_bytes=8, is_counter=True)]
     ops = cond_graph()
     found = predict(ops, owner)
-    assert found.undecided == ()
+    assert found.decisions == ()
     assert len(found.steps) == 3
     assert not (found.allocations.op == "tile").any()
     taken = [constant("two", 2) if o.name == "two" else o for o in ops]
@@ -174,7 +175,7 @@ def test_a_counter_decides_which_branch_runs():
 
 def test_a_branch_that_cannot_be_followed_is_named():
     found = predict(cond_graph(), [Owner(op="n", path="iteration", size_bytes=8)])
-    assert found.undecided == ("even",)
+    assert [decision.name for decision in found.decisions] == ["even"]
 
 
 def loop_graph(count):
@@ -211,7 +212,7 @@ def loop_graph(count):
 @pytest.mark.parametrize("count", [0, 1, 7, 25])
 def test_a_loop_runs_as_often_as_its_counter_says(count):
     found = predict(loop_graph(count), [])
-    assert found.undecided == ()
+    assert found.decisions == ()
     kept = found.allocations[found.allocations.op == "exp"]
     assert len(kept) == count
     assert found.peak_bytes >= found.resident_bytes + count * KIB
@@ -400,8 +401,81 @@ def test_a_range_leaves_one_draw_in_twenty_below_it_and_none_above():
 def test_several_threads_take_branches_and_loops():
     one, four = (play(prepare(cond_graph(), COUNTED, threads=1), threads=k) for k in (1, 4))
     assert sorted(four.order) == sorted(one.order)
-    assert one.undecided == four.undecided
+    assert one.branches == four.branches
 
 
 def test_the_more_a_draw_costs_the_fewer_are_made():
     assert [draws_within(1000, each, 5, 41) for each in (1, 50, 10_000)] == [41, 21, 5]
+
+
+def test_what_a_loop_brings_out_is_used_after_it_whatever_the_order():
+    """An ``Exit`` that was dead in a round that was not the last brings something out in the last."""
+    ops = [o for o in loop_graph(7) if o.type != "_Retval"]
+    ops += [
+        op("n_out", "Exit", "i_switch:0", spec=SCALAR),
+        op("after", "Tile", "x", "n_out"),
+        result("after", "after:0"),
+    ]
+    # The counter's round begins before its way out is passed over, and the other way round.
+    for order in (ops, [*ops[:-8], ops[-3], *ops[-8:-3], *ops[-2:]]):
+        prepared = prepare(order, [], threads=1)
+        for seed in range(6):
+            draw = play(prepared, seed, steps=1)
+            assert draw.stranded == ()
+            names = [prepared.wiring.ops[node].name for node in draw.order]
+            assert names.count("after") == 1
+
+
+def early_loop(limit, *, bound=True):
+    """``while i < limit and not done: ...`` where the data tell ``done``."""
+    ops = [o for o in loop_graph(limit) if o.name != "on"]
+    ops += [
+        op("data", "IsClose", "x_in", spec=FLAG),
+        op("goes", "LogicalAnd", "less", "data", spec=FLAG),
+        op("on", "LoopCond", "goes" if bound else "data", spec=FLAG),
+    ]
+    return ops
+
+
+def test_a_loop_that_the_data_may_end_early_goes_round_as_often_as_it_may():
+    found = predict(early_loop(9), [])
+    (decision,) = found.decisions
+    assert (decision.name, decision.taken, decision.bounded) == ("loop", 9, True)
+    assert found.peak_bytes >= found.resident_bytes + 9 * KIB
+    assert found.low_bytes == decision.other_bytes <= found.peak_bytes - 8 * KIB
+    assert found.high_bytes >= found.peak_bytes
+
+
+def test_a_loop_without_a_bound_goes_round_once_unless_told():
+    (decision,) = predict(early_loop(9, bound=False), []).decisions
+    assert (decision.taken, decision.bounded) == (1, False)
+    told = predict(early_loop(9, bound=False), [], told=Assumptions(trips={"loop": 5}))
+    assert [(d.taken, d.told) for d in told.decisions] == [(5, True)]
+    assert told.low_bytes == told.high_bytes == told.peak_bytes
+
+
+def switch_case(index, branches=3):
+    """``switch_case`` of branches that hold one, two, three... buffers."""
+    ops = [arg("x", 0), index, op("way", "_SwitchN", "x", index.name, count=branches)]
+    for branch in range(branches):
+        ops.append(op(f"b{branch}_0", "Pad", f"way:{branch}"))
+        ops += [op(f"b{branch}_{k}", "Pad", f"b{branch}_0") for k in range(1, branch + 1)]
+        names = [f"b{branch}_{k}" for k in range(branch + 1)]
+        ops.append(op(f"sum{branch}", "AddN", *names))
+    merged = Op("m", "Merge", tuple(f"sum{b}:0" for b in range(branches)), outputs=(VECTOR, SCALAR))
+    return [*ops, merged, result("m", "m:0")]
+
+
+@pytest.mark.parametrize(("index", "taken"), [(0, 0), (1, 1), (2, 2), (9, 2), (-1, 2)])
+def test_of_several_branches_one_runs(index, taken):
+    found = predict(switch_case(constant("index", index)), [])
+    assert found.decisions == ()
+    ran = {name for name in found.allocations.op if name.startswith("b")}
+    assert ran == {f"b{taken}_{k}" for k in range(taken + 1)}
+
+
+def test_of_several_branches_that_the_data_choose_the_largest_is_shown():
+    found = predict(switch_case(arg("index", 1, SCALAR)), [])
+    (decision,) = found.decisions
+    assert (decision.name, decision.taken) == ("index", 2)
+    assert found.low_bytes < found.peak_bytes == found.high_bytes

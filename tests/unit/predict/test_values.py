@@ -44,7 +44,7 @@ def test_a_schedule_compares_the_step_with_a_float():
     now = follow(op("Cast", ONE), [(2,)], [count])
     assert follow(op("Less", FLAG), [now, follow(limit, [], [])], [ONE, ONE]) == (1,)
     half = Op("half", "Const", outputs=(ONE,), attrs=_value(0.5))
-    assert follow(half, [], []) is None
+    assert follow(half, [], []) == (0.5,)
 
 
 def test_a_part_that_is_as_the_rest_changes_nothing():

@@ -14,7 +14,8 @@ from rich.console import Console
 
 import analyzer
 from analyzer.model import Category, Severity
-from analyzer.report.text import print_document, printable, printable_path
+from analyzer.report.text import print_document
+from analyzer.report.untrusted import printable, printable_path
 from analyzer.schema import ALLOCATIONS
 from analyzer.units import format_bytes
 

@@ -66,7 +66,7 @@ def test_markdown_of_one_run(made: Made) -> None:
     text = markdown(made.document)
     assert text.startswith("### Peak ")
     assert "| Activations |" in text
-    assert "What saves most:" in text
+    assert "What to change:" in text
 
 
 def test_markdown_of_two_runs(made: Made) -> None:

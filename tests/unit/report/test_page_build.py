@@ -197,7 +197,7 @@ def test_nothing_allocated_is_still_a_page() -> None:
         "retained": [],
         "findings": [],
     }
-    assert "0 B allocated" in render(document, recording)
+    assert "0\u00a0B allocated" in render(document, recording)
 
 
 def test_a_document_without_its_optional_parts_is_still_a_page(made: Made) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.errors import AccountingError
+from analyzer.errors import AccountingError, TraceError
 from analyzer.measure.build import open_measured
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.hloproto import Hlo
@@ -102,5 +102,11 @@ def test_a_value_without_a_trace_is_taken_to_be_there_throughout() -> None:
 
 
 def test_values_that_do_not_fit_are_a_broken_book() -> None:
+    # GIVEN two values at the same place at the same time
     with pytest.raises(AccountingError, match="lie in a buffer of 64 B"):
+        made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (0, 64)}, total=64)
+
+
+def test_a_value_outside_of_its_allocation_is_a_damaged_module() -> None:
+    with pytest.raises(TraceError, match="value 2 lies outside of allocation"):
         made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (64, 64)}, total=64)

@@ -1,0 +1,302 @@
+"""Targets that crash, hang, fork, leave or are shot at: told in one line, and nothing left behind.
+
+After each: no process, no file but what was asked for, and no file of the user's changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from builders import ROOT, listing
+
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.skipif(sys.platform != "linux", reason="strays are looked for in /proc"),
+]
+
+HEAD = (
+    "import ctypes, os, signal, subprocess, sys, threading, time\nimport tensorflow as tf, keras\n"
+)
+MODEL = """
+def model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+"""
+STEP = """
+@tf.function
+def step(x):
+    return tf.reduce_sum(x * 2.0)
+"""
+STUCK = """
+@tf.function
+def stuck(x):
+    print("traced", flush=True)
+    return tf.while_loop(lambda i: i < 1.0, lambda i: i * 1.0, [tf.reduce_sum(x) * 0.0])
+"""
+DEAF = "for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(n, signal.SIG_IGN)\n"
+SLEEPER = "subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
+FORK = "if not os.fork():\n    os.setsid(); time.sleep(3600)\n"
+
+
+@dataclass
+class Place:
+    """A folder to run the command in, and the means to find what a run leaves behind."""
+
+    folder: Path
+    temporary: Path
+    mark: str
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, code: str, *arguments: str, name: str = "t.py") -> subprocess.Popen[bytes]:
+        (self.folder / name).write_text(HEAD + code)
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "cli.py"), *arguments],
+            cwd=self.folder,
+            env={**os.environ, "TMPDIR": str(self.temporary), "HOSTILE": self.mark},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def run(self, code: str, *arguments: str, name: str = "t.py") -> tuple[int, str]:
+        """Run the command to its end; return code and stderr, after looking for what it left."""
+        return self.ended(self.start(code, *arguments, name=name))
+
+    def ended(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
+        _, err = process.communicate(timeout=120)
+        text = err.decode()
+        assert "Traceback" not in text, text
+        assert "is a bug" not in text, text
+        assert self.strays() == []
+        for left in listing(self.temporary):
+            assert str(self.temporary / left) in text, f"{left} is left behind, and not named"
+        return process.returncode, text
+
+    def strays(self) -> list[str]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"HOSTILE={self.mark}\0".encode() in (folder / "environ").read_bytes():
+                    found.append(f"{folder.name} {(folder / 'cmdline').read_bytes()!r}")
+            except OSError:
+                continue
+        return found
+
+    def wait_for(self, process: subprocess.Popen[bytes], text: str, what: str = "log") -> None:
+        """Wait until the child's log, or the progress that it told, has a text."""
+        limit = time.monotonic() + 90
+        while time.monotonic() < limit and process.poll() is None:
+            for log in self.folder.rglob("capture.log"):
+                if text in log.read_text(errors="replace"):
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"{text!r} was never printed")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "work", tmp_path / "tmp", f"{os.getpid()}-{tmp_path.name}")
+    place.folder.mkdir()
+    place.temporary.mkdir()
+    yield place
+    for process in place.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    limit = time.monotonic() + 10
+    while place.strays() and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert place.strays() == []
+
+
+CRASHES = {
+    "os._exit": (
+        "print('no data here')\nos._exit(3)",
+        "ended its own process with exit code 3 while building the model; it last printed: "
+        "no data here",
+    ),
+    "sys.exit": ("def model(): sys.exit(4)", "sys.exit(4)"),
+    "segfault": ("def model():\n    ctypes.string_at(0)", "died of SIGSEGV (Segmentation fault) at "
+                 "t.py:4 while building the model"),
+    "abort": ("os.abort()", "died of SIGABRT"),
+    "killed": ("os.kill(os.getpid(), 9)", "was killed (SIGKILL) while building the model, and not"),
+    "terminated": ("os.kill(os.getpid(), 15)", "died of SIGTERM"),
+    "raises": ("class Odd(BaseException): pass\ndef model():\n    raise Odd('why')",
+               "t.py:5: Odd: why"),
+    "raises in a call": (
+        "class M(keras.Model):\n    def call(self, x):\n        raise KeyError('lr')\n"
+        "def model(): return M()",
+        "KeyError",
+    ),
+    "returns from a fork": ("if not os.fork(): pass\nelse: os._exit(5)", "exit code 5"),
+    "starts and dies": (f"{SLEEPER}{FORK}os._exit(6)", "exit code 6"),
+    "deaf": (f"{DEAF}{FORK}os._exit(7)", "exit code 7"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_a_crash_is_the_targets(name: str, place: Place) -> None:
+    body, says = CRASHES[name]
+    code, err = place.run(body + "\n", "trace", "t.py:model", "--shape", "4", "--out", "run")
+    assert code == 2, err
+    assert err.count("\n") == 1, err
+    assert says in err
+    assert "cuInit" not in err
+    assert listing(place.folder) == {"t.py"}
+
+
+def test_a_crash_in_the_step(place: Place) -> None:
+    body = (
+        "def die(x): os._exit(9)\n"
+        "@tf.function\ndef step():\n    return tf.py_function(die, [1.0], tf.float32)\n"
+    )
+    code, err = place.run(body, "trace", "t.py:step", "--out", "run")
+    assert (code, "exit code 9 while running step 1 of 3" in err) == (2, True), err
+    assert listing(place.folder) == {"t.py"}
+
+
+def test_sys_exit_in_the_step_keeps_what_was_traced(place: Place) -> None:
+    body = "def model():\n    m = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])\n" \
+        "    m.compile('sgd', 'mse', run_eagerly=True)\n    m.train_step = lambda d: sys.exit(3)\n" \
+        "    return m\n"  # fmt: skip
+    code, err = place.run(body, "trace", "t.py:model", "--out", "run", "-q")
+    assert code == 2, err
+    assert "called sys.exit(3)" in (place.folder / "run" / "run.json").read_text()
+
+
+STRAYS = {
+    "sleeper": SLEEPER,
+    "fork": FORK,
+    "double fork": "if not os.fork():\n    if os.fork(): os._exit(0)\n"
+    "    os.setsid(); time.sleep(3600)\n",
+    "deaf fork": "if not os.fork():\n    " + DEAF + "    time.sleep(3600)\n",
+    "thread": "threading.Thread(target=time.sleep, args=(3600,)).start()\n",
+    "at exit": "import atexit; atexit.register(time.sleep, 3600)\n",
+    "closed": "os.close(0); os.close(1); sys.stdout = None; sys.stdin = None\n",
+    "much": "print('x' * 50_000_000)\n",
+    "changes folder": "os.mkdir('there'); os.chdir('there')\n",
+    "arguments": "import argparse; argparse.ArgumentParser().parse_args()\n",
+}
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
+    started = time.monotonic()
+    code, err = place.run(STRAYS[name] + MODEL, "trace", "t.py:model", "--out", "run", "-q")
+    assert code == 0, err
+    assert time.monotonic() - started < 100
+    assert {path.name for path in place.folder.iterdir()} <= {"t.py", "run", "there", "__pycache__"}
+    assert (place.folder / "run" / "report.json").is_file()
+    assert not list(place.folder.glob("there/*"))
+
+
+def test_modules_of_the_same_name(place: Place) -> None:
+    """Modules in the working folder and beside the target are the target's, not ours."""
+    for name in ("json", "queue", "re", "typing", "gzip", "pandas", "analyzer_x", "signal"):
+        (place.folder / f"{name}.py").write_text("import sys\nsys.exit('executed')\n")
+    (place.folder / "my_layers.py").write_text("UNITS = 4\n")
+    body = "from my_layers import UNITS\ndef model():\n" \
+        "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(UNITS)])\n"  # fmt: skip
+    code, err = place.run(body, "trace", "t.py:model", "--out", "run", "-q")
+    assert code == 0, err
+    code, err = place.run(body, "estimate", "t:model", "--out", "estimate", "-q")
+    assert code == 0, err
+
+
+def test_a_target_with_the_name_of_a_module(place: Place) -> None:
+    code, err = place.run(MODEL, "trace", "json.py:model", "--out", "run", "-q", name="json.py")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_stuck_in_tensorflow(number: int, deaf: bool, place: Place) -> None:
+    # GIVEN a step that never comes back to Python, in one case deaf to whatever it is asked
+    body = STUCK + SLEEPER + (DEAF if deaf else "")
+    body += "def target(): return stuck, (tf.ones([4]),)\n"
+    process = place.start(body, "trace", "t.py:target", "--out", "a/run")
+    place.wait_for(process, "traced")
+    time.sleep(3)
+    # WHEN the command gets the signal
+    started = time.monotonic()
+    os.kill(process.pid, number)
+    if number == signal.SIGINT:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"analyze: Interrupted: ending what runs")
+        assert time.monotonic() - started < 1.5
+    code, err = place.ended(process)
+    # THEN it ends within seconds, and all of it
+    assert code == 128 + number
+    assert time.monotonic() - started < 12
+    assert ("nothing was written" if number == signal.SIGINT else "Ended by") in err
+    assert listing(place.folder) == {"t.py"}
+
+
+def test_kill_9_of_the_command(place: Place) -> None:
+    body = STUCK + SLEEPER + DEAF + "def target(): return stuck, (tf.ones([4]),)\n"
+    process = place.start(body, "trace", "t.py:target", "--out", "run")
+    place.wait_for(process, "traced")
+    process.kill()
+    process.communicate()
+    limit = time.monotonic() + 10
+    while (place.strays() or len(listing(place.folder)) > 1) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert place.strays() == []
+    assert listing(place.folder) == {"t.py"}
+
+
+def test_ctrl_c_while_the_model_is_built(place: Place) -> None:
+    process = place.start(
+        "def model():\n    print('built', flush=True)\n    time.sleep(60)\n",
+        "trace", "t.py:model", "--out", "run",
+    )  # fmt: skip
+    place.wait_for(process, "built")
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, b"")
+    assert err.decode().splitlines()[-1] == "analyze: Interrupted; nothing was written."
+    assert listing(place.folder) == {"t.py"}
+
+
+def test_an_estimate_makes_no_inputs(place: Place) -> None:
+    wide = MODEL.replace("(4,)", "(64,)")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    code, err = place.run(
+        wide, "estimate", "t.py:model", "--batch-size", "20000000", "--out", "run", "-q"
+    )
+    held_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert code == 0, err
+    document = json.loads((place.folder / "run" / "report.json").read_text())
+    # 64 float32 each for the model and 4 for the loss, counted although they were never made
+    assert document["categories_at_peak"]["input"] == 20_000_000 * (64 + 4) * 4
+    assert max(before, held_kib) < 2 << 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_full_disk(place: Place) -> None:
+    small = place.folder / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)],
+        check=False, capture_output=True,
+    )  # fmt: skip
+    if mounted.returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        code, err = place.run(MODEL, "trace", "t.py:model", "--out", "small/run")
+        assert code == 2, err
+        assert err.count("\n") == 1, err
+        assert "disk is full" in err or "No space left" in err, err
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

@@ -1,0 +1,142 @@
+"""A capture whose child is played by a script: what is told, what is kept, what is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from builders import Ended, analyze, listing
+
+sys.path.insert(0, str(Path(__file__).parent))
+from children import Mark
+
+from analyzer.capture import launch
+from analyzer.errors import ExitCode
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "work" / "t.py").write_text("")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path
+
+
+def trace(
+    body: str, place: Path, monkeypatch: pytest.MonkeyPatch, command: str = "trace"
+) -> tuple[Ended, set[str]]:
+    """Capture with a child that does ``body``; return how it ended and what it left."""
+    mark = Mark()
+    monkeypatch.setattr(launch, "child_command", lambda request: mark.command(body))
+    done = analyze(command, "t.py:step", "--out", "deep/run")
+    assert mark.left() == []
+    assert "Traceback" not in done.err
+    return done, listing(place) - {"work", "tmp", "work/t.py"}
+
+
+DEATHS = {
+    "a status": ("say(stage='building', share=0.1); os._exit(3)", 2, "exit code 3 while building"),
+    "a signal": ("print('words', file=sys.stderr, flush=True); os.abort()", 2, "SIGABRT.*: words"),
+    "nothing said": ("", 2, "exit code 0 while starting"),
+    "killed": ("os.kill(os.getpid(), 9)", 2, "not for want of memory"),
+    "refused": ("say(error='No step.', hint='Name one.', exit_code=2)", 2, "No step. Name one."),
+    "memory": ("say(error='Too large.', hint='', exit_code=5)", 5, "Too large."),
+    "a bug": ("print('why', file=sys.stderr); say(error='Odd.', hint='', exit_code=1)", 1, "Odd. "
+              "All that it printed: .*/analyze-.*log\nanalyze: This is a bug"),
+    "nothing written": ("say(done={})", 2, "is gone"),
+    "a hanging end": ("say(error='No.', hint='', exit_code=2); time.sleep(1000)", 2, "No."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_deaths(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_PARTING_S", 0.5)
+    body, code, says = DEATHS[name]
+    done, left = trace(body, place, monkeypatch)
+    assert (done.code, done.out) == (code, "")
+    assert re.search(says, done.err), done.err
+    assert ("is a bug" in done.err) is (code == 1)
+    assert done.err.count("\n") == (2 if code == 1 else 1)
+    # All that is left is a log that the message names.
+    assert {str(place / path) for path in left} == set(re.findall(r"/\S+\.log", done.err))
+
+
+def test_a_kept_log_holds_what_was_printed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "print('a\\nb', file=sys.stderr, flush=True); os._exit(3)"
+    _, (name,) = trace(body, place, monkeypatch)
+    assert (place / name).read_text() == "a\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("command", ["trace", "estimate"])
+def test_signals(
+    number: int, code: int, command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that is stuck, and deaf, and has started another."""
+    monkeypatch.setattr(launch, "_ANSWER_S", 0.5)
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), number))
+    timer.start()
+    started = time.monotonic()
+    done, left = trace(
+        "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
+        "sleeper(); say(stage='running', share=0.5); time.sleep(1000)",
+        place, monkeypatch, command,
+    )  # fmt: skip
+    timer.join()
+    assert done.code == code
+    assert time.monotonic() - started < 10
+    assert left == set()
+    if number == signal.SIGINT:
+        assert done.err.splitlines()[1:] == ["analyze: Interrupted; nothing was written."]
+
+
+def test_a_second_ctrl_c(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that answers the first one and then writes for ever."""
+    timers = [threading.Timer(s, os.kill, (os.getpid(), signal.SIGINT)) for s in (1.5, 3.0)]
+    for timer in timers:
+        timer.start()
+    started = time.monotonic()
+    done, left = trace(
+        "try:\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n"
+        "    say(stage='stopping', share=0.0); time.sleep(1000)",
+        place, monkeypatch,
+    )  # fmt: skip
+    assert (done.code, left) == (130, set())
+    assert 2.9 < time.monotonic() - started < 10
+
+
+def test_handlers_are_as_they_were(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    trace("say(error='No.', hint='', exit_code=2)", place, monkeypatch)
+    assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch", "tensorfow"])
+def test_another_backend(backend: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    done = analyze("trace", "t.py:step")
+    assert done.code == ExitCode.BAD_INPUT
+    assert f"KERAS_BACKEND is {backend}" in done.err
+    assert done.err.count("\n") == 1
+    assert listing(place) == {"work", "tmp", "work/t.py"}
+
+
+def test_a_working_folder_that_is_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = place / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(launch, "child_command", lambda request: ["true"])
+    done = analyze("trace", str(place / "work" / "t.py") + ":step")
+    assert (done.code, "cannot be written" in done.err) == (2, True), done.err

@@ -1,0 +1,200 @@
+"""What the command line says of itself, and where results go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import ROOT, analyze, listing, sample_folder
+
+import analyzer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shell(line: str, folder: Path, **environment: str) -> tuple[int, bytes, bytes]:
+    """Run a line of bash in which $ANALYZE is the command; return code, stdout and stderr."""
+    command = f"set -o pipefail; ANALYZE='{sys.executable} {ROOT}/cli.py'; {line}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["trace"], ["estimate"], ["diff"]])
+def test_h_is_help(command: list[str]) -> None:
+    short, long = analyze(*command, "-h"), analyze(*command, "--help")
+    assert short.code == 0
+    assert short.out == long.out != ""
+
+
+def test_the_public_names_are_listed_before_they_are_loaded() -> None:
+    assert {"trace", "estimate", "diff", "open_trace", "Result", "Diff"} <= set(dir(analyzer))
+
+
+def test_the_cards_are_listed() -> None:
+    done = analyze("estimate", "--gpu", "list")
+    assert done.code == 0
+    assert "h100-80gb-sxm" in done.out
+    assert "80.00 GiB" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("h1000", "Did you mean h100 or h100-80gb"),
+        ("rtx4091", "Did you mean rtx-4090"),
+        ("nonsense", "For example: t4"),
+    ],
+)
+def test_a_card_that_is_none(name: str, says: str, folder: Path) -> None:
+    done = analyze("estimate", "keras:VGG16", "--gpu", name)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert "--gpu list shows all." in done.err
+
+
+def test_an_option_written_wrong_is_corrected() -> None:
+    assert "--batch-size" in analyze("trace", "x", "--batchsize", "4").err
+    assert "'estimate'" in analyze("estimat", "x").err
+
+
+OPTIONS = (
+    ["--batch-size", "32"],
+    ["--shape", "8"],
+    ["--optimizer", "adam"],
+    ["--loss", "mse"],
+    ["--mode", "infer"],
+    ["--dtype-policy", "float32"],
+    ["--jit"],
+    ["--no-jit"],
+    ["--steps", "3"],
+    ["--device", "cpu"],
+    ["--inter-op-threads", "1"],
+)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option[0])
+def test_a_trace_takes_no_option_of_a_capture(option: list[str], folder: Path) -> None:
+    done = analyze("trace", sample_folder("infer"), *option)
+    assert (done.code, done.out) == (2, "")
+    assert f"{option[0]} cannot be honoured, for a trace shows the step as it ran." in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trace", "SAMPLE", "--out", "x"], "--out cannot be honoured: "),
+        (["trace", "SAMPLE", "--force"], "--force cannot be honoured: "),
+        (["trace", "keras:VGG16", "--host", "a"], "--host cannot be honoured: that chooses"),
+        (["trace", "keras:VGG16", "--allocator", "a"], "--allocator cannot be honoured: that"),
+        (["estimate", "keras:VGG16", "--both-products"], "Name a card with --gpu."),
+        (["estimate", "keras:VGG16", "--compile-timeout", "9"], "Name a card with --gpu."),
+        (["trace", "keras:VGG16", "--no-save", "--out", "x"], "exclude each other"),
+        (["trace", "SAMPLE", "--limit", "8"], "Write it as 8GiB or 8MiB."),
+        (["trace", "SAMPLE", "--max-peak", "10.5"], "Write it as 10.5GiB or 10.5MiB."),
+        (["diff", "SAMPLE", "SAMPLE", "--fail-on-increase", "5"], "Write it as 5% or 5MiB."),
+        (["trace", "SAMPLE", "--html", "-", "--json", "-"], "Standard output is named twice."),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(
+    arguments: list[str], says: str, folder: Path
+) -> None:
+    named = [str(sample_folder("infer")) if one == "SAMPLE" else one for one in arguments]
+    done = analyze(*named)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert done.err.count("\n") == 1
+    assert listing(folder) == set()
+
+
+def test_every_file_that_is_written_is_named(folder: Path) -> None:
+    names = {"--json": "a.json", "--html": "a.html", "--csv": "a.csv", "--markdown": "a.md"}
+    arguments = [word for pair in names.items() for word in pair]
+    done = analyze("trace", sample_folder("cnn"), "--quiet", *arguments)
+    assert done.code == 0
+    assert done.out == ""
+    assert done.err.splitlines() == [f"Wrote {name}" for name in names.values()]
+    assert listing(folder) == set(names.values())
+
+
+@pytest.mark.parametrize(
+    ("option", "starts"),
+    [
+        ("--html", b"<!doctype html>"),
+        ("--json", b"{"),
+        ("--csv", b"allocator,"),
+        ("--markdown", b"### "),
+    ],
+)
+def test_a_dash_is_standard_output(option: str, starts: bytes, folder: Path) -> None:
+    line = f"$ANALYZE trace {sample_folder('cnn')} {option} -"
+    code, out, err = shell(line, folder, PYTHONIOENCODING="ascii")
+    assert (code, err) == (0, b"")
+    assert out.startswith(starts)
+    analyze("trace", sample_folder("cnn"), "--quiet", option, "file")
+    assert (folder / "file").read_bytes() == out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h"])
+def test_an_encoding_without_box_characters(encoding: str, rest: str, folder: Path) -> None:
+    rest = rest.replace("SAMPLE", str(sample_folder("cnn")))
+    code, out, err = shell(f"$ANALYZE {rest}", folder, PYTHONIOENCODING=encoding)
+    assert (code, err) == (0, b"")
+    text = out.decode(encoding)
+    if encoding == "ascii" and rest.startswith("trace"):
+        assert "####" in text  # the bars of the categories
+
+
+@pytest.mark.parametrize(
+    "rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h", "trace SAMPLE --json -"]
+)
+def test_a_reader_that_goes_away_is_no_error(rest: str, folder: Path) -> None:
+    rest = rest.replace("SAMPLE", str(sample_folder("transformer")))
+    code, out, err = shell(f"$ANALYZE {rest} | head -c 1", folder)
+    assert (code, err, len(out)) == (0, b"", 1)
+
+
+def test_a_limit_is_held_though_no_one_reads(folder: Path) -> None:
+    line = f"$ANALYZE trace {sample_folder('transformer')} --max-peak 1MiB | head -c 0"
+    code, _, err = shell(line, folder)
+    assert code == 3
+    assert b"is above the limit of 1.00 MiB" in err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h", "trace SAMPLE --json -"]
+)
+def test_a_full_standard_output_is_one_line(rest: str, folder: Path) -> None:
+    rest = rest.replace("SAMPLE", str(sample_folder("cnn")))
+    code, _, err = shell(f"$ANALYZE {rest} > /dev/full", folder)
+    assert code == 2, err
+    assert err.startswith(b"analyze: Standard output")
+    assert b"No space left on device" in err
+    assert err.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("rest", ["trace SAMPLE", "-h"])
+def test_a_closed_standard_output_prints_nothing(rest: str, folder: Path) -> None:
+    rest = rest.replace("SAMPLE", str(sample_folder("cnn")))
+    assert shell(f"$ANALYZE {rest} >&-", folder) == (0, b"", b"")
+    assert shell(f"$ANALYZE {rest} <&- >&- 2>&-", folder)[0] == 0
+
+
+def test_a_result_is_not_written_into_a_closed_standard_output(folder: Path) -> None:
+    code, _, err = shell(f"$ANALYZE trace {sample_folder('cnn')} --json - >&-", folder)
+    assert code == 2
+    assert err == b"analyze: Standard output is closed. Name a file instead of -.\n"

@@ -1,0 +1,185 @@
+"""Numbers in the terminal: whole at every width, whatever has to give way."""
+
+from __future__ import annotations
+
+import io
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from builders import sample_folder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+import analyzer
+from analyzer.report.difftext import render_diff
+from analyzer.report.fitting import (
+    GAP,
+    Column,
+    Prose,
+    fit_widths,
+    fitted_table,
+    number,
+    whole_numbers,
+)
+from analyzer.report.text import render
+from analyzer.report.unbroken import unbroken
+from analyzer.units import format_bytes
+
+WIDTHS = (80, 100, 120, 160)
+CUT = re.compile(r"(?<![\w/,.\[:…-])[+-]?\d[\d.,]*…|…[\d.,]+ (?:B|[KMGT]iB)\b")
+UNIT_FIRST = re.compile(r"\s*(?:B|[KMGT]iB|%)(?![A-Za-z])")
+
+
+def lines(part: RenderableType, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    with console.capture() as captured:
+        console.print(part)
+    return captured.get().splitlines()
+
+
+@cache
+def document(name: str) -> dict[str, Any]:
+    if name == "diff":
+        return analyzer.diff(sample_folder("infer"), sample_folder("cnn")).document
+    return analyzer.open_trace(sample_folder(name)).document
+
+
+def check_whole(shown: list[str], sizes: list[int | None], width: int) -> None:
+    for size in sizes:
+        if size is not None:
+            text = re.escape(format_bytes(size))
+            assert any(re.search(rf"(?<![\d.,]){text}(?![\w])", line) for line in shown), size
+    for line in shown:
+        assert len(line) <= width
+        assert not CUT.search(line), line
+    for above, below in zip(shown, shown[1:], strict=False):
+        assert not (re.search(r"\d\s*$", above) and UNIT_FIRST.match(below)), (above, below)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["cnn", "transformer", "oom", "lstm"])
+def test_every_number_of_a_report_is_whole(name: str, width: int) -> None:
+    shown = document(name)
+    peak = shown["peak"]
+    sizes = [peak["requested_bytes"], peak["allocated_bytes"], peak["pool_bytes"]]
+    sizes += [size for size in shown["categories_at_peak"].values() if size]
+    steps = shown["steps"] if len(shown["steps"]) <= 6 else []
+    sizes += [step[key] for step in steps for key in ("requested_bytes", "allocated_bytes")]
+    sizes += [row["requested_bytes"] for row in shown["tensors_at_peak"][:12]]
+    for row in [row for row in shown["layers"] if row["layer"]][:12]:
+        state = row["parameter"] + row["optimizer_state"] + row["gradient"]
+        sizes += [row["total_bytes"], row["activation"], state]
+    sizes += [finding["saves_bytes"] or None for finding in shown["findings"]]
+    check_whole(lines(render(shown, width), width), sizes, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_number_of_a_difference_is_whole(width: int) -> None:
+    shown = document("diff")
+    rows = [*shown["peak"], *shown["categories"]]
+    rows += [row for key in ("layers", "ops") for row in shown[key] if row["change"] != "same"][:12]
+    sizes = [row[key] for row in rows for key in ("a_bytes", "b_bytes")]
+    found = lines(render_diff(shown, width), width)
+    check_whole(found, sizes, width)
+    for row in shown["peak"]:
+        assert any(f"+{format_bytes(row['delta_bytes'])}" in line for line in found)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_labels_of_a_difference_give_way_to_its_numbers(width: int) -> None:
+    shown = document("diff")
+    long = {side: {**shown[side], "label": f"runs/2026/{'x' * 60}-{side}"} for side in ("a", "b")}
+    found = lines(render_diff({**shown, **long}, width), width)
+    check_whole(found, [row["a_bytes"] for row in shown["peak"]], width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_tensors_have_their_layer(width: int) -> None:
+    shown = document("transformer")
+    found = lines(render(shown, width), width)
+    heading = next(line for line in found if line.startswith("requested"))
+    assert "layer" in heading.split()
+    first = shown["tensors_at_peak"][0]
+    row = next(line for line in found if line.startswith(format_bytes(first["requested_bytes"])))
+    assert first["layer"] in row.split()
+
+
+def test_a_narrow_terminal_loses_names_first() -> None:
+    rows: list[list[str | Text]] = [["1011.7 KiB", "layer/" * 20, "why " * 20, "750.0 KiB"]]
+    columns = [
+        number("requested"),
+        Column(name="layer"),
+        Column(name="why", rank=1),
+        number("allocated"),
+    ]
+    found = lines(fitted_table("A table", columns, rows, 40), 40)
+    assert "1011.7 KiB" in found[2]
+    assert "750.0 KiB" in found[2]
+    assert "why" not in found[1]
+    assert "…" in found[2]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Column], list[int]]:
+    columns, widest = [number("first")], [10]
+    for place in range(draw(st.integers(0, 7))):
+        is_number = draw(st.booleans())
+        least, rank = draw(st.integers(8, 30)), draw(st.integers(0, 4))
+        columns.append(Column(name="n" * place, is_number=is_number, least=least, rank=rank))
+        widest.append(draw(st.integers(0, 12 if is_number else 200)))
+    return columns, widest
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tables(), st.integers(40, 200))
+def test_columns_fit_and_numbers_have_their_room(
+    table: tuple[list[Column], list[int]], width: int
+) -> None:
+    columns, widest = table
+    widths = fit_widths(columns, widest, width)
+    shown = sorted(widths)
+    assert shown == list(widths)
+    for place in shown:
+        if columns[place].is_number:
+            assert widths[place] >= widest[place]
+    needed = sum(widest[p] if columns[p].is_number else 8 for p in shown) + GAP * (len(shown) - 1)
+    assert sum(widths.values()) + GAP * (len(shown) - 1) <= max(width, needed)
+    left_out = [columns[place].rank for place in range(len(columns)) if place not in widths]
+    kept = [columns[place].rank for place in shown]
+    assert all(rank >= max(kept, default=0) for rank in left_out)
+    assert 0 not in left_out
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from(["a", "peak", "3.00 GiB", "12 %", "7 ms", "12,345"]), max_size=30))
+def test_no_line_ends_between_a_number_and_its_unit(words: list[str]) -> None:
+    text = Text(" ".join(words))
+    text.stylize("bold", 0, 3)
+    found = lines(Prose(text), 20)
+    assert " ".join(" ".join(found).split()) == text.plain
+    for above, below in zip(found, found[1:], strict=False):
+        assert not (re.search(r"\d\s*$", above) and re.match(r"GiB|%|ms", below))
+
+
+def test_paragraphs_are_told_from_tables() -> None:
+    table = fitted_table("", [number("n")], [["1 B"]], 20)
+    assert whole_numbers(table) is table
+    assert isinstance(whole_numbers(Text("1 B")), Prose)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3.00 GiB of 8", "3.00\u00a0GiB of 8"),
+        ("12 bytes, 4 steps", "12\u00a0bytes, 4 steps"),
+        ("5 B, 5 Batches, 7 ms, 9 s, 9 steps, 40 %", None),
+    ],
+)
+def test_units_stay_with_their_numbers(text: str, expected: str | None) -> None:
+    if expected is None:
+        expected = "5\u00a0B, 5 Batches, 7\u00a0ms, 9\u00a0s, 9 steps, 40\u00a0%"
+    assert unbroken(text) == expected

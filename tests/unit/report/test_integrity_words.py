@@ -1,0 +1,78 @@
+"""What is said of a damaged trace, and where: before any figure, in every output."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from builders import analyze, sample_folder, sample_trace
+
+import analyzer
+from analyzer.parse.xplane import read_trace
+from analyzer.parse.xspace import Space
+from analyzer.report.page.verdict import first_screen
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a trace without every tenth allocation."""
+    space = Space.FromString(gzip.decompress(sample_trace("accumulation").read_bytes()))
+    for plane in space.planes:
+        births = {x.key for x in plane.event_metadata if x.value.name == b"MemoryAllocation"}
+        for line in plane.lines:
+            found = [at for at, event in enumerate(line.events) if event.metadata_id in births]
+            for at in reversed(found[5::10]):
+                del line.events[at]
+    path = tmp_path_factory.mktemp("damaged") / "a.xplane.pb"
+    path.write_bytes(space.SerializeToString())
+    return path
+
+
+def test_the_document(damaged: Path) -> None:
+    document = analyzer.open_trace(damaged).document
+    found, whole = document["integrity"], read_trace(sample_trace("accumulation")).events
+    assert found["is_damaged"]
+    assert 0 < found["events_disagreeing"] <= found["events"]
+    assert found["largest_difference_bytes"] > 0
+    assert found["first_disagreement_time_s"] >= 0
+    lost = next(damage for damage in found["damages"] if damage["id"] == "lost-events")
+    assert lost["time_s"] > 0
+    last = read_trace(damaged).step_markers[-1]
+    inside = whole["time_ps"].between(last.start_ps, last.end_ps)
+    assert found["counter_peak_bytes"] == pytest.approx(
+        whole["in_use_bytes"][inside].max(), rel=0.1
+    )
+    assert found["counter_peak_bytes"] != document["peak"]["allocated_bytes"]
+    json.dumps(document, allow_nan=False)
+
+
+def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
+    done = analyze("trace", damaged, "--markdown", tmp_path / "a.md", "--html", tmp_path / "a.html")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[1].startswith("! Damaged trace: after ")
+    assert next(at for at, line in enumerate(lines) if line.startswith("Peak ")) > 1
+    assert "from a damaged trace" in done.out
+    summary = (tmp_path / "a.md").read_text().splitlines()
+    assert summary[0].startswith("### Damaged trace.")
+    assert summary[2].startswith("Damaged trace: after ")
+    assert "Damaged trace: after" in (tmp_path / "a.html").read_text()
+
+
+def test_a_whole_trace_says_that_its_replay_agrees() -> None:
+    done = analyze("trace", sample_folder("infer"))
+    said = (
+        "Replay of the trace's 345 events: every address and size is the one that TensorFlow wrote."
+    )
+    assert " ".join(done.out.split()).count(said) == 1
+    document = analyzer.open_trace(sample_folder("infer")).document
+    assert document["integrity"]["replay"] == {"events": 345, "equal": 345}
+    assert said in first_screen(document).sentences
+    assert "amaged" not in done.out
+
+
+def test_a_prediction_has_no_integrity() -> None:
+    folder = Path(__file__).parents[1] / "predict" / "notes" / "infer"
+    assert analyzer.open_trace(folder).document["integrity"] is None

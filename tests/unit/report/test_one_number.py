@@ -1,0 +1,190 @@
+"""One number has one value: the same words carry the same bytes in every output."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import SAMPLES, sample_folder
+from rich.console import Console
+
+import analyzer
+from analyzer.findings import fit
+from analyzer.findings.fit import judge
+from analyzer.findings.pool import WhatIf
+from analyzer.gpus import MemoryRange
+from analyzer.opening import open_result
+from analyzer.predict import target
+from analyzer.report.document import build_document
+from analyzer.report.exports import markdown
+from analyzer.report.page.build import render, render_inline
+from analyzer.report.text import print_document
+from analyzer.units import format_bytes
+
+NOTES = Path(__file__).parents[1] / "predict" / "notes"
+CASES = [
+    *((sample_folder(name), None) for name in SAMPLES),
+    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom", "transformer")),
+    *((NOTES / name, None) for name in ("accumulation", "cnn", "gpu", "infer", "jit")),
+    *((NOTES / name, 16 << 20) for name in ("gpu", "jit")),
+]
+IDS = [f"{folder.parent.name}-{folder.name}-{limit and 'limit'}" for folder, limit in CASES]
+
+
+@cache
+def opened(folder: Path, limit: int | None) -> analyzer.Result:
+    return open_result(folder, what_if=WhatIf(memory_limit_bytes=limit))
+
+
+@cache
+def outputs(folder: Path, limit: int | None) -> dict[str, str]:
+    return outputs_of(opened(folder, limit))
+
+
+def outputs_of(result: analyzer.Result) -> dict[str, str]:
+    """Return each output as plain text, without the marks of Markdown and HTML."""
+    out = io.StringIO()
+    print_document(result.document, Console(file=out, width=10_000, no_color=True))
+    page = render(result.document, result.recording)
+    inline = render_inline(result.document, result.recording)
+    return {
+        "text": out.getvalue(),
+        "markdown": markdown(result.document).replace("\\", "").replace("**", ""),
+        "page": plain(page[page.index("<main>") : page.index('<script type="text/plain"')]),
+        "inline": plain(inline),
+    }
+
+
+def plain(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).replace("&#39;", "'").split())
+
+
+def value_at(document: Any, path: str) -> Any:
+    for key in path.split("."):
+        document = document[int(key)] if isinstance(document, list) else document[key]
+    return document
+
+
+@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+def test_every_output_says_the_same_verdict(folder: Path, limit: int | None) -> None:
+    document, shown = opened(folder, limit).document, outputs(folder, limit)
+    verdict = document["verdict"]
+    for name, text in shown.items():
+        if name != "text" or verdict["outcome"] != "no limit given":
+            assert verdict["headline"] in text, name
+        for caution in verdict["cautions"]:
+            assert caution in text, name
+    if verdict["outcome"] != "no limit given":
+        assert shown["text"].splitlines()[0] == verdict["headline"]
+    if verdict["cautions"]:
+        assert any("Caution: " in line for line in shown["text"].splitlines()[:3])
+
+
+@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> None:
+    document, shown = opened(folder, limit).document, outputs(folder, limit)
+    peak, verdict = document["peak"], document["verdict"]
+    words = {
+        r"([\d.]+ [KMGT]?i?B) requested by tensors": peak["requested_bytes"],
+        r"([\d.]+ [KMGT]?i?B) allocated in chunks": peak["allocated_bytes"],
+        r"([\d.]+ [KMGT]?i?B) in the pool": peak["pool_bytes"],
+        r"\| requested \| ([\d.]+ [KMGT]?i?B)": peak["requested_bytes"],
+        r"[Nn]eeds a memory limit of ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
+        r" needs ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
+        r"(?:fits|FITS?) [^:]*: needs(?: at least)? ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
+    }
+    for pattern, size_bytes in words.items():
+        for name, text in shown.items():
+            for found in re.findall(pattern, text):
+                assert found == format_bytes(size_bytes), f"{name}: {pattern}"
+    parts = document["fragmentation"]["safe_limit_parts"]
+    assert sum(parts.values()) == verdict["need_bytes"]
+
+
+@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+def test_every_size_on_the_page_is_the_documents(folder: Path, limit: int | None) -> None:
+    result = opened(folder, limit)
+    page = render(result.document, result.recording)
+    sizes = re.findall(r'data-path="([^"]+)" data-bytes="(-?\d+)"[^>]*>([^<]+)<', page)
+    assert len(sizes) > 10
+    for path, size_bytes, text in sizes:
+        assert value_at(result.document, path) == int(size_bytes), path
+        assert text == format_bytes(int(size_bytes)), path
+
+
+@pytest.mark.parametrize("folder", [folder for folder, limit in CASES if limit is None])
+def test_a_figure_lies_in_its_stated_range(folder: Path) -> None:
+    document = opened(folder, None).document
+    stated, peak = document["uncertainty"], document["peak"]
+    if stated is not None:
+        assert stated["low_bytes"] <= peak["requested_bytes"] <= stated["high_bytes"]
+        allocated = peak["allocated_bytes"]
+        assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
+
+
+@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+def test_the_chart_of_the_pool_has_the_figures(folder: Path, limit: int | None) -> None:
+    document = opened(folder, limit).document
+    pools = [row["pool_bytes"] for row in document["pool_timeline"]]
+    assert max(pools, default=None) == document["peak_ever"]["pool_bytes"]
+
+
+@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> None:
+    findings = opened(folder, limit).document["findings"]
+    titles = [finding["title"] for finding in findings]
+    order = ["high", "medium", "low", "info"]
+    urgent = ("out-of-memory", "does-not-fit")
+    weights = [
+        (each["id"] not in urgent, order.index(each["severity"]), -(each["saves_bytes"] or 0))
+        for each in findings
+    ]
+    assert weights == sorted(weights)
+    assert opened(folder, limit).findings == tuple(opened(folder, limit).analysis.findings)
+    weighty = [each["title"] for each in findings if each["severity"] != "info"]
+    shown = outputs(folder, limit)
+    for name, expected in (
+        ("text", titles),
+        ("markdown", weighty[:3]),
+        ("page", weighty[:3]),
+        ("inline", weighty[:3]),
+    ):
+        text = shown[name]
+        places = [text.index(title) for title in expected if title in text]
+        assert len(places) == len(expected), name
+        assert places == sorted(places), name
+
+
+def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = 30 << 20
+    limit = MemoryRange(bytes=small, low_bytes=small, high_bytes=small, source="made up")
+    for module in (fit, target):
+        monkeypatch.setattr(module, "memory_limit", lambda gpu: limit)
+    result = open_result(NOTES / "gpu")
+    document = result.document
+    assert document["fits"] is False
+    assert document["verdict"]["headline"].startswith("DOES NOT FIT Tesla T4: needs ")
+    assert document["peak"]["pool_bytes"] is document["peak"]["process_bytes"] is None
+    assert document["pool_timeline"] == []
+    assert document["fit"]["needed_bytes"] == document["verdict"]["need_bytes"] > small
+    for name, text in outputs_of(result).items():
+        assert document["verdict"]["headline"] in text, name
+        assert "in the pool" not in text
+
+
+def test_another_devices_plan_is_told_before_the_figures() -> None:
+    result = opened(NOTES / "gpu", None)
+    recording = result.recording
+    stand_in = "the plan is the CPU's, not Tesla T4's"
+    stated = {**recording.extra["uncertainty"], "stand_in": stand_in}
+    recording = replace(recording, extra={**recording.extra, "uncertainty": stated})
+    analysis = judge(replace(result.analysis, recording=recording), None)
+    shown = outputs_of(analyzer.Result(analysis, build_document(analysis)))
+    for name, text in shown.items():
+        assert text.index(stand_in) < text.index(format_bytes(result.peak_bytes)), name
+    assert stand_in in shown["text"].splitlines()[1]

@@ -1,0 +1,91 @@
+"""Text of others, in each form of output."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from analyzer.opening import open_result
+from analyzer.report.difftext import print_diff
+from analyzer.report.text import plain_table, print_document
+from analyzer.report.untrusted import csv_cell, finite, markdown_code, markdown_text, printable
+
+SAMPLES = Path(__file__).parents[3] / "traces"
+
+FORMULAS = [
+    "=1+1",
+    "\n=1+1",
+    " =1",
+    "\u200b=1",
+    "\uff1d1+1",
+    "x\n=1",
+    "x;=1",
+    "\t@x",
+    "\tx",
+    "\r+1",
+    "-2",
+    "\ufe63x",
+]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_starts_a_formula(text: str) -> None:
+    assert csv_cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["a=b", "[32,-1]", "conv/Conv2D:0", "", "a-b", "x y"])
+def test_other_cells_stay(text: str) -> None:
+    assert csv_cell(text) == text
+
+
+def test_markdown_has_no_mention_no_escape_and_no_direction() -> None:
+    told = markdown_text("\x1b[2J @octocat \u202etxt #12 https://x.y <b> [a](b) &lt; ~~x~~")
+    for bad in ("\x1b", "\u202e", "@octocat", "#12", "://x", "<b>", "[a](", " &lt; ", "~~x"):
+        assert bad not in told
+    assert "\x1b" not in markdown_code("a\x1b`|b")
+
+
+def test_numbers_that_json_lacks_are_null() -> None:
+    told = finite({"a": [float("inf"), 1.5, float("nan")], "b": (1, "x")})
+    assert json.loads(json.dumps(told, allow_nan=False)) == {"a": [None, 1.5, None], "b": [1, "x"]}
+
+
+def test_headings_are_no_markup() -> None:
+    out = io.StringIO()
+    table = plain_table("t", [("[red]a[/red]", "left"), ("[/x]", "left")])
+    table.add_row("", "")
+    Console(file=out, width=80).print(table)
+    assert "[red]a[/red]" in out.getvalue()
+
+
+def test_the_step_cannot_speak_to_the_terminal() -> None:
+    # GIVEN a document whose step's texts hold escapes and markup
+    document = open_result(SAMPLES / "infer", search=False).document
+    for key in ("mode", "dtype_policy", "optimizer"):
+        document["step"][key] = "\x1b]0;\x07[b]"
+    out = io.StringIO()
+    print_document(document, Console(file=out, width=100, force_terminal=True, color_system=None))
+    assert "\x1b]" not in out.getvalue()
+    assert "\x07" not in out.getvalue()
+    assert "[b]" in out.getvalue()
+
+
+def test_labels_of_a_diff_are_text() -> None:
+    document = {
+        "a": {"label": "[red]a[/red]"},
+        "b": {"label": "[/nothing]"},
+        "headline": "x",
+        "notes": [],
+        "peak": [{"number": "requested", "a_bytes": 1, "b_bytes": 2, "delta_bytes": 1}],
+        "categories": [],
+        "layers": [],
+        "ops": [],
+    }
+    out = io.StringIO()
+    print_diff(document, Console(file=out, width=120))
+    assert out.getvalue().count("[red]a[/red]") >= 2
+    assert printable("\x9b1m") == "\\u009b1m"
