@@ -123,7 +123,7 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, tensors_in_steps(shown.allocations))
     recording = Recording(
-        kind=Kind.TRACE,
+        kind=Kind.PHANTOM if note is not None and note.phantom is not None else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=step_config_of(note),

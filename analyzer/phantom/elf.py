@@ -1,7 +1,7 @@
-"""ELF files of Linux on x86-64: the functions that one exports, and a library written without a compiler.
+"""ELF files of Linux on x86-64: what one exports, and a library written without a compiler.
 
-The library that is written has a function for each of a list of names, and all of them do one thing: call
-one function of another library with the name and with the first six arguments::
+The library that is written has a function for each of a list of names, and all of them do one
+thing: call one function of another library with the name and with the first six arguments::
 
     name_i:  mov  $i, %eax         common:  push %rbp ...         six arguments onto the stack
              jmp  common                    lea  name of i, %rdi
@@ -120,10 +120,10 @@ def library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: byt
     _place(image, 0, _header(4))
     segments = [
         (_PT_LOAD, _READ | _EXECUTE, 0, 0, 0, common_at + common_bytes, common_at + common_bytes),
-        (_PT_LOAD, _READ | _WRITE, dynamic_at, dynamic_at, dynamic_at, end - dynamic_at, end - dynamic_at),
-        (_PT_DYNAMIC, _READ | _WRITE, dynamic_at, dynamic_at, dynamic_at, slot_at - dynamic_at, slot_at - dynamic_at),
+        (_PT_LOAD, _READ | _WRITE, *(dynamic_at,) * 3, *(end - dynamic_at,) * 2),
+        (_PT_DYNAMIC, _READ | _WRITE, *(dynamic_at,) * 3, *(slot_at - dynamic_at,) * 2),
         (_PT_STACK, _READ | _WRITE, 0, 0, 0, 0, 0),
-    ]  # fmt: skip
+    ]
     for number, segment in enumerate(segments):
         align = _PAGE if segment[0] == _PT_LOAD else 8
         _place(image, _HEADER_BYTES + number * _SEGMENT.size, _SEGMENT.pack(*segment, align))
@@ -186,9 +186,8 @@ def _hash(name: bytes) -> int:
 
 def _header(segments: int) -> bytes:
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
-    return identity + struct.pack(
-        "<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, _HEADER_BYTES, _SEGMENT.size, segments, 64, 0, 0
-    )  # fmt: skip
+    sizes = (_HEADER_BYTES, _SEGMENT.size, segments, 64, 0, 0)
+    return identity + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
 
 
 def _place(image: bytearray, at: int, content: bytes) -> None:

@@ -1,7 +1,7 @@
 """The names that the installed TensorFlow looks up in CUDA's libraries, read from its own files.
 
-Its lazy loaders (``tsl/cuda/*_stub.cc``) export a function of each name; cuSOLVER's are told by a table of
-text. Names that a library does not have come back as an error, so every one is answered.
+Its lazy loaders (``tsl/cuda/*_stub.cc``) export a function of each name; cuSOLVER's are told by a
+table of text. Names that a library does not have come back as an error, so every one is answered.
 """
 
 from __future__ import annotations
