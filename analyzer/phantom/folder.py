@@ -16,7 +16,8 @@ from typing import Final
 
 from analyzer.errors import InputError
 from analyzer.phantom import elf, names
-from analyzer.phantom.library import CORE, core_library
+from analyzer.phantom.compiling import CORE
+from analyzer.phantom.library import core_library
 
 NAMES: Final = "libphantom_names.so"
 ANSWER: Final = b"phantom_unwritten"
