@@ -56,10 +56,11 @@ def _compiler() -> list[str] | None:
 
 
 def _library() -> Any:
-    """Return the module that compiles, without importing the package, whose dependencies are not here."""
+    """Return the module that compiles; the package itself needs what is not installed here."""
     path = ROOT / "analyzer" / "phantom" / "compiling.py"
     spec = importlib.util.spec_from_file_location("phantom_compiling", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

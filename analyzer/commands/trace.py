@@ -18,6 +18,7 @@ from analyzer.capture.spec import (
     parse_target,
 )
 from analyzer.commands import options
+from analyzer.commands.cards import list_gpus
 from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
@@ -65,9 +66,12 @@ def trace(
         str,
         typer.Option(
             help="Run on a card that is not there, with TensorFlow's own GPU runtime: t4, a100-80gb, "
-            "2xt4 ... (Linux on x86-64). --limit and --growth are then TensorFlow's own.",
+            "2xt4 ... (Linux on x86-64). --limit and --growth are then TensorFlow's own. "
+            "`--gpu list` lists all.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
+            callback=list_gpus,
+            is_eager=True,
         ),
     ] = "",
     inter_op_threads: Annotated[

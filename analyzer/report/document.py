@@ -58,6 +58,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "integrity": integrity_values(trust_of(analysis), _start_ps(recording)),
         "warnings": list(recording.warnings),
         "notes": list(recording.extra.get("notes", [])),
+        "phantom": recording.extra.get("phantom"),
         "error": None if recording.error is None else recording.error.plain(),
         "failure": failure_of(analysis),
         "versions": recording.versions,

@@ -76,6 +76,8 @@ def markdown(document: Mapping[str, Any], comparison: Mapping[str, Any] | None =
     """
     screen = first_screen(document)
     lines = [f"### {markdown_text(screen.headline)}", ""]
+    if document.get("phantom"):
+        lines += [f"{markdown_text(document['phantom']['says'])}.", ""]
     if screen.cautions:
         lines += [f"**Caution:** {'; '.join(map(markdown_text, screen.cautions))}.", ""]
     lines += [" ".join(map(markdown_text, screen.sentences)), ""]
