@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 
 
 class Kind(Choice):
-    """Whether the numbers were predicted or measured."""
+    """Whether the numbers were predicted, measured, or TensorFlow's own on a card that is not there."""
 
     ESTIMATE = "estimate"
     TRACE = "trace"
+    PHANTOM = "phantom"
+
+    @property
+    def ran(self) -> bool:
+        """Whether TensorFlow ran the step, so that there are events of its allocator."""
+        return self is not Kind.ESTIMATE
 
 
 class Severity(Choice):

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from analyzer.capture import phantom
 from analyzer.capture.child import Child, ChildEnd
 from analyzer.capture.ending import Ending, error_of, tail_of
 from analyzer.capture.folders import LOG_FILE, check_free, publish, refusals_told, staging_folder
@@ -97,10 +98,13 @@ def capture(
             "folder": str(staging),
             "kind": kind,
         }
+        if kind == "run" and options.gpu:
+            environment |= phantom.variables(options, staging)
         with refusals_told(out):
             request.write_text(json.dumps(content), encoding="utf-8")
             _run(request, environment, spec, progress, keeps_a_part=kind == "run")
             request.unlink(missing_ok=True)
+        shutil.rmtree(staging / phantom.FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
             raise TargetError(
                 f"What was captured is gone: {spec.text} or another program removed it.",

@@ -39,13 +39,19 @@ def capture_live(
     name = spec.text
     out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
     check_free(out, force=force)
-    if _can_trace_here():
+    if not options.gpu and _can_trace_here():
         return _capture_here(target, spec, options, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         with _saved(target) as path:
             file = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
-            chosen = replace(options, jit=_jit_of(target) if options.jit is None else options.jit)
+            keeps = options.jit is not None or bool(options.gpu)  # the child's Keras sees a GPU
+            chosen = replace(options, jit=options.jit if keeps else _jit_of(target))
             return capture(file, chosen, out, force=force, progress=lambda stage, share: None)
+    if options.gpu:
+        raise TargetError(
+            "A phantom card needs a process of its own, and a function cannot be handed to one.",
+            hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
+        )
     raise TargetError(
         "TensorFlow runs in this process on an allocator that writes no memory events.",
         hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or name the step "

@@ -88,7 +88,10 @@ class CaptureOptions:
         dtype_policy: Keras dtype policy to build with; empty means Keras' own.
         inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
         device: ``cpu``, ``gpu`` or empty for a GPU where there is one.
-        gpu: For an estimate: the catalogue's name of the card to predict for; empty for the CPU.
+        gpu: The catalogue's name of a card that is not there: to predict for, or to trace on, where it
+            may be several (``t4,t4`` or ``2xt4``); empty for the machine's own device.
+        memory_limit_bytes: For a trace on such a card: TensorFlow's limit on it; None for its own.
+        growth: The same: whether the pool grows as it is needed; None for no.
         cpu_plan: For an estimate with XLA for a card: compile for the CPU too, even where the card's
             own compiler is installed.
         assume: For an estimate: what is taken for what the data decide, by name: trips of a loop, the
@@ -106,6 +109,8 @@ class CaptureOptions:
     inter_op_threads: int | None = None
     device: str = ""
     gpu: str = ""
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None
     cpu_plan: bool = False
     assume: dict[str, int] = field(default_factory=dict)
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from analyzer.capture import phantom
 from analyzer.capture.dumps import dumping_flags
 from analyzer.capture.frames import describe_user_error, plain_message, whose
 from analyzer.capture.launch import STOPPING
@@ -218,7 +219,9 @@ def _serve(
 ) -> dict[str, Any]:
     report("starting TensorFlow", 0.0)
     options = CaptureOptions.from_json(request["options"])
-    if options.device == "cpu" or options.gpu:
+    is_static = request.get("kind") == "static"
+    on_phantom = bool(options.gpu) and not is_static
+    if options.device == "cpu" or (options.gpu and is_static):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     folder = Path(request["folder"])
@@ -230,12 +233,19 @@ def _serve(
         raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
-    do = _noting() if request.get("kind") == "static" else _running()
+    if on_phantom:
+        phantom.set_up(options, tf)
+    do = _noting() if is_static else _running()
     _as_started_by_the_user(spec, places)
     with _generated_code_in(folder / GENERATED):
         captured = do(spec, options, folder, report)
     target = TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name)
-    captured.run = replace(captured.run, target=target, from_process_start=True)
+    captured.run = replace(
+        captured.run,
+        target=target,
+        from_process_start=True,
+        phantom=phantom.note(options) if on_phantom else None,
+    )
     report("writing the graph", 0.97)
     write_run(folder, captured)
     shutil.rmtree(folder / DUMP, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,12 +18,14 @@ from analyzer.capture.spec import (
     parse_target,
 )
 from analyzer.commands import options
+from analyzer.commands.cards import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
-from analyzer.errors import ExitCode
+from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.opening import open_result
+from analyzer.phantom.environment import cards_named
 from analyzer.session import Result, trace_target
 
 
@@ -57,6 +60,18 @@ def trace(
             help="cpu or gpu; default a GPU where there is one.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
+        ),
+    ] = "",
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="Run on a card that is not there, with TensorFlow's own GPU runtime: t4, a100-80gb, "
+            "2xt4 ... (Linux on x86-64). --limit and --growth are then TensorFlow's own. "
+            "`--gpu list` lists all.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+            callback=list_gpus,
+            is_eager=True,
         ),
     ] = "",
     inter_op_threads: Annotated[
@@ -134,8 +149,17 @@ def trace(
         dtype_policy=dtype_policy,
         inter_op_threads=inter_op_threads,
         device=device,
+        gpu=gpu,
     )
     what_if = options.what_if_of(limit, growth, fragmentation_fraction)
+    if gpu and spec.kind is not TargetKind.TRACE:
+        if device:
+            raise InputError("--device and --gpu: a phantom card is a GPU.", hint="Leave one out.")
+        cards_named(gpu)
+        chosen = replace(
+            chosen, memory_limit_bytes=what_if.memory_limit_bytes, growth=what_if.growth
+        )
+        what_if = replace(what_if, memory_limit_bytes=None, growth=None)
     place = Place(out=out, force=force, no_save=no_save)
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.TRACE, chosen.given)

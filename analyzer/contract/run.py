@@ -203,6 +203,19 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhantomNote:
+    """The cards that were not there, and what was assumed of them.
+
+    Attributes:
+        cards: Their names in the catalogue, in order.
+        convolution_workspace_bytes: What each plan of a convolution asked for.
+    """
+
+    cards: tuple[Word, ...] = ()
+    convolution_workspace_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """What ``run.json`` holds.
 
@@ -231,6 +244,7 @@ class RunFile:
         xla: The functions of the step that XLA compiles.
         sizes: Sizes that depend on data, and what they are taken as.
         assumed: Trips of loops, branches and sizes that the user told, by name.
+        phantom: The cards that TensorFlow ran on without their being there; None for none.
     """
 
     format: Word = RUN_FORMAT
@@ -264,6 +278,7 @@ class RunFile:
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)
+    phantom: PhantomNote | None = None
 
     @property
     def is_estimate(self) -> bool:

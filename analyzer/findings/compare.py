@@ -29,7 +29,7 @@ from analyzer.units import format_bytes
 TIMELINE_COLUMNS: Final = 800
 """Points of each curve: each is the instant with the most requested bytes in its part of the step."""
 
-KIND_WORDS: Final = {"estimate": "predicted", "trace": "measured"}
+KIND_WORDS: Final = {"estimate": "predicted", "trace": "measured", "phantom": "on a phantom card"}
 _NUMBERS: Final = ("requested", "allocated", "pool", "process")
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")

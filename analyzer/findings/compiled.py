@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from analyzer.findings.analysis import Analysis
-from analyzer.model import CompiledAnew, Finding, Kind, Severity
+from analyzer.model import CompiledAnew, Finding, Severity
 from analyzer.units import format_bytes
 
 _NAMED: Final = 3
@@ -16,7 +16,7 @@ def find_compiled_anew(analysis: Analysis) -> list[Finding]:
     recording = analysis.recording
     found = []
     for one in recording.compiled_anew:
-        measured = recording.kind is Kind.TRACE
+        measured = recording.kind.ran
         if measured and one.compilations <= 1:
             continue
         # On a card the old values are copied to the host, and do not count against its memory.

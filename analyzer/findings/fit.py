@@ -27,7 +27,7 @@ from analyzer.findings.verdict import (
     outcome_of,
 )
 from analyzer.gpus import Gpu, MemoryRange, find_gpu, memory_limit, process_overhead
-from analyzer.model import Kind, Recording
+from analyzer.model import Recording
 from analyzer.simulate import BfcOptions, from_recording, replay
 from analyzer.units import format_bytes
 
@@ -43,7 +43,7 @@ class _Question:
 
 def card_of(recording: Recording) -> Gpu | None:
     """Return the card that a prediction is for; None for a trace or an unknown card."""
-    if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
+    if recording.kind.ran or recording.device.kind != "gpu":
         return None
     try:
         return find_gpu(recording.device.name)

@@ -18,7 +18,7 @@ from analyzer.findings.fit import card_options
 from analyzer.findings.fragmentation import Fragmentation
 from analyzer.findings.integrity import ReplayCheck
 from analyzer.findings.oom import would_have_fitted
-from analyzer.model import Kind, Recording
+from analyzer.model import Recording
 from analyzer.simulate import (
     BfcOptions,
     Replay,
@@ -77,7 +77,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         analysis = replace(analysis, pool=_minimum(recording, options, what_if))
         return _add_what_if(analysis, options)
     own = options_of(recording, WhatIf())
-    if recording.kind is Kind.TRACE:
+    if recording.kind.ran:
         match = compare(recording.events, own, allocator=recording.allocator)
         facts: dict[str, Any] = {
             "replay_equals_trace": match.is_exact,

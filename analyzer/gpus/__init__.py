@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from analyzer.gpus.catalogue import Gpu, all_gpus, find_gpu, gpus_named
-from analyzer.gpus.memory import MemoryRange, memory_limit, process_overhead
+from analyzer.gpus.memory import MemoryRange, context_bytes, memory_limit, process_overhead
 from analyzer.gpus.target import target_text
 
 __all__ = [
     "Gpu",
     "MemoryRange",
     "all_gpus",
+    "context_bytes",
     "find_gpu",
     "gpus_named",
     "memory_limit",

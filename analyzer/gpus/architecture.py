@@ -26,6 +26,7 @@ class Architecture:
         name: NVIDIA's name of the architecture.
         fp32_lanes: Single-precision operations a clock.
         max_threads: Threads resident at once.
+        max_blocks: Blocks resident at once.
         shared_bytes: Shared memory.
         block_optin_bytes: Shared memory that one block may opt in to.
         accelerated: It has instructions that only its own target (``sm_90a``) may use.
@@ -34,22 +35,23 @@ class Architecture:
     name: str
     fp32_lanes: int
     max_threads: int
+    max_blocks: int
     shared_bytes: int
     block_optin_bytes: int
     accelerated: bool = False
 
 
 ARCHITECTURES: Final[dict[tuple[int, int], Architecture]] = {
-    (6, 0): Architecture("Pascal", 64, 2048, 64 * KIB, 48 * KIB),
-    (6, 1): Architecture("Pascal", 128, 2048, 96 * KIB, 48 * KIB),
-    (7, 0): Architecture("Volta", 64, 2048, 96 * KIB, 96 * KIB),
-    (7, 5): Architecture("Turing", 64, 1024, 64 * KIB, 64 * KIB),
-    (8, 0): Architecture("Ampere", 64, 2048, 164 * KIB, 163 * KIB),
-    (8, 6): Architecture("Ampere", 128, 1536, 100 * KIB, 99 * KIB),
-    (8, 7): Architecture("Ampere", 128, 1536, 164 * KIB, 163 * KIB),
-    (8, 9): Architecture("Ada Lovelace", 128, 1536, 100 * KIB, 99 * KIB),
-    (9, 0): Architecture("Hopper", 128, 2048, 228 * KIB, 227 * KIB, accelerated=True),
-    (10, 0): Architecture("Blackwell", 128, 2048, 228 * KIB, 227 * KIB, accelerated=True),
-    (10, 3): Architecture("Blackwell", 128, 2048, 228 * KIB, 227 * KIB, accelerated=True),
-    (12, 0): Architecture("Blackwell", 128, 1536, 100 * KIB, 99 * KIB, accelerated=True),
+    (6, 0): Architecture("Pascal", 64, 2048, 32, 64 * KIB, 48 * KIB),
+    (6, 1): Architecture("Pascal", 128, 2048, 32, 96 * KIB, 48 * KIB),
+    (7, 0): Architecture("Volta", 64, 2048, 32, 96 * KIB, 96 * KIB),
+    (7, 5): Architecture("Turing", 64, 1024, 16, 64 * KIB, 64 * KIB),
+    (8, 0): Architecture("Ampere", 64, 2048, 32, 164 * KIB, 163 * KIB),
+    (8, 6): Architecture("Ampere", 128, 1536, 16, 100 * KIB, 99 * KIB),
+    (8, 7): Architecture("Ampere", 128, 1536, 16, 164 * KIB, 163 * KIB),
+    (8, 9): Architecture("Ada Lovelace", 128, 1536, 24, 100 * KIB, 99 * KIB),
+    (9, 0): Architecture("Hopper", 128, 2048, 32, 228 * KIB, 227 * KIB, accelerated=True),
+    (10, 0): Architecture("Blackwell", 128, 2048, 32, 228 * KIB, 227 * KIB, accelerated=True),
+    (10, 3): Architecture("Blackwell", 128, 2048, 32, 228 * KIB, 227 * KIB, accelerated=True),
+    (12, 0): Architecture("Blackwell", 128, 1536, 24, 100 * KIB, 99 * KIB, accelerated=True),
 }

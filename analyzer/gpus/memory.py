@@ -46,6 +46,11 @@ _LIBRARIES: Final = MemoryRange(
 )
 
 
+def context_bytes() -> int:
+    """Return what a CUDA context keeps of a card before anything is allocated."""
+    return _CONTEXT.bytes
+
+
 def system_reserve(
     free_bytes: int, compute_capability: tuple[int, int], *, tegra: bool = False
 ) -> int:

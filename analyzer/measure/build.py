@@ -123,7 +123,7 @@ def measure(
     if plans and structure is not None:
         sharing = Sharing(structure, tensors_in_steps(shown.allocations))
     recording = Recording(
-        kind=Kind.TRACE,
+        kind=Kind.PHANTOM if note is not None and note.phantom is not None else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=step_config_of(note),
@@ -145,6 +145,7 @@ def measure(
             "from_process_start": note is not None and note.from_process_start,
             "graph_kind": note.graph_kind if note is not None else "",
             "devices": list(raw.devices),
+            "phantom": _phantom(note),
         },
     )
     return Measured(recording, structure, sharing, raw.op_runs, note)
@@ -302,6 +303,28 @@ def _choose_allocator(events: pd.DataFrame, table: pd.DataFrame, wanted: str) ->
         return wanted
     devices = [name for name in names if name not in _HOST_ALLOCATORS]
     return max(devices or names, key=lambda name: int(peaks[name]))
+
+
+def _phantom(note: RunNote | None) -> dict[str, Any] | None:
+    """Return what is said of cards that were not there; None for a run on what there was."""
+    if note is None or note.phantom is None:
+        return None
+    cards = note.phantom.cards
+    named = cards[0] if len(cards) == 1 else ", ".join(cards)
+    return {
+        "says": f"TensorFlow's own GPU runtime on a phantom {named}: no kernel ran",
+        "cards": list(cards),
+        "assumed": [
+            f"{count} B of workspace for each plan of a convolution"
+            for count in (note.phantom.convolution_workspace_bytes,)
+        ]
+        + [
+            "no workspace for cuBLASLt, cuFFT, cuSOLVER and cuSPARSE",
+            "no reserve space for batch normalization",
+            "the reserve space of recurrent layers by a formula of the standard algorithm",
+            "what is read back from the card is 0, but for counts and shapes",
+        ],
+    }
 
 
 def _target(note: RunNote | None, named: Path, trace: Path) -> dict[str, Any]:

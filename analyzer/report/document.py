@@ -17,7 +17,7 @@ from analyzer.findings.oom import failure_of
 from analyzer.findings.peak import peak_op
 from analyzer.findings.retained import retained_rows
 from analyzer.findings.words import describe_buffer, why_alive
-from analyzer.model import Finding, Kind, Recording, Step
+from analyzer.model import Finding, Recording, Step
 from analyzer.report.integrity import integrity_values
 from analyzer.report.untrusted import finite
 from analyzer.timeline import by_category
@@ -58,6 +58,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
         "integrity": integrity_values(trust_of(analysis), _start_ps(recording)),
         "warnings": list(recording.warnings),
         "notes": list(recording.extra.get("notes", [])),
+        "phantom": recording.extra.get("phantom"),
         "error": None if recording.error is None else recording.error.plain(),
         "failure": failure_of(analysis),
         "versions": recording.versions,
@@ -68,7 +69,7 @@ def build_document(analysis: Analysis) -> dict[str, Any]:
 
 def _start_ps(recording: Recording) -> int:
     """Return the time of the first event, from which times are counted; 0 in a prediction."""
-    measured = recording.kind is Kind.TRACE and len(recording.events)
+    measured = recording.kind.ran and len(recording.events)
     return int(recording.events["time_ps"].iloc[0]) if measured else 0
 
 
@@ -76,7 +77,7 @@ def _peak(analysis: Analysis) -> dict[str, Any]:
     peak = analysis.peak
     op, layer, source = peak_op(analysis)
     events = analysis.recording.events
-    measured = analysis.recording.kind is Kind.TRACE
+    measured = analysis.recording.kind.ran
 
     def time_of(instant: int) -> int | None:
         return int(events["time_ps"].iloc[instant]) if measured and instant >= 0 else None

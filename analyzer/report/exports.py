@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.errors import InputError
-from analyzer.model import Category, Kind, Recording
+from analyzer.model import Category, Recording
 from analyzer.report.page.verdict import CATEGORY_LABELS, first_screen
 from analyzer.report.untrusted import markdown_code, markdown_text
 from analyzer.report.words import front_findings, saving_words
@@ -76,6 +76,8 @@ def markdown(document: Mapping[str, Any], comparison: Mapping[str, Any] | None =
     """
     screen = first_screen(document)
     lines = [f"### {markdown_text(screen.headline)}", ""]
+    if document.get("phantom"):
+        lines += [f"{markdown_text(document['phantom']['says'])}.", ""]
     if screen.cautions:
         lines += [f"**Caution:** {'; '.join(map(markdown_text, screen.cautions))}.", ""]
     lines += [" ".join(map(markdown_text, screen.sentences)), ""]
@@ -121,7 +123,7 @@ def require_pyarrow() -> None:
 
 def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Return the microsecond of each state, shape (n_events + 2,): before, each event, after."""
-    if recording.kind is not Kind.TRACE or recording.events.empty:
+    if not recording.kind.ran or recording.events.empty:
         last = max(int(table["dies"].max()) if len(table) else 0, len(recording.events))
         return np.arange(-1, last + 1, dtype=np.float64)
     times = recording.events["time_ps"].to_numpy(dtype=np.float64) / 1e6

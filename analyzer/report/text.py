@@ -49,6 +49,9 @@ def render(document: dict[str, Any], width: int = 100) -> RenderableType:
 
 def _head(document: dict[str, Any]) -> Iterable[RenderableType]:
     """Yield the verdict, what to doubt, and what was looked at: three lines."""
+    phantom = document.get("phantom")
+    if phantom:
+        yield Text(printable(phantom["says"], 200), style="bold")
     yield from _damages(document)
     verdict = document["verdict"] or {}
     if verdict.get("limit_bytes") is not None or verdict.get("outcome") == "failed":

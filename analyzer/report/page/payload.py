@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model import Category, Kind, Recording
+from analyzer.model import Category, Recording
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.neighbours import Neighbours, neighbours
 from analyzer.timeline import main_rows
@@ -51,7 +51,7 @@ def payload(
     listed, folded = _split(table)
     columns = _buffer_columns(listed, strings, document)
     columns.update(_folded_columns(folded, n_states))
-    if recording.kind is Kind.TRACE and not recording.events.empty:  # a prediction has no times
+    if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         columns["time_ps"] = recording.events["time_ps"].to_numpy(dtype=np.int64)
     around = neighbours(recording.graph, listed)
     columns.update(_neighbour_columns(around, strings))

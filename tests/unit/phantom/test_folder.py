@@ -1,0 +1,89 @@
+"""The private folder: what lies in it, made once for each TensorFlow and each core."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from analyzer.errors import InputError
+from analyzer.gpus import find_gpu
+from analyzer.phantom import compiling, elf, folder, library
+from analyzer.phantom.environment import PhantomOptions, phantom_environment
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not compiling.find_compiler(),
+    reason="Linux on x86-64, and a compiler",
+)
+WANTED = frozenset({b"cudaMalloc", b"cuMemGetInfo_v2", b"cublasSasum_v2", b"cuNewerThanUs"})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def made(cache, monkeypatch):
+    monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache)
+    monkeypatch.setattr(folder.names, "binaries", lambda place: ())
+    monkeypatch.setattr(folder.names, "looked_up", lambda place: WANTED)
+    return folder.library_folder(cache)
+
+
+def test_what_the_core_has_is_not_answered_by_the_names(made):
+    own = set(elf.exported(made / compiling.CORE))
+    rest = (made / folder.NAMES).read_bytes()
+    for name in WANTED:
+        assert (name in own) != (name + b"\0" in rest), name
+    assert "phantom card" in (made / folder.NOTE).read_text()
+
+
+def test_it_is_made_once(made, cache, monkeypatch):
+    monkeypatch.setattr(folder.names, "looked_up", lambda place: pytest.fail("read again"))
+    assert folder.library_folder(cache) == made
+
+
+def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
+    monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache / "cpu")
+    monkeypatch.setattr(folder.names, "binaries", lambda place: (cache / "core",))
+    (cache / "core").write_bytes(b"")
+    monkeypatch.setattr(folder.names, "looked_up", lambda place: frozenset())
+    with pytest.raises(InputError, match="without CUDA"):
+        folder.library_folder(cache)
+
+
+def test_without_a_library_and_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "NATIVE", tmp_path)
+    monkeypatch.setattr(library, "find_compiler", lambda: None)
+    with pytest.raises(InputError) as told:
+        library.core_library(tmp_path)
+    assert "compiler" in told.value.message
+
+
+PROGRAM = """
+import ctypes
+runtime = ctypes.CDLL("libcudart.so.12")
+count, free, total, where = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_void_p()
+assert runtime.cudaGetDeviceCount(ctypes.byref(count)) == 0
+runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+first = free.value
+runtime.cudaMalloc(ctypes.byref(where), ctypes.c_uint64(1 << 30))
+runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+refused = runtime.cudaMalloc(ctypes.byref(where), ctypes.c_uint64(1 << 40))
+print(count.value, total.value, first - free.value, refused, runtime.cublasSasum_v2(1, 2, 3))
+"""
+
+
+def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):
+    from analyzer.phantom import environment
+
+    monkeypatch.setattr(environment, "library_folder", lambda cache: made)
+    card = find_gpu("t4")
+    told = phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, {})
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=told, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["2", str(card.memory_bytes), str(1 << 30), "2", "0"]
