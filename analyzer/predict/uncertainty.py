@@ -26,8 +26,6 @@ def uncertainty_of(
     prediction: Prediction,
     allocated: Mapping[int, Sequence[int]],
     limit_bytes: int | None = None,
-    *,
-    aside_bytes: int = 0,
 ) -> dict[str, Any]:
     """Return the range of the peak and ``because``.
 
@@ -36,8 +34,6 @@ def uncertainty_of(
         allocated: By number of threads, allocated peaks of the draws that were looked at, sorted,
             bytes.
         limit_bytes: A memory limit that suffices for the orders that need most; None where unknown.
-        aside_bytes: Requested bytes alive all the while that are none of the draws', which the
-            allocated peaks hold already.
 
     Returns:
         ``low_bytes`` and ``high_bytes`` (requested), ``allocated_low_bytes`` and
@@ -50,13 +46,13 @@ def uncertainty_of(
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
-        because += [told(kind, aside_bytes) for kind in prediction.kinds]
+        because += [told(kind) for kind in prediction.kinds]
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if less or more:
         because.append(
             f"Ops without a rule, and Python's, may hold {format_bytes(less)} less, where a "
-            f"result takes over another's memory, or {format_bytes(more)} more, for scratch as "
-            "large as a result."
+            f"result takes over other memory, or {format_bytes(more)} more, for scratch as large as a "
+            "result."
         )
     if limit_bytes is not None:
         because.append(
@@ -64,25 +60,23 @@ def uncertainty_of(
         )
     return {
         "limit_high_bytes": limit_bytes,
-        "low_bytes": max(aside_bytes + prediction.low_bytes - margin - less, 0),
-        "high_bytes": aside_bytes + prediction.high_bytes + margin + more,
+        "low_bytes": max(prediction.low_bytes - margin - less, 0),
+        "high_bytes": prediction.high_bytes + margin + more,
         "allocated_low_bytes": max(min(map(_low, allocated.values())) - margin - less, 0),
         "allocated_high_bytes": max(map(max, allocated.values())) + margin + more,
         "because": because,
         "deciding_ops": deciding,
-        "schedules": [
-            _schedule(kind, allocated[kind.threads], aside_bytes) for kind in prediction.kinds
-        ],
+        "schedules": [_schedule(kind, allocated[kind.threads]) for kind in prediction.kinds],
     }
 
 
-def _schedule(kind: Schedules, allocated: Sequence[int], aside_bytes: int) -> dict[str, int]:
+def _schedule(kind: Schedules, allocated: Sequence[int]) -> dict[str, int]:
     return {
         "inter_op_threads": kind.threads,
         "draws": len(kind.seeds),
-        "requested_bytes": aside_bytes + kind.middle_bytes,
-        "requested_low_bytes": aside_bytes + kind.low_bytes,
-        "requested_high_bytes": aside_bytes + kind.high_bytes,
+        "requested_bytes": kind.middle_bytes,
+        "requested_low_bytes": kind.low_bytes,
+        "requested_high_bytes": kind.high_bytes,
         "allocated_bytes": median_low(allocated),
         "allocated_low_bytes": _low(allocated),
         "allocated_high_bytes": max(allocated),
@@ -128,15 +122,13 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def told(kind: Schedules, aside_bytes: int = 0) -> str:
-    """Return a sentence about the peaks of one kind of draws, with what is alive beside them."""
+def told(kind: Schedules) -> str:
+    """Return a sentence about the peaks of one kind of draws."""
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
-    lowest, low, middle, high = (
-        format_bytes(aside_bytes + size)
-        for size in (kind.draws_bytes[0], kind.low_bytes, kind.middle_bytes, kind.high_bytes)
-    )
+    lowest, low = format_bytes(kind.draws_bytes[0]), format_bytes(kind.low_bytes)
     rare = f" (rarely as low as {lowest})" if lowest != low else ""
-    peak = f"between {low} and {high}{rare}, the middle one at {middle}"
+    high = format_bytes(kind.high_bytes)
+    peak = f"between {low} and {high}{rare}, the middle one at {format_bytes(kind.middle_bytes)}"
     if low == high:
         peak = f"at {low}{rare}"
     return (
