@@ -14,6 +14,7 @@ function createIcicle(container, recording, axis, state) {
   let boxes = [];
   let hovered = null;
   const order = layerOrder(recording);
+  const pathOf = createPaths(recording);
   const choose = (node) => state.update({ part: partOf(node) });
 
   const crumbs = element('nav', { class: 'crumbs', 'aria-label': 'Path in the chart' });
@@ -125,7 +126,7 @@ function createIcicle(container, recording, axis, state) {
     chart,
     update(keys) {
       if (keys.has('shown') || keys.has('at') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values, order);
+        root = buildTree(recording, axis, state.values, order, pathOf);
         renderControls();
         show();
       } else if (keys.has('part')) show();
@@ -168,7 +169,7 @@ function findPart(root, part) {
   return node;
 }
 
-function buildTree(recording, axis, { at, measure, layerMode }, order) {
+function buildTree(recording, axis, { at, measure, layerMode }, order, pathOf) {
   const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
   const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
   for (const [b, bytes] of measuredBuffers(recording, axis, at, measure)) {
@@ -177,7 +178,7 @@ function buildTree(recording, axis, { at, measure, layerMode }, order) {
     const place = order.get(recording.columns.layer[b]);
     let node = root;
     addTo(node, bytes, code, place);
-    for (const { key, label, isLayer } of pathOf(recording, b, layerMode)) {
+    for (const { key, label, isLayer } of pathOf(b, layerMode)) {
       let child = node.byName.get(key);
       if (!child) { child = treeNode(key, label, isLayer); node.byName.set(key, child); }
       node = child;
@@ -237,22 +238,36 @@ function* measuredBuffers(recording, axis, at, measure) {
   }
 }
 
-const part = (key, label = key) => ({ key, label, isLayer: false });
+const part = (key, label = key, isLayer = false) => ({ key, label, isLayer });
 
-function pathOf(recording, b, layerMode) {
-  const variable = recording.textOf('variable', b);
-  const op = recording.textOf('op', b) || recording.nameOf(b);
-  if (layerMode === 'source') {
-    const leaf = part(variable || op);
-    const source = recording.textOf('source', b);
-    if (!source) return [part('(no source line)'), leaf];
+// The path of a buffer through the tree. A text that many buffers share is taken apart once.
+function createPaths(recording) {
+  const { columns, textOf } = recording;
+  const made = new Map();
+  const once = (kind, code, make) => {
+    const known = made.get(kind) ?? made.set(kind, new Map()).get(kind);
+    return known.get(code) ?? known.set(code, make()).get(code);
+  };
+  const scopes = (text, isLayer) => text.split('/', 12).map((key) => part(key, key, isLayer));
+
+  const sourceOf = (b) => once('source', columns.source[b], () => {
+    const source = textOf('source', b);
+    if (!source) return [part('(no source line)')];
     const colon = source.lastIndexOf(':');
-    return colon > 0 ? [part(source.slice(0, colon)), part(`line ${source.slice(colon + 1)}`), leaf] : [part(source), leaf];
-  }
-  const layer = recording.textOf('layer', b);
-  // Without a layer the scopes in the name are the next best thing.
-  if (!layer) return [part('(no layer)'), ...(variable || op).split('/', 12).map((scope) => part(scope))];
-  return [...layer.split('/', 12).map((key) => ({ key, label: key, isLayer: true })), variable ? part(variable, variableLabel(variable, layer)) : part(op)];
+    return colon > 0 ? [part(source.slice(0, colon)), part(`line ${source.slice(colon + 1)}`)] : [part(source)];
+  });
+  const nameOf = (b) => textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
+
+  return function pathOf(b, layerMode) {
+    if (layerMode === 'source') return [...sourceOf(b), part(nameOf(b))];
+    const layer = textOf('layer', b);
+    // Without a layer the scopes in the name are the next best thing.
+    if (!layer) return [part('(no layer)'), ...scopes(nameOf(b), false)];
+    const leaf = textOf('variable', b)
+      ? once('variable', `${columns.layer[b]} ${columns.variable[b]}`, () => part(textOf('variable', b), variableLabel(textOf('variable', b), layer)))
+      : part(nameOf(b));
+    return [...once('layer', columns.layer[b], () => scopes(layer, true)), leaf];
+  };
 }
 
 // What a variable is called within its layer: kernel for dense/kernel, and kernel_momentum for the
