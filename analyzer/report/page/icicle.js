@@ -2,6 +2,7 @@
 // an icicle.
 
 const ICICLE_ROW = 22;
+const LEAST_BOX = 0.4; // of the boxes that are drawn, in pixels
 const ICICLE_MEASURES = [
   ['instant', 'Alive at the instant'], ['activation', 'Activations at the instant'],
   ['parameter', 'Parameters at the instant'], ['bytetime', 'Bytes × time, in view'],
@@ -50,10 +51,10 @@ function createIcicle(container, recording, axis, state) {
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
       if (isPicked) outline(context, x, depth * ICICLE_ROW, Math.max(3, w - 1), ICICLE_ROW - 1);
-      box.text = w < 24 ? '' : boxLabel(context, node, w - 10);
+      box.text = w < 16 ? '' : boxLabel(context, node, w - 8);
       context.fillStyle = inkOn(fill);
       context.textAlign = 'left';
-      context.fillText(box.text, x + 5, depth * ICICLE_ROW + ICICLE_ROW / 2);
+      context.fillText(box.text, x + 4, depth * ICICLE_ROW + ICICLE_ROW / 2);
     }
   }
 
@@ -71,12 +72,16 @@ function createIcicle(container, recording, axis, state) {
     let left = x;
     for (const child of node.children) {
       const childWidth = w * child.bytes / node.bytes;
-      if (childWidth >= 0.4) place(child, left, childWidth, depth + 1);
+      if (childWidth >= LEAST_BOX) place(child, left, childWidth, depth + 1);
       left += childWidth;
     }
   }
 
-  const depthOf = (node) => 1 + node.children.reduce((most, child) => Math.max(most, depthOf(child)), 0);
+  // Rows of the boxes that are wide enough to be drawn.
+  const depthOf = (node, w) => 1 + node.children.reduce((most, child) => {
+    const childWidth = w * child.bytes / node.bytes;
+    return childWidth >= LEAST_BOX ? Math.max(most, depthOf(child, childWidth)) : most;
+  }, 0);
   const chart = createCanvas(chartBox, { height: 120, label: 'Bytes by layer and op. The table below has the same parts.', draw, focusable: false });
 
   function boxAt(event) {
@@ -104,7 +109,7 @@ function createIcicle(container, recording, axis, state) {
     const path = [];
     for (let node = focus; node; node = node.parent) path.unshift(node);
     crumbs.replaceChildren(...path.map((node) => element('button', { type: 'button', class: 'link', text: shortName(node.key, 60), 'aria-current': node === focus ? 'true' : null, onclick: () => choose(node) })));
-    chart.setHeight(Math.min(14, depthOf(focus)) * ICICLE_ROW + 2);
+    chart.setHeight(Math.min(14, depthOf(focus, chartBox.clientWidth || 1000)) * ICICLE_ROW + 2);
     chart.redraw();
     table.update();
   }
@@ -143,7 +148,7 @@ function createIcicle(container, recording, axis, state) {
 // The longest of the names of a part that fits with its bytes, else the shortest alone: a number is
 // left out before it is cut.
 function boxLabel(context, node, width) {
-  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), node.short ?? node.label];
+  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), ...(node.isLayer ? /\d+[a-z]?$/.exec(node.label) || [] : [])];
   const fits = (text) => context.measureText(text).width <= width;
   const bytes = formatBytes(node.bytes);
   const named = names.map((name) => shortName(name, 120));

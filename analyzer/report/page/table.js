@@ -147,9 +147,9 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
 
   // Note the room that a column needs for some texts and say whether it is more than before.
   function need(column, texts) {
-    const width = neededWidth(column, texts);
-    if (width <= (least.get(column) ?? -1)) return false;
-    least.set(column, width);
+    const needed = neededWidth(column, texts, scroller.clientWidth);
+    if (needed <= (least.get(column) ?? -1)) return false;
+    least.set(column, needed);
     return true;
   }
 
@@ -169,6 +169,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
 
   function layOut() {
     if (scroller.clientWidth === width || scroller.clientWidth === 0) return;
+    for (const column of used) if (!isWhole(column)) least.set(column, neededWidth(column, [], scroller.clientWidth));
     fit();
     paint();
   }
