@@ -96,9 +96,19 @@ def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = Fals
 
 
 def wire_all(
-    ops: Sequence[Op], rewrites: Sequence[int | None], *, is_cheap: bool = False
+    ops: Sequence[Op],
+    rewrites: Sequence[int | None],
+    *,
+    is_cheap: bool = False,
+    unfolded: Sequence[Op] | None = None,
 ) -> list[Wiring]:
     """Do so for several orders of rewriting; nodes keep their numbers.
+
+    Args:
+        ops: The graph that the executor runs.
+        rewrites: As for :func:`wire`.
+        is_cheap: As for :func:`wire`.
+        unfolded: The graph that oneDNN's pass rewrote, before constants were computed; None for ``ops``.
 
     Raises:
         InputError: an input names an op that is not there, or the graph has a cycle outside loops.
@@ -113,7 +123,7 @@ def wire_all(
         [*(source for source, _ in data), *waits]
         for data, waits in zip(inputs, control, strict=True)
     ]
-    walks = None if rewrites == [None] else Rewriting(ops, sources)
+    walks = None if rewrites == [None] else _rewriting_of(ops if unfolded is None else unfolded)
     consumers = consumers_of(ops, sources)
     incoming = [
         [(source, (node, output, slot)) for slot, (source, output) in enumerate(data)]
@@ -124,8 +134,9 @@ def wire_all(
     for rewrite in rewrites:
         places = list(range(len(ops)))
         if walks is not None and rewrite is not None:
-            for moved, new_place in walks.places(rewrite).items():
-                places[moved] = new_place
+            moved = [number[name] for name in walks.order(rewrite) if name in number]
+            for node, place in zip(moved, sorted(moved), strict=True):
+                places[node] = place
         positions = [_position(op, place) for op, place in zip(ops, places, strict=True)]
         built = creation_order(consumers, positions)
         if len(built) != len(ops):
@@ -149,6 +160,20 @@ def wire_all(
         )
         wirings.append(first)
     return wirings
+
+
+def _rewriting_of(ops: Sequence[Op]) -> Rewriting:
+    number = {op.name: index for index, op in enumerate(ops)}
+    return Rewriting(
+        ops,
+        [
+            [
+                *(_resolve(number, tensor)[0] for tensor in op.inputs),
+                *(number[name] for name in op.control_inputs),
+            ]
+            for op in ops
+        ],
+    )
 
 
 def _edges_of(
