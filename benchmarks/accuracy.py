@@ -2,12 +2,14 @@
 
     python benchmarks/accuracy.py --cache FOLDER [--runs 5] [--half tuning|held-out] [CASE...]
     python benchmarks/accuracy.py --cache FOLDER --write docs/accuracy.md --json accuracy.json
+    python benchmarks/accuracy.py --cache FOLDER --other --series one --runs 2
 
 For each case ``analyze estimate`` and, in fresh processes, ``analyze trace`` of the same step: with one
 inter-op thread, and a second series with TensorFlow's default threads, each held against the estimate
 for that number of threads. The third step counts. What was
 run is kept in the cache by case and source, so that a broken-off benchmark goes on where it was; what
-is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds.
+is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds. ``--other``
+takes the steps in the manner of tutorials (``other_models.py``), none of which a rule was made by.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ import accuracy_table as table
 
 HERE = Path(__file__).parent
 MODELS = HERE / "accuracy_models.py"
+OTHER = HERE / "other_models.py"
+OTHER_BATCH = "16"
 TUNING_CASES = """
     plain_16_sgd plain_32_adam plain_16_lion plain_16_accumulate vgg_4_adam vgg_8_momentum
     vgg_4_rmsprop resnet_8_adam resnet_8_sgd resnet_16_adafactor depthwise_8_rmsprop
@@ -45,6 +49,8 @@ HELD_OUT_CASES = """
     gan_32_rmsprop gan_16_sgd convnext_8_adamw convnext_16_lion convnext_8_momentum brain_8_adamw
     brain_16_sgd brain_8_ema swish_8_rmsprop swish_16_adam swish_8_accumulate
 """
+OTHER_CASES = OTHER.read_text(encoding="utf-8").rpartition('NAMES = """')[2].split('"""')[0].split()
+"""Read off the file: to import it would start TensorFlow."""
 TUNING, HELD_OUT = TUNING_CASES.split(), HELD_OUT_CASES.split()
 THREADS = {"one": ("--inter-op-threads", "1"), "default": ()}
 INTER_OP = (("one", 1), ("default", None))
@@ -58,15 +64,27 @@ class Bench:
         cache: The folder of what was run.
         runs: Fresh processes a case and series.
         may_run: False only scores what the cache holds.
+        models: The file of the models.
     """
 
     cache: Path
     runs: int
     may_run: bool
+    models: Path = MODELS
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the cases are those in the manner of tutorials, named by their functions alone."""
+        return self.models == OTHER
+
+    def batch(self, case: str) -> str:
+        """Return the batch size of a case."""
+        return OTHER_BATCH if self.is_other else case.split("_")[1]
 
     def folder(self, case: str) -> Path:
         """Return the case's folder, which changes with the source of its network."""
-        return self.cache / f"{case}-{_source_hash(case.split('_')[0])}"
+        network = case if self.is_other else case.split("_")[0]
+        return self.cache / f"{case}-{_source_hash(self.models, network)}"
 
     def note(self, case: str) -> Path | None:
         """Return the folder of the estimate, made once for each state of the capture's source."""
@@ -78,8 +96,8 @@ class Bench:
             return out if out.is_dir() else (older[-1] if older else None)
         for old in self.folder(case).glob("note-*"):
             shutil.rmtree(old)
-        options = ("--device", "cpu", "--no-jit", "--batch-size", _batch(case), "-q")
-        ended = _analyze("estimate", f"{MODELS}:{case}", *options, "--out", str(out))
+        options = ("--device", "cpu", "--no-jit", "--batch-size", self.batch(case), "-q")
+        ended = _analyze("estimate", f"{self.models}:{case}", *options, "--out", str(out))
         if ended.returncode:
             print(f"{case}: estimate: {ended.stderr.strip()[-300:]}", flush=True)
             return None
@@ -135,9 +153,14 @@ class Bench:
     def _run(
         self, case: str, series: str, out: Path, environment: dict[str, str] | None = None
     ) -> dict[str, Any] | None:
-        options = ("--no-jit", "--batch-size", _batch(case), *THREADS[series], "-q", "--force")
+        options = ("--no-jit", "--batch-size", self.batch(case), *THREADS[series], "-q", "--force")
         ended = _analyze(
-            "trace", f"{MODELS}:{case}", *options, "--out", str(out), environment=environment or {}
+            "trace",
+            f"{self.models}:{case}",
+            *options,
+            "--out",
+            str(out),
+            environment=environment or {},
         )
         if ended.returncode:
             if not environment:
@@ -152,6 +175,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder of what was run")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--half", choices=["tuning", "held-out"])
+    parser.add_argument("--other", action="store_true", help="steps in the manner of tutorials")
     parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
     parser.add_argument("--series", default="one,default", help="one, default or both")
     parser.add_argument("--capped", action="store_true", help="real runs under the stated need")
@@ -159,16 +183,21 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file for the tables")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    bench = Bench(options.cache.resolve(), options.runs, not options.no_run)
+    models = OTHER if options.other else MODELS
+    bench = Bench(options.cache.resolve(), options.runs, not options.no_run, models)
     halves = {"tuning": TUNING, "held-out": HELD_OUT}
-    chosen = options.cases or [
-        case for half, cases in halves.items() if options.half in (None, half) for case in cases
-    ]
+    chosen = (
+        options.cases
+        or (OTHER_CASES if options.other else None)
+        or [
+            case for half, cases in halves.items() if options.half in (None, half) for case in cases
+        ]
+    )
     rows = []
     for case in chosen:
         row = score(bench, case, options)
         if row is not None:
-            row["half"] = "held-out" if case in HELD_OUT else "tuning"
+            row["half"] = "tuning" if case in TUNING else "held-out"
             rows.append(row)
             print(table.line(row), flush=True)
     if not rows:
@@ -212,13 +241,9 @@ def _analyze(
     )
 
 
-def _batch(case: str) -> str:
-    return case.split("_")[1]
-
-
-def _source_hash(network: str) -> str:
+def _source_hash(models: Path, network: str) -> str:
     """Return a hash of the network's function and of all that it uses of the module."""
-    text = MODELS.read_text(encoding="utf-8")
+    text = models.read_text(encoding="utf-8")
     parts = {
         node.name: node
         for node in ast.parse(text).body

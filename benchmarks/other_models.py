@@ -3,7 +3,7 @@
 Loops, branches, TensorArrays, Python inside the graph, sparse and ragged inputs, nested tapes, momentum
 and target networks: what training loops written by hand hold and stock networks do not. Each function
 returns a compiled Keras model (run with batches of 16) or ``(tf_function, args)``.
-``benchmarks/other.py`` estimates each and holds it against real runs.
+``benchmarks/accuracy.py --other`` estimates each and holds it against real runs.
 """
 
 # ruff: noqa: TID253
@@ -1649,10 +1649,11 @@ def python_augmented() -> Step:
     return train_step, (_images(48, 40), tf.random.uniform((48,), 0, 10, tf.int32))
 
 
-CASES = """
+NAMES = """
     actor_critic dqn translation bahdanau miniature_gpt masked_language masked_bilstm ragged_classifier
     ragged_to_dense vae wgan_gp pix2pix cyclegan nerf siamese simclr moco masked_autoencoder pointnet
     graph_network gat dlrm_sparse wide_and_deep deep_and_cross two_tower maml neural_ode while_counted
     early_exit switching mixture_of_experts convlstm tcn scanned mapped ctc_reader perceiver mlp_mixer
     gmlp unet3d recomputed detector accumulating scaled style_transfer diffusion beam python_augmented
-""".split()
+"""
+CASES = NAMES.split()

@@ -166,7 +166,8 @@ def _refuse(program: Program) -> None:
         raise TargetError(
             "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
             "predict from.",
-            hint="Make it a tf.function, or measure it: analyze trace.",
+            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
+            "is: analyze trace.",
         )
 
 

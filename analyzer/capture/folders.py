@@ -26,8 +26,9 @@ from analyzer.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
 
-_PARTS: Final = (
-    *("plugins", "graph.json.gz", "card.json", "report.json", "report.html", LOG_FILE),
+PARTS: Final = (
+    *("plugins", "graph.json.gz", "card.json", "prediction.npz", "report.json", "report.html"),
+    LOG_FILE,
     *("module*.hlo.pb.gz", "plan*.hlo.pb.gz", "*.plan.gz", RUN_FILE),
 )
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
@@ -134,7 +135,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _remove_parts(folder: Path) -> None:
-    for pattern in _PARTS:
+    for pattern in PARTS:
         for part in folder.glob(pattern):
             if part.is_dir() and not part.is_symlink():
                 shutil.rmtree(part, ignore_errors=True)

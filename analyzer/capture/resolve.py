@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from analyzer.capture import policies
 from analyzer.capture.frames import describe_user_error
-from analyzer.capture.honours import TargetForm, check_honoured
+from analyzer.capture.honours import Option, TargetForm, check_honoured
 from analyzer.capture.keras_api import (
     is_layer,
     is_model,
@@ -72,7 +72,7 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         form = TargetForm.STEP if _is_tf_function(thing[0]) else TargetForm.EAGER_STEP
-        check_honoured(text, form, options.given)
+        check_honoured(text, form, options.given - _met_already(args, options))
         return _program_for_function(thing[0], tuple(args), text, options)
     if _is_tf_function(thing):
         check_honoured(text, _form_of(thing), options.given)
@@ -325,9 +325,7 @@ def _program_for_function(
     """Return the program of a custom step; it may carry its model and optimizer as attributes."""
     function = _with_jit(function, text, options.jit)
     # A ragged or sparse tensor comes in as the tensors that it consists of.
-    parts = [x for x in tf.nest.flatten(args, expand_composites=True) if _is_tensor(x)]
-    whole = (x for x in tf.nest.flatten(args) if _is_tensor(x) and x.shape.rank)
-    first = next(whole, None)
+    parts = [x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)]
     models = _owned(function, *_OWNERS[:2])
     optimizers = _owned(function, *_OWNERS[2:])
     for model in models:
@@ -344,11 +342,25 @@ def _program_for_function(
         promises=[NothingCompiled(text)] if options.jit is False else [],
         config=StepConfig(
             jit=bool(getattr(function, "_jit_compile", False)),
-            batch_size=int(first.shape[0]) if first is not None else None,
+            batch_size=_batch_of(args),
             optimizer=type(optimizers[0]).__name__ if optimizers else "",
             dtype_policy=keras.config.dtype_policy().name,
         ),
     )
+
+
+def _batch_of(args: Any) -> int | None:
+    """Return the first axis of the first argument that has axes."""
+    for thing in tf.nest.flatten(args):
+        if tf.is_tensor(thing) and thing.shape.rank:
+            return int(thing.shape[0])
+    return None
+
+
+def _met_already(args: Any, options: CaptureOptions) -> frozenset[Option]:
+    """Return the options that arguments meet as they are."""
+    is_met = options.batch_size is not None and options.batch_size == _batch_of(args)
+    return frozenset({Option.BATCH_SIZE} if is_met else ())
 
 
 def _with_jit(function: Any, text: str, jit: bool | None) -> Any:
@@ -372,11 +384,6 @@ def _with_jit(function: Any, text: str, jit: bool | None) -> Any:
         if name in attributes:
             setattr(anew, name, attributes[name])
     return anew
-
-
-def _is_tensor(thing: Any) -> bool:
-    """Say whether a thing is a tensor, or a spec that stands for one where nothing runs."""
-    return bool(tf.is_tensor(thing)) or isinstance(thing, tf.TensorSpec)
 
 
 def _owned(function: Any, *names: str) -> list[Any]:

@@ -59,6 +59,13 @@ class TargetSpec:
     attribute: str = ""
 
     @property
+    def source(self) -> Path:
+        """The file or folder that is read; of a module, where it lies in the working folder."""
+        if self.kind is TargetKind.MODULE:
+            return Path(*self.path.split(".")).with_suffix(".py")
+        return Path(self.path)
+
+    @property
     def name(self) -> str:
         """A short name for folders and headings."""
         stem = Path(self.path).name.split(".")[0] if self.path else ""

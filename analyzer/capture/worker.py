@@ -10,15 +10,18 @@ import atexit
 import contextlib
 import errno
 import faulthandler
+import functools
 import gzip
 import json
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
 GRAPH_FILE = "graph.json.gz"
 DUMP = ".xla"
 """Folder in the run folder that XLA leaves compiled modules in while the child runs."""
+
+GENERATED = ".autograph"
+"""Folder in the run folder for the code that TensorFlow makes of the user's."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_ROOM_WORDS = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -175,6 +181,25 @@ def _import_tensorflow() -> None:
     keras.config.disable_traceback_filtering()
 
 
+@contextlib.contextmanager
+def _generated_code_in(folder: Path) -> Iterator[None]:
+    """Let autograph write the code that it makes of the user's into ``folder``.
+
+    It writes to the system's temporary folder, and removes that at the end of the process: not where
+    the process is killed.
+    """
+    from tensorflow.python.autograph.pyct import loader
+
+    folder.mkdir()
+    if hasattr(loader, "tempfile"):
+        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
     """Let modules and arguments be found as in a Python of the user's own.
 
@@ -212,7 +237,8 @@ def _serve(
         phantom.set_up(options, tf)
     do = _noting() if is_static else _running()
     _as_started_by_the_user(spec, places)
-    captured = do(spec, options, folder, report)
+    with _generated_code_in(folder / GENERATED):
+        captured = do(spec, options, folder, report)
     target = TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name)
     captured.run = replace(
         captured.run,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyzer.commands.outputs import check_paths, open_in_browser, write_all
+from analyzer.commands.outputs import check_not_read, check_paths, open_in_browser, write_all
 from analyzer.commands.stdout import DASH, printing, terminal
 from analyzer.errors import GrowthError, InputError
 from analyzer.report.diff import Diff, allowed_growth
@@ -43,6 +43,7 @@ def diff(
 ) -> None:
     """Compare two traced steps: peaks, categories, layers and ops, from A to B."""
     check_paths(json, html, markdown)
+    check_not_read((json, html, markdown), a, b)
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
     for path in (a, b):

@@ -20,7 +20,7 @@ from analyzer.capture.spec import (
 )
 from analyzer.commands import options
 from analyzer.commands.cards import list_gpus
-from analyzer.commands.outputs import Outputs, deliver
+from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
 from analyzer.compiler.run import TIME_OUT_S
@@ -165,6 +165,7 @@ def estimate(
     options.check_choice("--mode", mode, ("train", "infer"))
     options.check_choice("--device", device, ("cpu", "gpu"))
     spec = parse_target(target)
+    check_not_read(outputs.paths, spec.source)
     card = _card(device, gpu)
     chosen = CaptureOptions(
         steps=steps,
@@ -207,7 +208,8 @@ def estimate(
             print(_FOR_CPU, file=sys.stderr)
         deliver(place.seen(result), outputs)
     if spec.kind is not TargetKind.TRACE:
-        place.say("report.html, report.json, and the graph", "estimate", folder, quiet=quiet)
+        written = result.folder or folder
+        place.say("report.html, report.json, and the graph", "estimate", written, quiet=quiet)
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 

@@ -6,15 +6,23 @@ import os
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from analyzer.commands.stdout import DASH, check_open, printing, terminal, write_to_stdout
 from analyzer.errors import InputError, LimitError
+from analyzer.parse.logdir import RUN_FILE
 from analyzer.report.files import check_output, is_regular
 from analyzer.session import REPORT_HTML, Result
 from analyzer.units import format_bytes, parse_bytes
+
+_READ: Final = (
+    *(RUN_FILE, "graph.json.gz", "card.json", "prediction.npz", ".plan.gz", ".pb", ".pb.gz"),
+    *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
+)
+"""How the names end of what is read of a run folder, a logdir or a saved model."""
 
 Writer = Callable[[Path], None]
 
@@ -106,6 +114,28 @@ def check_paths(*paths: Path | None) -> None:
             what = "Standard output" if path == DASH else str(path)
             raise InputError(f"{what} is named twice.", hint="Give each output a file of its own.")
         named.add(real)
+
+
+def check_not_read(paths: Iterable[Path | None], *sources: Path) -> None:
+    """Refuse to write over what is read: the model's own file, a trace, a note of a run.
+
+    Args:
+        paths: The outputs.
+        sources: What is read: files, or folders of which parts are read.
+
+    Raises:
+        InputError: an output is one of them.
+    """
+    for path in paths:
+        if path is None or path == DASH or not path.is_file():
+            continue
+        real = Path(os.path.realpath(path))
+        for source in sources:
+            whole = Path(os.path.realpath(source))
+            if real == whole or (whole in real.parents and real.name.endswith(_READ)):
+                raise InputError(
+                    f"{path} is read, and would be written over.", hint="Name another file."
+                )
 
 
 def write_all(writers: Iterator[tuple[Path, Writer]]) -> bool:

@@ -19,7 +19,7 @@ from analyzer.capture.spec import (
 )
 from analyzer.commands import options
 from analyzer.commands.cards import list_gpus
-from analyzer.commands.outputs import Outputs, deliver
+from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.place import Place
 from analyzer.commands.progress import progress_bar
 from analyzer.errors import ExitCode, InputError
@@ -135,6 +135,7 @@ def trace(
     )
     outputs.check()
     spec = parse_target(target)
+    check_not_read(outputs.paths, spec.source)
     options.check_choice("--mode", mode, ("train", "infer"))
     options.check_choice("--device", device, ("cpu", "gpu"))
     chosen = CaptureOptions(
@@ -178,7 +179,10 @@ def trace(
         deliver(place.seen(result), outputs)
     if spec.kind is not TargetKind.TRACE:
         place.say(
-            "report.html, report.json, and a TensorBoard logdir", "trace", folder, quiet=quiet
+            "report.html, report.json, and a TensorBoard logdir",
+            "trace",
+            result.folder or folder,
+            quiet=quiet,
         )
     _exit_where_bad(result, spec)
 

@@ -43,7 +43,7 @@ Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]
 Shape = Annotated[tuple[Axis, ...], Meta(max_length=MOST_AXES)]
 """The sizes of a tensor's axes."""
 
-Name = Annotated[str, Meta(max_length=1 << 20)]
+Name = Annotated[str, Meta(max_length=1 << 16)]
 """The name of an op, a tensor, a variable, a scope or a function."""
 
 Word = Annotated[str, Meta(max_length=1 << 16)]

@@ -22,6 +22,21 @@ from analyzer.contract.sizes import check_size, tensor_bytes
 GRAPH_VERSION: Final = 1
 _MOST_DIGITS: Final = 8
 _ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
+_LEAST: Final = {
+    "_Arg": (0, 1),
+    "_DeviceArg": (0, 1),
+    "Const": (0, 1),
+    "Enter": (1, 1),
+    "Exit": (1, 1),
+    "Identity": (1, 1),
+    "LoopCond": (1, 1),
+    "Merge": (1, 2),
+    "NextIteration": (1, 1),
+    "RefEnter": (1, 1),
+    "RefSwitch": (2, 2),
+    "Switch": (2, 2),
+}
+"""Least inputs and outputs of the types that the executor itself treats apart."""
 
 Number = bool | Integer | float
 
@@ -219,6 +234,8 @@ def check_tensor(tensor: str) -> None:
 
 
 def _check(graph: GraphFile) -> None:
+    if len({op.name for op in graph.ops}) < len(graph.ops):
+        raise ValueError("two ops have one name")
     for op in (*graph.ops, *graph.inside):
         try:
             _check_op(op)
@@ -235,6 +252,9 @@ def _check_op(op: Op) -> None:
         check_size(spec.dtype, spec.shape)
     for tensor in op.inputs:
         check_tensor(tensor)
+    least_inputs, least_outputs = _LEAST.get(op.type, (0, 0))
+    if len(op.inputs) < least_inputs or len(op.outputs) < least_outputs:
+        raise ValueError(f"too few inputs or outputs for the type {op.type}")
     if op.type in _ARGUMENTS and "index" not in op.attrs:
         raise ValueError("an argument without its index")
     if op.attrs:

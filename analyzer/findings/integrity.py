@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,13 @@ from analyzer.units import format_bytes
 
 _TOLD = 3
 """Kinds of damage that are told in words; all of them are in the document."""
+
+_NO_FAILURE = Damage(
+    id="failure-fits",
+    count=1,
+    message="the step ran out of memory, but what it asked for would have fitted after the trace's "
+    "events: its end is lost.",
+)
 
 _IN_BOOKS = frozenset({"lost-events"})
 """Damages that the comparison with TensorFlow's bytes in use tells of already."""
@@ -66,6 +73,8 @@ def trust_of(analysis: Analysis) -> Trust | None:
     integrity = analysis.recording.integrity
     if integrity is None:
         return None
+    if analysis.pool.get("failure_fits"):
+        integrity = replace(integrity, damages=(*integrity.damages, _NO_FAILURE))
     books = integrity.of(analysis.recording.allocator)
     replay = analysis.pool.get("replay_check")
     counter, ever = _counter_peaks(analysis) if books.events else (None, None)

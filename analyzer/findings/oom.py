@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.words import describe_buffer
 from analyzer.graph.ops import ITEM_BYTES
 from analyzer.model import Finding, Severity
+from analyzer.simulate import BfcOptions, from_recording, replay
+from analyzer.simulate.sequence import NOWHERE
 from analyzer.timeline import alive_at
 from analyzer.units import format_bytes
 
@@ -73,6 +78,29 @@ def failure_of(analysis: Analysis) -> dict[str, Any] | None:
         "memory_limit_bytes": limit,
         "free_bytes": None if limit is None else max(limit - in_use, 0),
     }
+
+
+def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
+    """Say whether the request that failed would have been served after the events of the trace.
+
+    Then the trace lacks some: its end, where it was cut while memory ran out. It has to begin with its
+    process.
+    """
+    failure = failure_of(analysis)
+    if failure is None or not failure["requested_bytes"]:
+        return False
+    sequence, wanted = from_recording(analysis.recording), failure["requested_bytes"]
+    done = int(np.searchsorted(sequence.instant, failure["instant"], side="right"))
+    more = replace(
+        sequence,
+        slot=np.append(sequence.slot[:done], sequence.n_buffers),
+        request=np.append(sequence.request[:done], wanted),
+        instant=np.append(sequence.instant[:done], failure["instant"]),
+        requested_bytes=np.append(sequence.requested_bytes, wanted),
+        address=np.append(sequence.address, NOWHERE),
+        row=np.append(sequence.row, NOWHERE),
+    )
+    return replay(more, options).failure is None
 
 
 def requested_by(message: str) -> int | None:

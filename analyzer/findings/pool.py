@@ -17,6 +17,7 @@ from analyzer.findings.analysis import Analysis
 from analyzer.findings.fit import card_options
 from analyzer.findings.fragmentation import Fragmentation
 from analyzer.findings.integrity import ReplayCheck
+from analyzer.findings.oom import would_have_fitted
 from analyzer.model import Recording
 from analyzer.simulate import (
     BfcOptions,
@@ -84,6 +85,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         }
         if match.is_exact:
             facts.update(_facts(analysis, replay(from_recording(recording), own)))
+            facts["failure_fits"] = would_have_fitted(analysis, own)
     else:
         facts = _predicted_facts(analysis, own)
     if search or what_if.is_asked:

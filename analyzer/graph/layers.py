@@ -9,8 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
 
 _WRAPPERS = frozenset({"gradient_tape", "gradients"})
+
+_DEEPEST: Final = 256
+"""Parts of the longest scope that is looked for; Keras' own are of some ten."""
+
+Owner = tuple[str, str]
+"""Kind and path of who opened a scope."""
+
+
+@dataclass
+class _Node:
+    """A scope in the tree of scopes: who opened it, None where it is only on the way to others."""
+
+    owner: Owner | None = None
+    inner: dict[str, _Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -21,20 +37,46 @@ class ScopeTable:
         owners: Scope -> (kind, path); kind is layer, optimizer, metric or loss.
     """
 
-    owners: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    owners: Mapping[str, Owner] = field(default_factory=dict)
 
-    def owner_of(self, op_name: str) -> tuple[str, str] | None:
+    @cached_property
+    def _root(self) -> _Node:
+        root = _Node()
+        for scope, owner in self.owners.items():
+            node = root
+            for part in scope.split("/", _DEEPEST)[:_DEEPEST]:
+                node = node.inner.setdefault(part, _Node())
+            node.owner = owner
+        return root
+
+    @cached_property
+    def _found(self) -> dict[str, Owner | None]:
+        return {}
+
+    def owner_of(self, op_name: str) -> Owner | None:
         """Return who opened the innermost known scope around the op; None where no one did.
 
         A prefix that is no known scope is stepped over: backward ops stand under
         ``gradient_tape/``, and the ops of an inlined function under its caller's name.
         """
-        parts = [part for part in op_name.split("/")[:-1] if part not in _WRAPPERS]
+        scope = op_name.rpartition("/")[0]
+        if scope not in self._found:
+            self._found[scope] = self._search(scope)
+        return self._found[scope]
+
+    def _search(self, scope: str) -> Owner | None:
+        """Return who opened the longest known scope at the first place where one begins."""
+        parts = [part for part in scope.split("/") if part not in _WRAPPERS]
         for start in range(len(parts)):
-            for end in range(len(parts), start, -1):
-                owner = self.owners.get("/".join(parts[start:end]))
-                if owner is not None:
-                    return owner
+            node: _Node | None = self._root
+            owner = None
+            for part in parts[start : start + _DEEPEST]:
+                node = node.inner.get(part) if node is not None else None
+                if node is None:
+                    break
+                owner = node.owner or owner
+            if owner is not None:
+                return owner
         return None
 
     def layer_of(self, op_name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from analyzer.contract.graph import TracedGraph, TracedOp
 from analyzer.graph.layers import ScopeTable
@@ -13,6 +13,9 @@ from analyzer.graph.ops import Op, TensorSpec, split_tensor
 from analyzer.graph.phases import Phase, tell_phases
 
 _Value = TypeVar("_Value")
+
+_DEEPEST: Final = 256
+"""Parts of a name that are taken for those of inlined callers at most."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,13 @@ def build_structure(
 
 def look_up(name: str, table: Mapping[str, _Value]) -> _Value | None:
     """Return the entry of ``name``, or of what it was called before its function was inlined."""
-    while name not in table:
+    for _ in range(_DEEPEST):
+        if name in table:
+            return table[name]
         _, slash, name = name.partition("/")
         if not slash:
-            return None
-    return table[name]
+            break
+    return None
 
 
 def _present_gradients(

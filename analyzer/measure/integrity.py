@@ -42,42 +42,55 @@ def check(
                 for damage in damages_of(account, raw.events, from_process_start=whole)
             ),
             *damages_of_marks(raw, steps, note),
-            *_of_variables(raw, allocations, note),
+            *_of_variables(raw, allocations, steps, note),
         ),
     )
 
 
 def _of_variables(
-    raw: RawTrace, allocations: pd.DataFrame, note: RunNote | None
+    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote | None
 ) -> Iterator[Damage]:
-    """Yield variables whose buffer has not their size.
-
-    A variable may share a larger buffer with what it was cut from, but no smaller one; nor one of other
-    bytes in as many granules, which a slice would take only by chance.
-    """
+    """Yield variables whose buffer has not their size, or is another one when the next step begins."""
     looks = [span for span in raw.markers if span.name == f"{MARKER_PREFIX}snapshot"]
     if note is None or len(looks) != len(note.snapshots):
         return
     clock = raw.events["time_ps"].to_numpy()
     index = AddressIndex(allocations)
     requested = allocations["requested_bytes"].to_numpy()
-    wrong = set()
-    for look, snapshot in zip(looks, note.snapshots, strict=True):
+    resized, moved = set(), set()
+    for turn, (look, snapshot) in enumerate(zip(looks, note.snapshots, strict=True)):
         instant = int(np.searchsorted(clock, look.start_ps, side="left")) - 1
+        begins = steps[turn].first - 1 if turn < len(steps) else instant
         for address, variable in zip(snapshot, note.variables, strict=False):
             size_bytes = size_of(variable)
-            row = None if address is None or not size_bytes else index.at(address, instant)
-            if row is None or size_bytes is None:
+            if address is None or not size_bytes:
                 continue
-            found = int(requested[row])
-            if found < size_bytes or (
-                found != size_bytes
-                and -(-found // GRANULE_BYTES) == -(-size_bytes // GRANULE_BYTES)
-            ):
-                wrong.add(variable.path)
-    if wrong:
-        yield Damage(
-            id="variable-of-other-size",
-            count=len(wrong),
-            message=f"variables lie in buffers of other bytes than they have ({times(len(wrong))}).",
-        )
+            row = index.at(address, instant)
+            if row is not None and not _may_hold(int(requested[row]), size_bytes):
+                resized.add(variable.path)
+            if row != index.at(address, begins):
+                moved.add(variable.path)
+    for name, found, text in (
+        (
+            "variable-of-other-size",
+            resized,
+            "variables lie in buffers of other bytes than they have",
+        ),
+        (
+            "variable-moved",
+            moved,
+            "variables move between a note of their place and the step after",
+        ),
+    ):
+        if found:
+            yield Damage(id=name, count=len(found), message=f"{text} ({times(len(found))}).")
+
+
+def _may_hold(buffer_bytes: int, size_bytes: int) -> bool:
+    """Say whether a variable of ``size_bytes`` may lie in a buffer.
+
+    It may share a larger one with what it was cut from, but no smaller one; nor one of other bytes in as
+    many granules, which a slice would take only by chance.
+    """
+    granules = [-(-size // GRANULE_BYTES) for size in (buffer_bytes, size_bytes)]
+    return buffer_bytes == size_bytes or granules[0] > granules[1]

@@ -24,6 +24,9 @@ _NO_RUN = (0, -1)
 _MOST_OF = 0.5
 """A function's run is the step's own where it made more than this share of its allocations."""
 
+_LATE_SHARE, _LATE_RUNS = 0.05, 2
+"""A step that ran more of its ops, as a share and a number, after the last event has lost some."""
+
 _SHORT_OF = 0.7
 """A step that ran the same ops with fewer events than this share of another's has lost some."""
 
@@ -41,6 +44,7 @@ def damages_of_marks(
     yield from _inverted(raw)
     yield from _overlapping(raw.step_markers)
     yield from _without_events(raw, steps)
+    yield from _lost_end(raw, steps)
     yield from _cut_runs(raw.events, steps)
     if note is not None and note.snapshots:
         yield from _of_own_capture(raw, steps, note)
@@ -114,6 +118,23 @@ def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
         "step-without-runs",
         [step for step, is_so in zip(steps, idle, strict=True) if is_so],
         "steps show no run of an op, where others do: a part of the trace is lost",
+    )
+
+
+def _lost_end(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
+    """Yield the steps of which many ops ran after the last memory event."""
+    starts = raw.op_runs["start_ps"].to_numpy()
+    end_ps = int(raw.events["time_ps"].iloc[-1])
+    cut = []
+    for step in steps:
+        assert step.end_ps is not None
+        first, end, last = np.searchsorted(
+            starts, [_start(step), max(end_ps, _start(step)), step.end_ps]
+        )
+        if last - end > max(_LATE_SHARE * (last - first), _LATE_RUNS):
+            cut.append(step)
+    yield from _damage(
+        "lost-end", cut, "steps ran ops after the last memory event: the trace's end is lost"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from analyzer.errors import TraceError
 from analyzer.graph.ops import TensorSpec
 from analyzer.kernels.call import Call
 from analyzer.kernels.compiled import plan_compiled
@@ -63,7 +64,7 @@ def plan_kernels(
         )
         xla_plan = xla_plans.get(op.name)
         plans.append(
-            device.plan(call)
+            _plan(device, call)
             if xla_plan is None
             else plan_compiled(call, xla_plan, on_host=device.kind == CPU.kind)
         )
@@ -77,6 +78,25 @@ def plan_kernels(
         },
         unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
     )
+
+
+def _plan(device: KernelDevice, call: Call) -> Plan:
+    """Return the plan of one op by its kernel's rule.
+
+    A rule relies on what TensorFlow's op registry guarantees: the number of inputs and outputs, their
+    ranks, the attributes. No other place knows that for every type.
+
+    Raises:
+        TraceError: the op is none that TensorFlow would have made.
+    """
+    try:
+        return device.plan(call)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise TraceError(
+            f"The graph is damaged: its op {call.op.name[:80]!r} does not fit the type "
+            f"{call.op.type[:80]!r} ({type(error).__name__}: {error}).",
+            hint="Estimate again.",
+        ) from error
 
 
 def _unused(wiring: Wiring, node: int) -> frozenset[int]:

@@ -54,14 +54,16 @@ class Chosen:
 
     Attributes:
         played: The draw, from the process's start.
-        allocated_bytes: By number of threads, the allocated peaks of the draws that were looked at,
-            sorted.
+        allocated_bytes: By number of threads, the allocated peaks of the draws of the stated range that
+            were looked at, sorted.
+        beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
         limit_bytes: A memory limit under which the steps run even in the orders that need most, with
             :data:`LIMIT_MARGIN`; None where it was not asked for.
     """
 
     played: Played
     allocated_bytes: Mapping[int, tuple[int, ...]]
+    beside_bytes: int
     limit_bytes: int | None
 
 
@@ -93,11 +95,14 @@ def choose(
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
     about: dict[tuple[int, int], Played] = {}
+    rare: set[tuple[int, int]] = set()
     for kind in prediction.kinds:
-        spread = np.linspace(0, len(kind.seeds) - 1, count).round().astype(int)
-        middle = (len(kind.seeds) - 1) // 2
-        for at in sorted({*spread.tolist(), middle}):
+        spread = np.linspace(*kind.ends, count).round().astype(int)
+        middle, last = (len(kind.seeds) - 1) // 2, len(kind.seeds) - 1
+        for at in sorted({*spread.tolist(), middle, last}):
             drawn = kind.seeds[at], kind.threads
+            if at > kind.ends[1]:
+                rare.add(drawn)
             one = play_from_start(note, prediction, owners, *drawn)
             sequences[drawn] = sequence = one.sequence()
             # Where the searches for a limit will use the compiled allocator, this may use it already.
@@ -127,9 +132,21 @@ def choose(
         played=about[shown],
         allocated_bytes={
             kind.threads: tuple(
-                sorted(peak for (_, threads), (peak, _) in found.items() if threads == kind.threads)
+                sorted(
+                    peak
+                    for at, (peak, _) in found.items()
+                    if at[1] == kind.threads and at not in rare
+                )
             )
             for kind in prediction.kinds
         },
+        beside_bytes=_beside(prediction, shown, about[shown]),
         limit_bytes=limit,
     )
+
+
+def _beside(prediction: Prediction, drawn: tuple[int, int], played: Played) -> int:
+    """Return what a draw's peak is higher by where it is played from the process's start."""
+    kind = next(kind for kind in prediction.kinds if kind.threads == drawn[1])
+    alone = kind.draws_bytes[kind.seeds.index(drawn[0])]
+    return played.draw.peak_bytes + played.aside_bytes - alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,14 +32,22 @@ RUNS: Final = 240_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
 
 
-LEFT_BELOW: Final = 0.05
-"""Share of the draws that a stated range leaves below it: a rare low peak widens the range and harms
-nobody. Above it none is left."""
+STATED: Final = 0.95
+"""Share of the draws that a stated range holds. A rare order does not widen it; the sentences beside it
+name the extremes, and the limit that suffices holds for them too."""
 
 
-def lowest_stated(count: int) -> int:
-    """Return which of ``count`` sorted draws a range begins with."""
-    return round(LEFT_BELOW * (count - 1))
+def stated(draws_bytes: Sequence[int]) -> tuple[int, int]:
+    """Return the first and the last of sorted draws that a range holds: the narrowest such range.
+
+    It holds the middle draw; of equally narrow ones it is the highest.
+    """
+    count = len(draws_bytes)
+    held = math.ceil(STATED * count)
+    middle = (count - 1) // 2
+    firsts = [first for first in range(count - held, -1, -1) if first <= middle < first + held]
+    first = min(firsts, key=lambda first: draws_bytes[first + held - 1] - draws_bytes[first])
+    return first, first + held - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +70,19 @@ class Schedules:
         return self.draws_bytes[(len(self.draws_bytes) - 1) // 2]
 
     @property
-    def low(self) -> int:
-        """Which draw ends the range below, among the sorted ones."""
-        return lowest_stated(len(self.seeds))
+    def ends(self) -> tuple[int, int]:
+        """Which draws end the stated range, among the sorted ones."""
+        return stated(self.draws_bytes)
 
     @property
     def low_bytes(self) -> int:
-        """The peak below which one draw in twenty lies."""
-        return self.draws_bytes[self.low]
+        """The peak that begins the stated range."""
+        return self.draws_bytes[self.ends[0]]
 
     @property
     def high_bytes(self) -> int:
-        """The highest peak."""
-        return self.draws_bytes[-1]
+        """The peak that ends it."""
+        return self.draws_bytes[self.ends[1]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,12 +120,7 @@ def predict_note(
     )
     history, draw = history_of(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
-    doubts = uncertainty_of(
-        prediction,
-        chosen.allocated_bytes,
-        chosen.limit_bytes,
-        aside_bytes=chosen.played.aside_bytes,
-    )
+    doubts = uncertainty_of(prediction, chosen)
     doubts["unsized"] = len(_unsized(prediction, draw))
     if target.gpu is not None and not whole:
         doubts = with_gpu_doubts(doubts, prediction, draw)

@@ -55,12 +55,19 @@ class Rewriting:
         places = [int(op.attrs.get(PLACE, node)) for node, op in enumerate(ops)]
         built = creation_order(consumers_of(ops, sources), places)
         out = self._out
+        closing = closing_nodes(ops)
         offset = 2 * NODE_BYTES + EDGE_BYTES
         for node in built:
             offset += NODE_BYTES
             for source in sources[node]:
-                out[source].append((offset, node))
-                offset += EDGE_BYTES
+                if source not in closing:
+                    out[source].append((offset, node))
+                    offset += EDGE_BYTES
+        for node in built:
+            for source in sources[node]:
+                if source in closing:
+                    out[source].append((offset, node))
+                    offset += EDGE_BYTES
         for node in built:
             if not sources[node]:
                 self._roots.append((offset, node))
@@ -115,15 +122,17 @@ class Rewriting:
 def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return, for each node, the nodes that cannot be made before it; once for each edge."""
     consumers: list[list[int]] = [[] for _ in ops]
-    # The one edge that closes a loop is added when the loop is complete.
-    closing = {
-        node for node, op in enumerate(ops) if op.type in ("NextIteration", "RefNextIteration")
-    }
+    closing = closing_nodes(ops)
     for node, feeds in enumerate(sources):
         for source in feeds:
             if source not in closing:
                 consumers[source].append(node)
     return consumers
+
+
+def closing_nodes(ops: Sequence[Op]) -> set[int]:
+    """Return the nodes whose edges close loops, and are added after all others (``AddBackEdges``)."""
+    return {node for node, op in enumerate(ops) if op.type in ("NextIteration", "RefNextIteration")}
 
 
 def creation_order(consumers: Sequence[Sequence[int]], places: Sequence[Any]) -> list[int]:

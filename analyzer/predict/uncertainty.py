@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median_low
 from typing import Any, Final
 
-from analyzer.predict.prediction import Prediction, Schedules, lowest_stated
+from analyzer.predict.central import Chosen
+from analyzer.predict.prediction import Prediction, Schedules
 from analyzer.predict.step import Draw, play
 from analyzer.units import format_bytes
 
@@ -22,41 +23,39 @@ FLOOR_BYTES: Final = 16 << 10
 _DECIDING: Final = 8
 
 
-def uncertainty_of(
-    prediction: Prediction,
-    allocated: Mapping[int, Sequence[int]],
-    limit_bytes: int | None = None,
-    *,
-    aside_bytes: int = 0,
-) -> dict[str, Any]:
+def uncertainty_of(prediction: Prediction, chosen: Chosen) -> dict[str, Any]:
     """Return the range of the peak and ``because``.
+
+    The draws know the graph alone; what the process holds beside it (constants that the traced graph
+    keeps, tensors of Python's) is added to all of them, so that the peak shown lies in its range.
 
     Args:
         prediction: The draws.
-        allocated: By number of threads, allocated peaks of the draws that were looked at, sorted,
-            bytes.
-        limit_bytes: A memory limit that suffices for the orders that need most; None where unknown.
-        aside_bytes: Requested bytes alive all the while that are none of the draws', which the
-            allocated peaks hold already.
+        chosen: The one shown, and what the chunks of the others need.
 
     Returns:
         ``low_bytes`` and ``high_bytes`` (requested), ``allocated_low_bytes`` and
         ``allocated_high_bytes``, ``limit_high_bytes`` or None, ``because``: sentences,
         ``deciding_ops``, and ``schedules``: what each number of inter-op threads gives.
     """
+    allocated, limit_bytes = chosen.allocated_bytes, chosen.limit_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
     less, more = _unmodelled(prediction)
+    beside = chosen.beside_bytes
     spread = prediction.high_bytes - prediction.low_bytes
+    # What else the data may decide was not laid out in chunks: as far as it is from the draws.
+    below = min(kind.low_bytes for kind in prediction.kinds) - prediction.low_bytes
+    above = prediction.high_bytes - max(kind.high_bytes for kind in prediction.kinds)
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
-        because += [told(kind, aside_bytes) for kind in prediction.kinds]
+        because += [told(kind, beside) for kind in prediction.kinds]
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if less or more:
         because.append(
             f"Ops without a rule, and Python's, may hold {format_bytes(less)} less, where a "
-            f"result takes over another's memory, or {format_bytes(more)} more, for scratch as "
-            "large as a result."
+            f"result takes over other memory, or {format_bytes(more)} more, for scratch as large as a "
+            "result."
         )
     if limit_bytes is not None:
         because.append(
@@ -64,33 +63,29 @@ def uncertainty_of(
         )
     return {
         "limit_high_bytes": limit_bytes,
-        "low_bytes": max(aside_bytes + prediction.low_bytes - margin - less, 0),
-        "high_bytes": aside_bytes + prediction.high_bytes + margin + more,
-        "allocated_low_bytes": max(min(map(_low, allocated.values())) - margin - less, 0),
-        "allocated_high_bytes": max(map(max, allocated.values())) + margin + more,
+        "low_bytes": max(prediction.low_bytes + beside - margin - less, 0),
+        "high_bytes": prediction.high_bytes + beside + margin + more,
+        "allocated_low_bytes": max(min(map(min, allocated.values())) - below - margin - less, 0),
+        "allocated_high_bytes": max(map(max, allocated.values())) + above + margin + more,
         "because": because,
         "deciding_ops": deciding,
         "schedules": [
-            _schedule(kind, allocated[kind.threads], aside_bytes) for kind in prediction.kinds
+            _schedule(kind, allocated[kind.threads], beside) for kind in prediction.kinds
         ],
     }
 
 
-def _schedule(kind: Schedules, allocated: Sequence[int], aside_bytes: int) -> dict[str, int]:
+def _schedule(kind: Schedules, allocated: Sequence[int], beside: int) -> dict[str, int]:
     return {
         "inter_op_threads": kind.threads,
         "draws": len(kind.seeds),
-        "requested_bytes": aside_bytes + kind.middle_bytes,
-        "requested_low_bytes": aside_bytes + kind.low_bytes,
-        "requested_high_bytes": aside_bytes + kind.high_bytes,
+        "requested_bytes": kind.middle_bytes + beside,
+        "requested_low_bytes": kind.low_bytes + beside,
+        "requested_high_bytes": kind.high_bytes + beside,
         "allocated_bytes": median_low(allocated),
-        "allocated_low_bytes": _low(allocated),
+        "allocated_low_bytes": min(allocated),
         "allocated_high_bytes": max(allocated),
     }
-
-
-def _low(allocated: Sequence[int]) -> int:
-    return allocated[lowest_stated(len(allocated))]
 
 
 def _unmodelled(prediction: Prediction) -> tuple[int, int]:
@@ -128,17 +123,21 @@ def deciding_ops(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def told(kind: Schedules, aside_bytes: int = 0) -> str:
-    """Return a sentence about the peaks of one kind of draws, with what is alive beside them."""
+def told(kind: Schedules, beside: int = 0) -> str:
+    """Return a sentence about the peaks of one kind of draws, with what is held beside them."""
     where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
-    lowest, low, middle, high = (
-        format_bytes(aside_bytes + size)
-        for size in (kind.draws_bytes[0], kind.low_bytes, kind.middle_bytes, kind.high_bytes)
-    )
-    rare = f" (rarely as low as {lowest})" if lowest != low else ""
-    peak = f"between {low} and {high}{rare}, the middle one at {middle}"
+    ends = (kind.draws_bytes[0], kind.low_bytes, kind.high_bytes, kind.draws_bytes[-1])
+    lowest, low, high, highest = (format_bytes(size + beside) for size in ends)
+    rare = [
+        f"as {word} as {size}"
+        for word, size, end in (("low", lowest, low), ("high", highest, high))
+        if size != end
+    ]
+    rarely = f" (rarely {' or '.join(rare)})" if rare else ""
+    middle = format_bytes(kind.middle_bytes + beside)
+    peak = f"between {low} and {high}{rarely}, the middle one at {middle}"
     if low == high:
-        peak = f"at {low}{rare}"
+        peak = f"at {low}{rarely}"
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
         f"{peak}."
@@ -149,7 +148,7 @@ def _ends(prediction: Prediction) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return seed and threads of the draws at the low and at the high end."""
     low = min(prediction.kinds, key=lambda kind: kind.low_bytes)
     high = max(prediction.kinds, key=lambda kind: kind.high_bytes)
-    return (low.seeds[low.low], low.threads), (high.seeds[-1], high.threads)
+    return (low.seeds[low.ends[0]], low.threads), (high.seeds[high.ends[1]], high.threads)
 
 
 def _alive_at_peak(draw: Draw) -> Counter[int]:

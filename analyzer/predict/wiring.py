@@ -108,7 +108,10 @@ def wire_all(
         inputs = [[_resolve(number, tensor) for tensor in op.inputs] for op in ops]
         control = [[number[name] for name in op.control_inputs] for op in ops]
     except KeyError as error:
-        raise InputError(f"The graph names an op that it does not hold: {error}.") from None
+        raise InputError(
+            f"The graph names an op that it does not hold: {str(error)[:80]}."
+        ) from None
+    _check_edges(ops, inputs)
     sources = [
         [*(source for source, _ in data), *waits]
         for data, waits in zip(inputs, control, strict=True)
@@ -149,6 +152,25 @@ def wire_all(
         )
         wirings.append(first)
     return wirings
+
+
+def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]]) -> None:
+    """Check that each input is an output of its source, and that each loop's entry names its loop.
+
+    Raises:
+        InputError: it is not so.
+    """
+    for op, feeds in zip(ops, inputs, strict=True):
+        for source, output in feeds:
+            if output >= len(ops[source].outputs):
+                raise InputError(
+                    f"The graph is damaged: {op.name[:80]!r} reads output {output} of "
+                    f"{ops[source].name[:80]!r}, which has {len(ops[source].outputs)}."
+                )
+        if op.type in ("Enter", "RefEnter") and "frame_name" not in op.attrs:
+            raise InputError(
+                f"The graph is damaged: {op.name[:80]!r} enters a loop without a name."
+            )
 
 
 def _edges_of(

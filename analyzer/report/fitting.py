@@ -69,7 +69,7 @@ def fitted_table(
     for place, column_width in widths.items():
         column = columns[place]
         table.add_column(
-            printable(column.name, max(column_width, 1)),
+            Text(printable(column.name, max(column_width, 1))),
             justify="right" if column.is_number else "left",
             header_style="dim",
             no_wrap=True,

@@ -6,6 +6,7 @@ tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture.shapes import executed_outputs  # noqa: E402
 from analyzer.capture.static import instantiate, static_step  # noqa: E402
+from analyzer.graph.ops import LEAST_SHAPES  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -63,3 +64,73 @@ def test_a_number_between_equal_bounds_is_known() -> None:
     # THEN the number of bins is known, which TensorFlow works out from the largest value
     counts = [op.outputs[0].shape for op in found.ops if op.type == "DenseBincount"]
     assert counts == [(3, 7)]
+
+
+def _noted(step, *given, told=None):
+    """Return the noted step of a function called with these tensors, composite ones taken apart."""
+    function = tf.function(step).get_concrete_function(*given)
+    return static_step(function, tf.nest.flatten(given, expand_composites=True), told)
+
+
+def _shape(found, kind):
+    return next(op.outputs[0].shape for op in found.ops if op.type == kind)
+
+
+def test_the_elements_of_a_mask_that_is_given_are_counted() -> None:
+    # GIVEN a mask of the inputs' own values
+    values, mask = tf.random.normal((6, 4)), tf.constant([True, False, True, True, False, False])
+    found = _noted(lambda x, m: tf.tanh(tf.boolean_mask(x, m)), values, mask)
+    # THEN what it leaves has a shape, which is said to come from the inputs
+    assert _shape(found, "Tanh") == (3, 4)
+    assert {(size.size, size.basis) for size in found.sizes} == {(3, "inputs")}
+
+
+def test_the_rows_of_a_ragged_tensor_that_is_given_are_counted() -> None:
+    # GIVEN weights of a ragged tensor's values, made whole and summed by row
+    rows = tf.RaggedTensor.from_row_lengths(tf.random.normal((9, 2)), [4, 0, 5])
+    weights = tf.Variable(tf.ones((2, 2)))
+
+    def step(rows):
+        return tf.tanh(rows.with_values(tf.matmul(rows.values, weights)).to_tensor())
+
+    # THEN the longest row tells the shape
+    assert _shape(_noted(step, rows), "Tanh") == (3, 5, 2)
+
+
+def test_what_the_weights_decide_is_the_most_that_it_can_be_unless_told() -> None:
+    # GIVEN a mask that the weights decide, so that no input tells how much it leaves
+    weights = tf.Variable(tf.random.normal((8, 3)))
+
+    def step(x):
+        product = tf.matmul(x, weights)
+        return tf.tanh(tf.boolean_mask(product, product[:, 0] > 0.0))
+
+    found = _noted(step, tf.ones((5, 8)))
+    # THEN all may be left, and one element is noted beside it
+    assert _shape(found, "Tanh") == (5, 3)
+    (size,) = found.sizes
+    assert (size.size, size.basis) == (5, "most")
+    tanh = next(op for op in found.ops if op.type == "Tanh")
+    assert tanh.attrs[LEAST_SHAPES] == [[1, 3]]
+    # AND what the user tells goes before that
+    told = _noted(step, tf.ones((5, 8)), told={size.op: 2})
+    assert _shape(told, "Tanh") == (2, 3)
+    assert [size.basis for size in told.sizes] == ["told"]
+
+
+def test_a_shape_that_the_traced_function_sets_is_known() -> None:
+    # GIVEN a Python function, of whose result the user says the shape
+    def step(x):
+        changed = tf.numpy_function(lambda a: a, [x], tf.float32)
+        changed.set_shape((7, 2))
+        return tf.tanh(changed)
+
+    # THEN what follows has it, though no node of the graph does
+    found = _noted(step, tf.ones((7, 2)))
+    assert _shape(found, "PyFunc") == _shape(found, "Tanh") == (7, 2)
+
+
+def test_a_number_that_is_given_is_noted() -> None:
+    found = _noted(lambda n: tf.range(n) + 1, tf.constant(6))
+    (given,) = (op for op in found.ops if op.type in ("_Arg", "_DeviceArg"))
+    assert given.attrs["value"]["values"] == [6]

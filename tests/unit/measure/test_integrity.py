@@ -15,8 +15,11 @@ from builders import SAMPLES, TraceBuilder, analyze, sample_folder, sample_trace
 
 import analyzer
 from analyzer.errors import TraceError
+from analyzer.findings.integrity import trust_of
+from analyzer.findings.pool import WhatIf
 from analyzer.measure.build import measure
 from analyzer.model import Integrity
+from analyzer.opening import explain
 from analyzer.parse.run import read_run
 from analyzer.parse.xplane import RawTrace, read_trace
 from analyzer.simulate import BfcOptions, Sequence, replay
@@ -189,6 +192,31 @@ def test_a_capture_of_ours_knows_its_marks(
     change: Callable[[RawTrace], RawTrace], expected: str
 ) -> None:
     assert expected in ids(change(read_trace(sample_trace("infer"))), "infer")
+
+
+def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
+    # GIVEN the sample that ran out of memory, without the events from before its last large request on
+    raw, note = read_trace(sample_trace("oom")), read_run(sample_folder("oom") / "run.json")
+    assert raw.events["requested_bytes"].max() == 16 * MIB
+    large = int(np.flatnonzero(raw.events["requested_bytes"] == 16 * MIB)[0])
+    cut = altered(raw, lambda events: events.iloc[:large])
+    # WHEN it is checked THEN the ops that ran afterwards tell
+    assert "lost-end" in ids(cut, "oom")
+    # AND without them the request that failed, which would have fitted
+    lost = replace(cut, op_runs=cut.op_runs.iloc[:0])
+    assert ids(lost, "oom") == set()
+    for trace, expected in ((raw, False), (lost, True)):
+        measured = measure(trace, note, sample_trace("oom"))
+        trust = trust_of(explain(measured, WhatIf(), search=False))
+        assert trust is not None
+        assert trust.is_damaged is expected
+        assert any("would have fitted" in line for line in trust.says) is expected
+
+
+def test_a_note_of_the_variables_that_moved() -> None:
+    raw = read_trace(sample_trace("oom"))
+    early = replace(raw.markers[0], start_ps=0, end_ps=1)
+    assert "variable-moved" in ids(replace(raw, markers=(early, *raw.markers[1:])), "oom")
 
 
 def without(trace: TraceBuilder, *names: str) -> TraceBuilder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -236,7 +237,8 @@ def test_descriptors_of_a_shell(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert all(line.startswith("Wrote ") for line in done.stderr.splitlines()), done.stderr
     # THEN each got all of it, in its place, and nothing else was made
     assert (tmp_path / "out").read_text().startswith("{")
     assert (tmp_path / "out").read_text().rstrip().endswith("}")
@@ -262,3 +264,23 @@ def test_one_file_by_two_names_is_refused(tmp_path: Path) -> None:
     done = analyze("trace", SAMPLE, "--csv", tmp_path / "file", "--html", tmp_path / "link")
     assert (done.code, "named twice" in done.err) == (2, True)
     assert analyze("trace", SAMPLE, "-q", "--csv", "/dev/null", "--html", "/dev/null").code == 0
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(SAMPLE, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("mine")
+    (tmp_path / "link").symlink_to("run/run.json")
+    trace = next((tmp_path / "run").rglob("*.xplane.pb.gz"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for command in (
+        ["trace", "train.py:step", "--csv", "train.py"],
+        ["estimate", "train:step", "--csv", "train.py"],
+        ["trace", "run", "--json", "link"],
+        ["trace", trace, "--json", trace],
+        ["diff", "run", trace, "--markdown", trace],
+    ):
+        done = analyze(*command)
+        assert (done.code, "is read" in done.err) == (2, True), done.err
+    assert before == {path: path.read_bytes() for path in before}
+    assert analyze("trace", "run", "-q", "--json", "run/report.json").code == 0

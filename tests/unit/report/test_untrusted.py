@@ -11,7 +11,8 @@ from rich.console import Console
 
 from analyzer.opening import open_result
 from analyzer.report.difftext import print_diff
-from analyzer.report.text import plain_table, print_document
+from analyzer.report.fitting import Column, fitted_table
+from analyzer.report.text import print_document
 from analyzer.report.untrusted import csv_cell, finite, markdown_code, markdown_text, printable
 
 SAMPLES = Path(__file__).parents[3] / "traces"
@@ -56,8 +57,8 @@ def test_numbers_that_json_lacks_are_null() -> None:
 
 def test_headings_are_no_markup() -> None:
     out = io.StringIO()
-    table = plain_table("t", [("[red]a[/red]", "left"), ("[/x]", "left")])
-    table.add_row("", "")
+    columns = [Column(name="[red]a[/red]", rank=0), Column(name="[/x]")]
+    table = fitted_table("t", columns, [("x" * 20, "y" * 20)], 80)
     Console(file=out, width=80).print(table)
     assert "[red]a[/red]" in out.getvalue()
 

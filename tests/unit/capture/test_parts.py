@@ -1,0 +1,21 @@
+"""What a run leaves in its folder is what is replaced with it, and nothing else is."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+from analyzer.capture import worker
+from analyzer.capture.folders import LOG_FILE, PARTS
+from analyzer.compiler.step import CARD_FILE
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.report.saved import REPORT_HTML, REPORT_JSON, TABLES_FILE
+
+
+def test_every_file_of_a_run_is_a_part() -> None:
+    files = [RUN_FILE, LOG_FILE, CARD_FILE, REPORT_HTML, REPORT_JSON, TABLES_FILE]
+    files += [worker.GRAPH_FILE, "module.hlo.pb.gz", "module-1.hlo.pb.gz", "plan.hlo.pb.gz"]
+    files += ["card-0-cublas.plan.gz", "plugins"]
+    for name in files:
+        assert any(fnmatch(name, pattern) for pattern in PARTS), name
+    for name in ("model.keras", "notes.json", "train.py", "report.csv", "data.gz"):
+        assert not any(fnmatch(name, pattern) for pattern in PARTS), name
