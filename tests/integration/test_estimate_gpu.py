@@ -115,3 +115,12 @@ def test_a_custom_loop_runs_op_by_op_and_is_told_why(folder: Path) -> None:
     document = estimate(folder, "custom", "--gpu", "t4")
     assert document["step"]["jit"] is False
     assert any("a tf.function is compiled with XLA only where" in n for n in document["notes"])
+
+
+def test_each_variable_is_born_once(folder: Path) -> None:
+    """Small slots are made by Keras through TensorFlow's own variables: noted as one of both."""
+    estimate(folder, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8")
+    out = "".join(("cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8"))
+    note = json.loads((folder / out / "run.json").read_text())
+    born = Counter(birth["variable"] for birth in note["births"])
+    assert [number for number, times in born.items() if number is not None and times > 1] == []

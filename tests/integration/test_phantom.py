@@ -54,7 +54,7 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     for figure, tolerance in (("requested_bytes", 0.001), ("allocated_bytes", 0.03)):
         assert said["peak"][figure] == pytest.approx(ran["peak"][figure], rel=tolerance), figure
     first, ever = said["peak_ever"]["requested_bytes"], ran["peak_ever"]["requested_bytes"]
-    assert first == pytest.approx(ever, rel=0.001)  # the first step's trials
+    assert first == pytest.approx(ever, rel=0.02)  # the first step's trials, in an order of chance
 
 
 def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) -> None:
