@@ -24,6 +24,29 @@ FLAGS = (
 )
 
 
+CUT_NUMBERS = """
+(() => {
+  const cut = [];
+  for (const it of document.querySelectorAll('.num')) {
+    if (it.getClientRects().length === 0 || it.closest('.unseen')) continue;
+    const say = (why) => cut.push(`${why}: ${it.textContent.trim()}`);
+    if (it.textContent.includes('…')) say('ellipsis');
+    if (it.classList.contains('size') && it.getClientRects().length > 1) say('broken over lines');
+    const { right } = it.getBoundingClientRect();
+    for (let box = it; box !== document.body; box = box.parentElement) {
+      const { overflowX, display } = getComputedStyle(box);
+      if (['auto', 'scroll'].includes(overflowX)) break;
+      const holds = display !== 'inline' && box.matches('td, th, dd, p, .num');
+      if (holds && box.scrollWidth > box.clientWidth) say('wider than its cell');
+      if (overflowX !== 'visible' && right > box.getBoundingClientRect().right + 0.5) say('clipped');
+    }
+  }
+  return cut;
+})()
+"""
+"""Of each number in sight that is not wholly so: why, and the number."""
+
+
 def missing() -> str:
     """Say why no browser can be driven here; empty where one can."""
     try:
@@ -75,8 +98,9 @@ class Page:
         )
 
     def text(self, selector: str) -> str:
-        """Return the text of the first element."""
-        return str(self.js("document.querySelector(arguments[0]).innerText", selector))
+        """Return the text of the first element, no-break spaces as spaces."""
+        text = str(self.js("document.querySelector(arguments[0]).innerText", selector))
+        return text.replace("\u00a0", " ")
 
     def click(self, selector: str) -> None:
         """Click the middle of the first element, as a mouse does."""
@@ -154,6 +178,10 @@ class Page:
         feature = {"name": "prefers-color-scheme", "value": theme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         self.settle()
+
+    def cut_numbers(self) -> list[str]:
+        """Return what is wrong with each number that cannot be read whole."""
+        return [str(each) for each in self.js(CUT_NUMBERS)]
 
     def complaints(self) -> list[str]:
         """Return what the console holds and every request but the page's own, since last asked."""

@@ -15,27 +15,6 @@ WIDTHS = (390, 1024, 1600)
 THEMES = ("light", "dark")
 TABS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
 
-CUT_NUMBERS = """
-(() => {
-  const cut = [];
-  for (const it of document.querySelectorAll('.num')) {
-    if (it.getClientRects().length === 0 || it.closest('.unseen')) continue;
-    const say = (why) => cut.push(`${why}: ${it.textContent.trim()}`);
-    if (it.textContent.includes('…')) say('ellipsis');
-    if (it.classList.contains('size') && it.getClientRects().length > 1) say('broken over lines');
-    const { right } = it.getBoundingClientRect();
-    for (let box = it; box !== document.body; box = box.parentElement) {
-      const { overflowX, display } = getComputedStyle(box);
-      if (['auto', 'scroll'].includes(overflowX)) break;
-      const holds = display !== 'inline' && box.matches('td, th, dd, p, .num');
-      if (holds && box.scrollWidth > box.clientWidth) say('wider than its cell');
-      if (overflowX !== 'visible' && right > box.getBoundingClientRect().right + 0.5) say('clipped');
-    }
-  }
-  return cut;
-})()
-"""
-
 SHORT_NAMES = """
 [...document.querySelectorAll('#panel-findings tbody .col-text')]
   .filter((cell) => cell.getClientRects().length && cell.clientWidth > 140)
@@ -70,7 +49,7 @@ def choose(page: Page, selector: str, value: str) -> None:
 
 
 def check_whole(page: Page, width: int) -> None:
-    assert page.js(CUT_NUMBERS) == []
+    assert page.cut_numbers() == []
     assert page.js("document.documentElement.scrollWidth") <= width
 
 

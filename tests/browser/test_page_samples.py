@@ -77,6 +77,7 @@ def test_every_view_opens(page: Page, pages: Path, name: str) -> None:
             assert page.js("document.documentElement.scrollWidth") <= width, (tab, width)
             assert page.js(f"document.querySelector('#panel-{tab}').innerText.length") > 10
             assert page.text("#problems") == ""
+            assert page.cut_numbers() == [], (tab, width)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -185,6 +186,7 @@ def test_two_samples_are_compared(page: Page, pages: Path) -> None:
         page.open(path)
         assert page.js("document.documentElement.scrollWidth") <= width
         assert page.js("document.querySelector('table.compare').scrollWidth") <= width
+        assert page.cut_numbers() == [], width
     both = {**result_of("cnn").document, "comparison": found.document}
     assert any(path.startswith("comparison.peak") for path in check_figures(page, both, 20))
 
