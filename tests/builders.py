@@ -241,6 +241,11 @@ class Ended:
     out: str
     err: str
 
+    @property
+    def complaint(self) -> str:
+        """What standard error has beside the files that were written."""
+        return "".join(line for line in self.err.splitlines(True) if not line.startswith("Wrote "))
+
 
 def analyze(*arguments: str | os.PathLike[str]) -> Ended:
     """Run the command in this process, as its console script does."""

@@ -65,7 +65,8 @@ ENTRY = "from analyzer.commands import main\nmain()\n"
 )
 def test_commands(arguments: list[str], tmp_path: Path) -> None:
     done = run(ENTRY, *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert all(line.startswith("Wrote ") for line in done.stderr.splitlines()), done.stderr
     assert done.stdout
 
 
