@@ -49,6 +49,7 @@ def outcome(kind, target, values):
         "inputs": [row["shape"] for row in run["inputs"]],
         "bytes": categories,
         "notes": run["notes"],
+        "births": [row["variable"] for row in run.get("births", ())],
         "kept": run.get("kept_by_tracing", 0),
     }
 

@@ -30,9 +30,11 @@ class Pairs:
     def get(self, name: str, *options: str) -> tuple[analyzer.Result, analyzer.Result]:
         if name not in self.known:
             for command in ("estimate", "trace"):
+                # A step comes with arguments of its own.
+                batch = [] if name == "step" else ["--batch-size", "8"]
                 ended = analyze_in_child(
                     command, f"predictable.py:{name}", "--out", f"{name}-{command}",
-                    "--batch-size", "8", "--inter-op-threads", "1", *options, cwd=self.folder,
+                    *batch, "--inter-op-threads", "1", *options, cwd=self.folder,
                 )  # fmt: skip
                 assert ended.code == 0, ended.err
             self.known[name] = (
