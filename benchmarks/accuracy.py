@@ -31,6 +31,8 @@ import accuracy_table as table
 HERE = Path(__file__).parent
 MODELS = HERE / "accuracy_models.py"
 OTHER = HERE / "other_models.py"
+STEPS = ("accumulation", "gan")
+"""Networks whose cases are steps with arguments of their own, made for the batch that they name."""
 TUNING_CASES = """
     plain_16_sgd plain_32_adam plain_16_lion plain_16_accumulate vgg_4_adam vgg_8_momentum
     vgg_4_rmsprop resnet_8_adam resnet_8_sgd resnet_16_adafactor depthwise_8_rmsprop
@@ -78,7 +80,8 @@ class Bench:
 
     def batch(self, case: str) -> tuple[str, ...]:
         """Return the option of a case's batch size; the others bring their own, or take the default."""
-        return () if self.is_other else ("--batch-size", case.split("_")[1])
+        network, *rest = case.split("_")
+        return () if self.is_other or network in STEPS else ("--batch-size", rest[0])
 
     def folder(self, case: str) -> Path:
         """Return the case's folder, which changes with the source of its network."""
