@@ -31,7 +31,8 @@ import accuracy_table as table
 HERE = Path(__file__).parent
 MODELS = HERE / "accuracy_models.py"
 OTHER = HERE / "other_models.py"
-OTHER_BATCH = "16"
+STEPS = ("accumulation", "gan")
+"""Networks whose cases are steps with arguments of their own, made for the batch that they name."""
 TUNING_CASES = """
     plain_16_sgd plain_32_adam plain_16_lion plain_16_accumulate vgg_4_adam vgg_8_momentum
     vgg_4_rmsprop resnet_8_adam resnet_8_sgd resnet_16_adafactor depthwise_8_rmsprop
@@ -77,9 +78,10 @@ class Bench:
         """Whether the cases are those in the manner of tutorials, named by their functions alone."""
         return self.models == OTHER
 
-    def batch(self, case: str) -> str:
-        """Return the batch size of a case."""
-        return OTHER_BATCH if self.is_other else case.split("_")[1]
+    def batch(self, case: str) -> tuple[str, ...]:
+        """Return the option of a case's batch size; the others bring their own, or take the default."""
+        network, *rest = case.split("_")
+        return () if self.is_other or network in STEPS else ("--batch-size", rest[0])
 
     def folder(self, case: str) -> Path:
         """Return the case's folder, which changes with the source of its network."""
@@ -96,7 +98,7 @@ class Bench:
             return out if out.is_dir() else (older[-1] if older else None)
         for old in self.folder(case).glob("note-*"):
             shutil.rmtree(old)
-        options = ("--device", "cpu", "--no-jit", "--batch-size", self.batch(case), "-q")
+        options = ("--device", "cpu", "--no-jit", *self.batch(case), "-q")
         ended = _analyze("estimate", f"{self.models}:{case}", *options, "--out", str(out))
         if ended.returncode:
             print(f"{case}: estimate: {ended.stderr.strip()[-300:]}", flush=True)
@@ -153,7 +155,7 @@ class Bench:
     def _run(
         self, case: str, series: str, out: Path, environment: dict[str, str] | None = None
     ) -> dict[str, Any] | None:
-        options = ("--no-jit", "--batch-size", self.batch(case), *THREADS[series], "-q", "--force")
+        options = ("--no-jit", *self.batch(case), *THREADS[series], "-q", "--force")
         ended = _analyze(
             "trace",
             f"{self.models}:{case}",

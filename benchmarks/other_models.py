@@ -2,7 +2,7 @@
 
 Loops, branches, TensorArrays, Python inside the graph, sparse and ragged inputs, nested tapes, momentum
 and target networks: what training loops written by hand hold and stock networks do not. Each function
-returns a compiled Keras model (run with batches of 16) or ``(tf_function, args)``.
+returns a compiled Keras model (run with batches of 32) or ``(tf_function, args)``.
 ``benchmarks/accuracy.py --other`` estimates each and holds it against real runs.
 """
 
