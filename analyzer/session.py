@@ -190,12 +190,13 @@ def estimate(
     from analyzer.capture.live import note_live
 
     folder = note_live(target, chosen, None if out is None else Path(out), force=force)
-    result = _predict(
-        folder,
-        lambda: note_live(target, replace(chosen, cpu_plan=True), folder, force=True),
-        threads=threads,
-    )
-    return _leave(result, folder, lambda stage, share: None)
+    with _whole_or_gone(folder):
+        result = _predict(
+            folder,
+            lambda: note_live(target, replace(chosen, cpu_plan=True), folder, force=True),
+            threads=threads,
+        )
+        return _leave(result, folder, lambda stage, share: None)
 
 
 def trace(

@@ -40,6 +40,10 @@ def fitting_losses(model: Any, inputs: Any, outputs: Any) -> Any:
         _fitting_loss(spec, activation, api.module.losses, whole_numbers_in=whole_numbers_in)
         for spec, activation in zip(flat, _last_activations(model, len(flat)), strict=True)
     ]
+    if (
+        len(flat) > 1
+    ):  # Keras weighs each output of several by its batch, which a number has none of
+        chosen = [None if loss is output_itself else loss for loss in chosen]
     if all(loss is None for loss in chosen):
         kinds = ", ".join(sorted({str(spec.dtype) for spec in flat})) or "nothing"
         raise TargetError(

@@ -57,17 +57,12 @@ def _specs_of_subclass(model: Any, options: CaptureOptions) -> Any:
     if built and len(built) == 1:
         shape = next(iter(built.values()))
         if _is_shape(shape):
-            return keras.KerasTensor((None, *shape[1:]), dtype=_input_dtype(model), name="input")
+            return _spec(model, shape[1:], "input")
         if isinstance(shape, dict) and all(map(_is_shape, shape.values())):
-            return {
-                name: keras.KerasTensor((None, *axes[1:]), dtype=_input_dtype(model), name=name)
-                for name, axes in shape.items()
-            }
+            return {name: _spec(model, axes[1:], name) for name, axes in shape.items()}
     if options.shapes:
         named = {
-            name or "input": keras.KerasTensor(
-                (None, *shape), dtype=_input_dtype(model), name=name or "input"
-            )
+            name or "input": _spec(model, shape, name or "input")
             for name, shape in options.shapes.items()
         }
         return next(iter(named.values())) if len(named) == 1 else named
@@ -83,9 +78,14 @@ def _is_shape(shape: Any) -> bool:
     )
 
 
-def _input_dtype(model: Any) -> str:
-    for layer in model._flatten_layers():
-        if type(layer).__name__ == "Embedding":
-            return "int32"
-    dtype = getattr(model, "input_dtype", None)
-    return str(dtype or "float32")
+def _spec(model: Any, axes: Any, name: str) -> Any:
+    """Return the spec of an input of which only the axes but the batch are known.
+
+    One with at most one axis holds words where the model has an embedding; Keras casts what is not
+    whole numbers before it looks them up, so that a wrong guess costs a dtype and not the step.
+    """
+    has_embedding = any(type(part).__name__ == "Embedding" for part in model._flatten_layers())
+    dtype = str(getattr(model, "input_dtype", None) or "float32")
+    if has_embedding and len(axes) < 2:
+        dtype = "int32"
+    return keras.KerasTensor((None, *axes), dtype=dtype, name=name)

@@ -32,6 +32,9 @@ from analyzer.errors import ExitCode
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
 RUN_VERSION: Final = 1
+MOST_STEPS: Final = 500
+"""Steps of an estimate at most: each is played from the start, a few times over."""
+
 DAMAGED: Final = "Capture again, or open the .xplane.pb alone by moving it elsewhere."
 """What to do where a note or its graph cannot be read."""
 
@@ -309,6 +312,8 @@ def read_run_file(path: Path) -> RunFile:
 
 
 def _check(run: RunFile) -> None:
+    if run.is_estimate and (run.steps_wanted or 0) > MOST_STEPS:
+        raise ValueError(f"{run.steps_wanted} steps to predict, more than {MOST_STEPS}")
     for variable in run.variables:
         check_size(variable.dtype, variable.shape)
     for given in run.inputs:

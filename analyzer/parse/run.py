@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Final
 
 from analyzer.contract.graph import GraphFile, Op, TracedGraph, check_tensor, read_graph_file
 from analyzer.contract.reading import beside, unpack
@@ -19,6 +20,9 @@ from analyzer.contract.run import (
 from analyzer.errors import TraceError
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.module import Hlo
+
+_KEPT_BY_AN_OP: Final = 16
+"""Constants that a graph keeps for one op at most: its shape function asks for some of its inputs."""
 
 __all__ = ["Birth", "CompiledNote", "Input", "RunNote", "Variable", "read_run"]
 
@@ -78,6 +82,7 @@ def read_run(path: Path) -> RunNote:
             check_tensor(tensor)
         graph = read_graph_file(beside(path, run.graph)) if run.graph else GraphFile(ops=())
         compiled = tuple(_compiled(path, row) for row in run.xla)
+        _check_kept(run, graph)
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
     return RunNote(
@@ -88,6 +93,18 @@ def read_run(path: Path) -> RunNote:
         compiled=compiled,
         compiling=graph.compiling,
     )
+
+
+def _check_kept(run: RunFile, graph: GraphFile) -> None:
+    """Check that tracing kept no more constants than its ops could ask for.
+
+    Raises:
+        ValueError: it did.
+    """
+    most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
+    kept = run.kept_by_tracing + run.kept_by_slots
+    if kept > most:
+        raise ValueError(f"{kept} constants kept by a graph that asks for {most} at most")
 
 
 def _compiled(path: Path, row: CompiledFunction) -> CompiledNote:

@@ -43,21 +43,22 @@ def check_assumptions(note: RunNote, prediction: Prediction) -> None:
 def told_decision(decision: Decision) -> str:
     """Return a sentence about a branch or a loop that the data decide: what is taken, and why."""
     name, taken = decision.name, decision.taken
+    if decision.told:
+        return f"{'Loop' if decision.is_loop else 'Branch'} {name} is taken as {taken}, as told."
     other = ""
     if decision.other_bytes is not None:
         what = "one trip" if decision.is_loop else "another branch"
         other = f"; with {what} the peak is {format_bytes(decision.other_bytes)}"
     hint = f"--assume {name}=N says otherwise"
-    if decision.told:
-        return f"{'Loop' if decision.is_loop else 'Branch'} {name} is taken as {taken}, as told."
     if not decision.is_loop:
-        return f"Branch {name} depends on data: number {taken} is taken{other} ({hint})."
+        return f"The data decide branch {name}, taken as number {taken}{other} ({hint})."
+    trips = f"{taken} trip{'s' * (taken != 1)}"
     if decision.bounded:
         why = "the most that its condition allows"
-        return f"Loop {name} depends on data: taken as {taken} trips, {why}{other} ({hint})."
+        return f"The data end loop {name}, taken as {trips}, {why}{other} ({hint})."
     return (
-        f"How often loop {name} goes round cannot be known before it runs: taken as "
-        f"{taken} trip{'s' * (taken != 1)}{other} ({hint})."
+        f"How often loop {name} goes round cannot be known before it runs, and is taken as {trips}"
+        f"{other} ({hint})."
     )
 
 

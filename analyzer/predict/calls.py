@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analyzer.errors import TraceError
-from analyzer.graph.ops import TensorSpec
+from analyzer.graph.ops import Op, TensorSpec
 from analyzer.kernels.call import Call
 from analyzer.kernels.compiled import plan_compiled
 from analyzer.kernels.device import CPU, KernelDevice
@@ -68,6 +68,8 @@ def plan_kernels(
             if xla_plan is None
             else plan_compiled(call, xla_plan, on_host=device.kind == CPU.kind)
         )
+        used = max((output for _, output, _ in wiring.data_out[node]), default=-1)
+        _check_fits(op, plans[-1], used)
     return Kernels(
         plans=plans,
         handles=_handles(wiring),
@@ -92,11 +94,33 @@ def _plan(device: KernelDevice, call: Call) -> Plan:
     try:
         return device.plan(call)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise TraceError(
-            f"The graph is damaged: its op {call.op.name[:80]!r} does not fit the type "
-            f"{call.op.type[:80]!r} ({type(error).__name__}: {error}).",
-            hint="Estimate again.",
-        ) from error
+        raise _misfit(call.op, f"{type(error).__name__}: {error}") from error
+
+
+def _check_fits(op: Op, plan: Plan, used: int) -> None:
+    """Check that a plan speaks of inputs that its op has, and of every output that is used.
+
+    Args:
+        op: The op.
+        plan: What its rule says.
+        used: The last of its outputs that another op reads; -1 for none.
+
+    Raises:
+        TraceError: the op is none that TensorFlow would have made.
+    """
+    if used >= len(plan.outputs):
+        raise _misfit(op, f"output {used} is read")
+    last = max((index for output in plan.outputs for index in output.inputs), default=-1)
+    if max(last, -1 if plan.value is None else plan.value) >= len(op.inputs):
+        raise _misfit(op, f"it has {len(op.inputs)} inputs")
+
+
+def _misfit(op: Op, why: str) -> TraceError:
+    return TraceError(
+        f"The graph is damaged: its op {op.name[:80]!r} does not fit the type "
+        f"{op.type[:80]!r} ({why}).",
+        hint="Estimate again.",
+    )
 
 
 def _unused(wiring: Wiring, node: int) -> frozenset[int]:

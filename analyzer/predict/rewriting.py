@@ -27,28 +27,29 @@ class Rewriting:
     """The graph before oneDNN's pass, ready to be walked.
 
     Args:
-        ops: The graph that the executor runs.
+        ops: The graph as the pass left it: constants are computed after it.
         sources: For each node, the nodes that it waits for: of its data inputs, then of the others.
     """
 
     def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        self._names = [op.name for op in ops]
         self._made = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
         self._out: list[list[tuple[int, int]]] = [[] for _ in ops]
         self._roots: list[tuple[int, int]] = []
         if self._made:
             self._lay_out(ops, sources)
 
-    def places(self, seed: int) -> dict[int, int]:
-        """Return new places for the nodes that the pass made.
+    def order(self, seed: int) -> list[str]:
+        """Return the names of the nodes that the pass made in the order in which it made them.
 
         Args:
             seed: Which addresses the graph's edges have.
         """
         if not self._made:
-            return {}
+            return []
         walk = self._walk(Arena(seed))
-        ordered = sorted(self._made, key=lambda node: walk.get(node, len(self._out) + node))
-        return dict(zip(ordered, self._made, strict=True))
+        made = sorted(self._made, key=lambda node: walk.get(node, len(self._out) + node))
+        return [self._names[node] for node in made]
 
     def _lay_out(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
         """Note each node's out-edges in the order of their making, and where they lie."""

@@ -167,8 +167,9 @@ def prepare(
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
         steps: Steps to play from the start.
     """
-    ops = fold(ops)
-    wirings = wire_all(ops, _rewrites(ops, device), is_cheap=device.is_cheap)
+    unfolded, ops = ops, fold(ops)
+    rewrites = _rewrites(ops, device)
+    wirings = wire_all(ops, rewrites, is_cheap=device.is_cheap, unfolded=unfolded)
     wiring = wirings[0]
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}

@@ -96,9 +96,19 @@ def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = Fals
 
 
 def wire_all(
-    ops: Sequence[Op], rewrites: Sequence[int | None], *, is_cheap: bool = False
+    ops: Sequence[Op],
+    rewrites: Sequence[int | None],
+    *,
+    is_cheap: bool = False,
+    unfolded: Sequence[Op] | None = None,
 ) -> list[Wiring]:
     """Do so for several orders of rewriting; nodes keep their numbers.
+
+    Args:
+        ops: The graph that the executor runs.
+        rewrites: As for :func:`wire`.
+        is_cheap: As for :func:`wire`.
+        unfolded: The graph that oneDNN's pass rewrote, before constants were computed; None for ``ops``.
 
     Raises:
         InputError: an input names an op that is not there, or the graph has a cycle outside loops.
@@ -116,7 +126,7 @@ def wire_all(
         [*(source for source, _ in data), *waits]
         for data, waits in zip(inputs, control, strict=True)
     ]
-    walks = None if rewrites == [None] else Rewriting(ops, sources)
+    walks = None if rewrites == [None] else _rewriting_of(ops if unfolded is None else unfolded)
     consumers = consumers_of(ops, sources)
     incoming = [
         [(source, (node, output, slot)) for slot, (source, output) in enumerate(data)]
@@ -127,8 +137,9 @@ def wire_all(
     for rewrite in rewrites:
         places = list(range(len(ops)))
         if walks is not None and rewrite is not None:
-            for moved, new_place in walks.places(rewrite).items():
-                places[moved] = new_place
+            moved = [number[name] for name in walks.order(rewrite) if name in number]
+            for node, place in zip(moved, sorted(moved), strict=True):
+                places[node] = place
         positions = [_position(op, place) for op, place in zip(ops, places, strict=True)]
         built = creation_order(consumers, positions)
         if len(built) != len(ops):
@@ -171,6 +182,20 @@ def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]])
             raise InputError(
                 f"The graph is damaged: {op.name[:80]!r} enters a loop without a name."
             )
+
+
+def _rewriting_of(ops: Sequence[Op]) -> Rewriting:
+    number = {op.name: index for index, op in enumerate(ops)}
+    return Rewriting(
+        ops,
+        [
+            [
+                *(_resolve(number, tensor)[0] for tensor in op.inputs),
+                *(number[name] for name in op.control_inputs),
+            ]
+            for op in ops
+        ],
+    )
 
 
 def _edges_of(

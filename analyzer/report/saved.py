@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+from msgspec import convert
 
+from analyzer.contract.run import Failure
 from analyzer.errors import AnalyzerError
 from analyzer.findings.analysis import analyse
 from analyzer.graph.build import build_graph
@@ -127,7 +129,7 @@ def _result(folder: Path, document: dict[str, Any], tables: dict[str, pd.DataFra
         make_graph=partial(_graph, folder),
         warnings=tuple(document["warnings"]),
         versions=document["versions"],
-        error=document["error"],
+        error=None if document["error"] is None else convert(document["error"], Failure),
         **tables,
     )
     analysis = analyse(recording)

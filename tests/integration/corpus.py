@@ -216,7 +216,8 @@ def text():
 
 def ragged():
     words = keras.Input((6,), dtype="int32", ragged=True)
-    return keras.Model(words, LAYERS.Dense(2)(LAYERS.Embedding(10, 4)(words.to_tensor())))
+    dense = LAYERS.Lambda(lambda rows: rows.to_tensor(), output_shape=(6,))(words)
+    return keras.Model(words, LAYERS.Dense(2)(LAYERS.Embedding(10, 4)(dense)))
 
 
 def sparse():

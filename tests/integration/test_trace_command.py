@@ -252,7 +252,7 @@ def interrupted(
 
 def test_an_interrupted_estimate_leaves_nothing(tmp_path: Path) -> None:
     def started(child: subprocess.Popen[bytes]) -> None:
-        while child.poll() is None and not list(tmp_path.glob(".stopped-*/capture.log")):
+        while child.poll() is None and not list(tmp_path.glob(".analyze-*/capture.log")):
             time.sleep(0.05)
 
     target = ("keras:MobileNetV2", "--out", "stopped")
@@ -283,7 +283,7 @@ def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
     """Wait until a step has printed into the log of the run in the making."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit and child.poll() is None:
-        for log in folder.glob(".stopped-*/capture.log"):
+        for log in folder.glob(".analyze-*/capture.log"):
             if "stepped" in log.read_text(errors="replace"):
                 return
         time.sleep(0.2)

@@ -45,7 +45,8 @@ function gatherBlocks(nodes, makeGroup) {
       return node;
     });
     // A block is where most of it is: what it draws at random for dropout is often made before all else.
-    return gatherRuns(gatherStems(made, makeGroup).sort((a, b) => a.order - b.order), makeGroup);
+    const inOrder = (a, b) => a.order - b.order;
+    return gatherRuns(gatherStems(made.sort(inOrder), makeGroup).sort(inOrder), makeGroup);
   };
   const items = nodes.map((node) => ({ node, words: nameWords(node.key) }));
   return nodes.length > 1 ? gather(items, 0) : nodes;
@@ -63,7 +64,6 @@ function gatherStems(nodes, makeGroup) {
     if (!groups.has(stem)) return [node];
     if (seen.has(stem)) return [];
     seen.add(stem);
-    for (const member of groups.get(stem)) [member.short] = /\d+[a-z]$/.exec(member.label);
     return [makeGroup(node.key.slice(0, node.key.length - node.label.length) + stem, stem, groups.get(stem))];
   });
 }

@@ -44,10 +44,10 @@ function formatSeconds(seconds) {
 // In running text a line never ends between a number and its unit.
 const unbroken = (text) => String(text).replace(/(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x×])(?![A-Za-z]))/g, '$1\u00a0');
 
-// The ends of names tell them apart, so a long one loses its middle.
+// A long name loses its middle. The ends of paths tell them apart, other names begin and end alike.
 function middleName(text, limit) {
   if (!(text.length > limit)) return shortName(text);
-  const head = Math.floor(limit * 0.3);
+  const head = Math.floor(limit * (text.includes('/') ? 0.15 : 0.45));
   return shortName(`${text.slice(0, head)}…${text.slice(text.length - (limit - head - 1))}`);
 }
 

@@ -2,6 +2,7 @@
 // an icicle.
 
 const ICICLE_ROW = 22;
+const LEAST_BOX = 0.4; // of the boxes that are drawn, in pixels
 const ICICLE_MEASURES = [
   ['instant', 'Alive at the instant'], ['activation', 'Activations at the instant'],
   ['parameter', 'Parameters at the instant'], ['bytetime', 'Bytes × time, in view'],
@@ -14,6 +15,7 @@ function createIcicle(container, recording, axis, state) {
   let boxes = [];
   let hovered = null;
   const order = layerOrder(recording);
+  const pathOf = createPaths(recording);
   const choose = (node) => state.update({ part: partOf(node) });
 
   const crumbs = element('nav', { class: 'crumbs', 'aria-label': 'Path in the chart' });
@@ -49,10 +51,10 @@ function createIcicle(container, recording, axis, state) {
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
       if (isPicked) outline(context, x, depth * ICICLE_ROW, Math.max(3, w - 1), ICICLE_ROW - 1);
-      box.text = w < 24 ? '' : boxLabel(context, node, w - 10);
+      box.text = w < 16 ? '' : boxLabel(context, node, w - 8);
       context.fillStyle = inkOn(fill);
       context.textAlign = 'left';
-      context.fillText(box.text, x + 5, depth * ICICLE_ROW + ICICLE_ROW / 2);
+      context.fillText(box.text, x + 4, depth * ICICLE_ROW + ICICLE_ROW / 2);
     }
   }
 
@@ -70,12 +72,16 @@ function createIcicle(container, recording, axis, state) {
     let left = x;
     for (const child of node.children) {
       const childWidth = w * child.bytes / node.bytes;
-      if (childWidth >= 0.4) place(child, left, childWidth, depth + 1);
+      if (childWidth >= LEAST_BOX) place(child, left, childWidth, depth + 1);
       left += childWidth;
     }
   }
 
-  const depthOf = (node) => 1 + node.children.reduce((most, child) => Math.max(most, depthOf(child)), 0);
+  // Rows of the boxes that are wide enough to be drawn.
+  const depthOf = (node, w) => 1 + node.children.reduce((most, child) => {
+    const childWidth = w * child.bytes / node.bytes;
+    return childWidth >= LEAST_BOX ? Math.max(most, depthOf(child, childWidth)) : most;
+  }, 0);
   const chart = createCanvas(chartBox, { height: 120, label: 'Bytes by layer and op. The table below has the same parts.', draw, focusable: false });
 
   function boxAt(event) {
@@ -103,7 +109,7 @@ function createIcicle(container, recording, axis, state) {
     const path = [];
     for (let node = focus; node; node = node.parent) path.unshift(node);
     crumbs.replaceChildren(...path.map((node) => element('button', { type: 'button', class: 'link', text: shortName(node.key, 60), 'aria-current': node === focus ? 'true' : null, onclick: () => choose(node) })));
-    chart.setHeight(Math.min(14, depthOf(focus)) * ICICLE_ROW + 2);
+    chart.setHeight(Math.min(14, depthOf(focus, chartBox.clientWidth || 1000)) * ICICLE_ROW + 2);
     chart.redraw();
     table.update();
   }
@@ -125,7 +131,7 @@ function createIcicle(container, recording, axis, state) {
     chart,
     update(keys) {
       if (keys.has('shown') || keys.has('at') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values, order);
+        root = buildTree(recording, axis, state.values, order, pathOf);
         renderControls();
         show();
       } else if (keys.has('part')) show();
@@ -142,7 +148,7 @@ function createIcicle(container, recording, axis, state) {
 // The longest of the names of a part that fits with its bytes, else the shortest alone: a number is
 // left out before it is cut.
 function boxLabel(context, node, width) {
-  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), node.short ?? node.label];
+  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), ...(node.isLayer ? /\d+[a-z]?$/.exec(node.label) || [] : [])];
   const fits = (text) => context.measureText(text).width <= width;
   const bytes = formatBytes(node.bytes);
   const named = names.map((name) => shortName(name, 120));
@@ -168,7 +174,7 @@ function findPart(root, part) {
   return node;
 }
 
-function buildTree(recording, axis, { at, measure, layerMode }, order) {
+function buildTree(recording, axis, { at, measure, layerMode }, order, pathOf) {
   const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
   const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
   for (const [b, bytes] of measuredBuffers(recording, axis, at, measure)) {
@@ -177,7 +183,7 @@ function buildTree(recording, axis, { at, measure, layerMode }, order) {
     const place = order.get(recording.columns.layer[b]);
     let node = root;
     addTo(node, bytes, code, place);
-    for (const { key, label, isLayer } of pathOf(recording, b, layerMode)) {
+    for (const { key, label, isLayer } of pathOf(b, layerMode)) {
       let child = node.byName.get(key);
       if (!child) { child = treeNode(key, label, isLayer); node.byName.set(key, child); }
       node = child;
@@ -237,22 +243,36 @@ function* measuredBuffers(recording, axis, at, measure) {
   }
 }
 
-const part = (key, label = key) => ({ key, label, isLayer: false });
+const part = (key, label = key, isLayer = false) => ({ key, label, isLayer });
 
-function pathOf(recording, b, layerMode) {
-  const variable = recording.textOf('variable', b);
-  const op = recording.textOf('op', b) || recording.nameOf(b);
-  if (layerMode === 'source') {
-    const leaf = part(variable || op);
-    const source = recording.textOf('source', b);
-    if (!source) return [part('(no source line)'), leaf];
+// The path of a buffer through the tree. A text that many buffers share is taken apart once.
+function createPaths(recording) {
+  const { columns, textOf } = recording;
+  const made = new Map();
+  const once = (kind, code, make) => {
+    const known = made.get(kind) ?? made.set(kind, new Map()).get(kind);
+    return known.get(code) ?? known.set(code, make()).get(code);
+  };
+  const scopes = (text, isLayer) => text.split('/', 12).map((key) => part(key, key, isLayer));
+
+  const sourceOf = (b) => once('source', columns.source[b], () => {
+    const source = textOf('source', b);
+    if (!source) return [part('(no source line)')];
     const colon = source.lastIndexOf(':');
-    return colon > 0 ? [part(source.slice(0, colon)), part(`line ${source.slice(colon + 1)}`), leaf] : [part(source), leaf];
-  }
-  const layer = recording.textOf('layer', b);
-  // Without a layer the scopes in the name are the next best thing.
-  if (!layer) return [part('(no layer)'), ...(variable || op).split('/', 12).map((scope) => part(scope))];
-  return [...layer.split('/', 12).map((key) => ({ key, label: key, isLayer: true })), variable ? part(variable, variableLabel(variable, layer)) : part(op)];
+    return colon > 0 ? [part(source.slice(0, colon)), part(`line ${source.slice(colon + 1)}`)] : [part(source)];
+  });
+  const nameOf = (b) => textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
+
+  return function pathOf(b, layerMode) {
+    if (layerMode === 'source') return [...sourceOf(b), part(nameOf(b))];
+    const layer = textOf('layer', b);
+    // Without a layer the scopes in the name are the next best thing.
+    if (!layer) return [part('(no layer)'), ...scopes(nameOf(b), false)];
+    const leaf = textOf('variable', b)
+      ? once('variable', `${columns.layer[b]} ${columns.variable[b]}`, () => part(textOf('variable', b), variableLabel(textOf('variable', b), layer)))
+      : part(nameOf(b));
+    return [...once('layer', columns.layer[b], () => scopes(layer, true)), leaf];
+  };
 }
 
 // What a variable is called within its layer: kernel for dense/kernel, and kernel_momentum for the

@@ -127,13 +127,11 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     wanted = new Map();
     for (const column of used) {
       if (isNumeric(column)) {
-        let low = null;
-        let high = null;
+        let [low, high, smallest, largest] = [null, null, Infinity, -Infinity];
         for (const row of shown) {
-          const value = column.value(row);
-          if (value === null || value === undefined) continue;
-          if (low === null || value < column.value(low)) low = row;
-          if (high === null || value > column.value(high)) high = row;
+          const value = column.value(row) ?? NaN;
+          if (value < smallest) { smallest = value; low = row; }
+          if (value > largest) { largest = value; high = row; }
         }
         need(column, [low, high].filter((row) => row !== null).map((row) => cellText(column, row)));
       } else if (isWhole(column)) need(column, []);
@@ -149,9 +147,9 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
 
   // Note the room that a column needs for some texts and say whether it is more than before.
   function need(column, texts) {
-    const width = neededWidth(column, texts);
-    if (width <= (least.get(column) ?? -1)) return false;
-    least.set(column, width);
+    const needed = neededWidth(column, texts, scroller.clientWidth);
+    if (needed <= (least.get(column) ?? -1)) return false;
+    least.set(column, needed);
     return true;
   }
 
@@ -171,6 +169,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
 
   function layOut() {
     if (scroller.clientWidth === width || scroller.clientWidth === 0) return;
+    for (const column of used) if (!isWhole(column)) least.set(column, neededWidth(column, [], scroller.clientWidth));
     fit();
     paint();
   }

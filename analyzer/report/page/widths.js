@@ -8,6 +8,7 @@ const isNumeric = ({ kind }) => kind === 'size' || kind === 'count' || kind === 
 const isWhole = (column) => isNumeric(column) || column.kind === 'category' || column.kind === 'dtype' || column.kind === 'short';
 const LEAST_NAME = 170; // of the column of names, and of any other text: some twenty letters, in pixels
 const LEAST_TEXT = 120;
+const NAME_SHARE = 0.25; // of the room, that names keep before other columns are shown
 const MOST_SHORT = 190; // of a column of short texts such as shapes, in pixels
 
 // Width of a text in the font of cells of a kind, from the widths of its letters: no layout is forced
@@ -34,9 +35,9 @@ function measureLetters(kind, letters, known) {
 }
 
 // The least a column can do with, from its label and the texts that it has to show.
-function neededWidth(column, texts) {
+function neededWidth(column, texts, room) {
   const label = textWidth('head', `${column.label} ↓`);
-  if (!isWhole(column)) return CELL_PADDING + Math.max(label, column.grow ? LEAST_NAME : LEAST_TEXT);
+  if (!isWhole(column)) return CELL_PADDING + Math.max(label, column.grow ? Math.max(LEAST_NAME, NAME_SHARE * room) : LEAST_TEXT);
   let widest = 0;
   for (const text of texts) widest = Math.max(widest, textWidth(column.kind, text));
   if (column.kind === 'short') widest = Math.min(widest, MOST_SHORT);

@@ -20,7 +20,7 @@ def test_a_loop_with_a_bound_says_so_and_how_to_say_otherwise():
 
 def test_a_loop_without_one_cannot_be_known():
     sentence = told_decision(Decision(name="while", is_loop=True, taken=1))
-    assert "cannot be known before it runs: taken as 1 trip " in sentence
+    assert "cannot be known before it runs, and is taken as 1 trip " in sentence
 
 
 @pytest.mark.parametrize("is_loop", [True, False])

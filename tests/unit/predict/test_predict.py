@@ -14,7 +14,7 @@ from analyzer.predict.recording import _unsized
 from analyzer.predict.rewriting import Rewriting
 from analyzer.predict.step import live_bytes, play, prepare
 from analyzer.predict.table import allocations_of
-from analyzer.predict.wiring import wire
+from analyzer.predict.wiring import wire, wire_all
 from analyzer.schema import ALLOCATIONS
 
 KIB = 1024
@@ -360,6 +360,26 @@ def test_a_merged_gradient_takes_the_place_that_two_erased_edges_leave(places, c
     ]
     laid_out = Rewriting(ops, [[], [0], [0, 0, 1], [0, 0, 1]])
     assert [ops[node].name for _, node in laid_out._out[1]] == consumers
+
+
+def test_the_pass_rewrote_the_graph_before_its_constants_were_computed():
+    """What is folded later is there when the pass walks, and leads it to other nodes first."""
+    ops = [constant(f"c{k}", k + 1) for k in range(12)]
+    ops += [op(f"t{k}", "Tile", f"c{k}", f"c{(k + 1) % 12}") for k in range(12)]
+    ops += [arg("x", 0)]
+    ops += [op(f"m{k}", "_MklMatMul", "x", f"t{k}") for k in range(4)]
+    folded = fold(ops)
+    assert len(folded) < len(ops)
+    number = {o.name: n for n, o in enumerate(ops)}
+    sources = [[number[tensor[:-2]] for tensor in o.inputs] for o in ops]
+    orders = set()
+    for seed in range(20):
+        wired = wire_all(folded, [seed], unfolded=ops)[0]
+        x = next(n for n, o in enumerate(folded) if o.name == "x")
+        made = [folded[n].name for n, _, _ in wired.data_out[x]]
+        assert made == Rewriting(ops, sources).order(seed)
+        orders.add(tuple(made))
+    assert len(orders) > 1
 
 
 COUNTED = [Owner(op="n", path="iteration", size_bytes=8)]

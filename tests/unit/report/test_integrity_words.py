@@ -58,7 +58,8 @@ def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
     assert "from a damaged trace" in done.out
     summary = (tmp_path / "a.md").read_text().splitlines()
     assert summary[0].startswith("### Damaged trace.")
-    assert summary[2].startswith("Damaged trace: after ")
+    told = next(at for at, line in enumerate(summary) if line.startswith("Damaged trace: after "))
+    assert told < next(at for at, line in enumerate(summary) if line.startswith("|"))
     assert "Damaged trace: after" in (tmp_path / "a.html").read_text()
 
 
