@@ -202,6 +202,10 @@ def _run(
             state.variables.restore(values)
 
 
+_NO_ROOM_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
+"""What "No algorithm worked!" says of each algorithm where there was no room to try one."""
+
+
 def _error_of(failure: BaseException) -> Failure:
     """Return how a step failed, for the note."""
     if isinstance(failure, KeyboardInterrupt):
@@ -210,6 +214,8 @@ def _error_of(failure: BaseException) -> Failure:
         what = f"The step called sys.exit({failure.code})."
         return _error("SystemExit", what, ExitCode.BAD_INPUT)
     if isinstance(failure, tf.errors.ResourceExhaustedError):
+        return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
+    if isinstance(failure, tf.errors.NotFoundError) and _NO_ROOM_TO_TRY in str(failure):
         return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
     error = _error(type(failure).__name__, str(failure), ExitCode.BAD_INPUT)
     return replace(error, where=line_of_user(failure))

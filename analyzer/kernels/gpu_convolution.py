@@ -102,21 +102,24 @@ def plan_convolution(call: Call, capability: Capability) -> Plan:
 def plan_input_gradient(call: Call, capability: Capability) -> Plan:
     """The gradient of the input: computed into a temporary of its own size, then handed out.
 
-    ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop`` and, where no
-    layout has to be turned back, makes it the output: for the time of the call there are two.
+    ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop``: for the time of
+    the call there are two. Where no layout has to be turned back that temporary becomes the output, and
+    what was allocated as the output goes; so it does in three axes.
     """
     sizes = _sizes(call, call.out_shape(), call.shape(1), call.shape(2))
     if sizes is None or _is_product(call, sizes):
         return Plan(outputs=allocate_all(call))
-    temporaries = [sizes.kernel_bytes]
     if _copies_layout(call, sizes, capability):
-        temporaries.append(sizes.result_bytes)
-    temporaries.append(sizes.padded_bytes or sizes.image_bytes)
-    if sizes.padded_bytes:
-        temporaries.append(sizes.image_bytes)
+        outputs, before = allocate_all(call), []
+        after = [sizes.kernel_bytes, sizes.result_bytes, sizes.padded_bytes or sizes.image_bytes]
+        after += [sizes.image_bytes] if sizes.padded_bytes else []
+    else:
+        outputs, after = (allocate(call, region="temp"),), []
+        before = [call.size(), sizes.kernel_bytes, sizes.padded_bytes]
     return Plan(
-        outputs=allocate_all(call),
-        after_bytes=_kept(temporaries),
+        outputs=outputs,
+        before_bytes=_kept(before),
+        after_bytes=_kept(after),
         workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
         trial=_trial(call, sizes, sizes.image_bytes),
     )

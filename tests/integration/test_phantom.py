@@ -59,6 +59,7 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
 
 def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) -> None:
     tight = ("--no-jit", "--batch-size", "8", "--limit", "20MiB")
-    ran = run(folder, "trace", "cnn", *tight, code=2)
+    ran = run(folder, "trace", "cnn", *tight, code=5)
     assert ran["device"]["memory_limit_bytes"] == 20 << 20
     assert "RESOURCE_EXHAUSTED" in ran["error"]["message"]
+    assert ran["failure"]["memory_limit_bytes"] == 20 << 20

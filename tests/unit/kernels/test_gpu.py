@@ -84,8 +84,14 @@ def test_uneven_padding_copies_the_image():
 def test_the_inputs_gradient_is_made_beside_the_output():
     shapes = [(4,), (3, 3, 16, 32), (8, 32, 28, 28)], [(8, 16, 28, 28)]
     found = plan("Conv2DBackpropInput", *shapes, **NCHW)
+    # The output's own buffer goes when the one that was computed into becomes the output.
+    assert found.before_bytes == (size(8, 16, 28, 28), FILTER)
     assert found.outputs[0].size_bytes == size(8, 16, 28, 28)
-    assert found.after_bytes == (FILTER, size(8, 16, 28, 28))
+    assert found.after_bytes == ()
+    last = [(4,), (3, 3, 16, 32), (8, 28, 28, 32)], [(8, 28, 28, 16)]
+    turned = plan("Conv2DBackpropInput", *last, **NHWC)
+    image, result = size(8, 28, 28, 16), size(8, 28, 28, 32)
+    assert turned.after_bytes == (FILTER, result, image)
 
 
 def test_the_filters_gradient_is_made_in_cudnns_order():
