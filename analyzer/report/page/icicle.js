@@ -148,12 +148,14 @@ function createIcicle(container, recording, axis, state) {
 // The longest of the names of a part that fits with its bytes, else the shortest alone: a number is
 // left out before it is cut.
 function boxLabel(context, node, width) {
-  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), ...(node.isLayer ? /\d+[a-z]?$/.exec(node.label) || [] : [])];
+  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), ...(isBlock(node) ? /\d+[a-z]?$/.exec(node.label) || [] : [])];
   const fits = (text) => context.measureText(text).width <= width;
   const bytes = formatBytes(node.bytes);
   const named = names.map((name) => shortName(name, 120));
   return named.map((name) => `${name}  ${bytes}`).find(fits) ?? named.find(fits) ?? fitText(context, named[2], width);
 }
+
+const isBlock = ({ children }) => children.length > 0 && children[0].isLayer;
 
 function partOf(node) {
   const keys = [];
