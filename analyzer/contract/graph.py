@@ -20,6 +20,11 @@ from analyzer.contract.run import DAMAGED, check_requests
 from analyzer.contract.sizes import check_size, tensor_bytes
 
 GRAPH_VERSION: Final = 1
+_MOST_EDGES: Final = 1 << 16
+"""Inputs or outputs of one op at most."""
+
+_Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
+
 _MOST_DIGITS: Final = 8
 _ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
 _LEAST: Final = {
@@ -140,9 +145,9 @@ class Op:
 
     name: Name
     type: Word
-    inputs: tuple[Name, ...] = ()
-    control_inputs: tuple[Name, ...] = ()
-    outputs: tuple[TensorSpec, ...] = ()
+    inputs: _Names = ()
+    control_inputs: _Names = ()
+    outputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=_MOST_EDGES)] = ()
     device: Name = ""
     attrs: Mapping[str, Any] = field(default_factory=dict)
     source: Name = ""

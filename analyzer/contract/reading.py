@@ -21,7 +21,7 @@ MOST_UNPACKED_BYTES: Final = (1 << 31) - 1
 """The most that a packed file may unpack to: what a protobuf message can hold."""
 
 _FREE_BYTES: Final = 8 << 20
-_MOST_RATIO: Final = 40
+_MOST_RATIO: Final = 24
 """What is unpacked beyond 8 MiB is at most so many times the packed size. Traces pack to a sixth, graphs
 to a sixteenth; what packs to a thousandth was made to fill memory."""
 
@@ -32,13 +32,17 @@ class _Version(msgspec.Struct):
     schema_version: int = 0
 
 
-def unpack(content: bytes) -> bytes:
+def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
     """Return the content of a gzip file.
+
+    Args:
+        content: The file.
+        most_ratio: What is unpacked beyond 8 MiB is at most so many times the packed size.
 
     Raises:
         ValueError: it is damaged, or unpacks to far more than a file of its size would.
     """
-    limit = min(_FREE_BYTES + _MOST_RATIO * len(content), MOST_UNPACKED_BYTES)
+    limit = min(_FREE_BYTES + most_ratio * len(content), MOST_UNPACKED_BYTES)
     parts: list[bytes] = []
     room, rest = limit, content
     try:

@@ -27,6 +27,13 @@ from analyzer.units import times
 MARKER_PREFIX: Final = "analyzer:"
 """Events with this prefix are notes that our own capture wrote into the trace."""
 
+_MOST_RATIO: Final = 16
+"""A packed trace unpacks to at most so many times its size; TensorFlow's unpack to some six times."""
+
+_LEAST_EVENT_BYTES: Final = 8
+"""Bytes of an event on average at least: its name, its start and its length. TensorFlow's have 27 to 64,
+with their statistics; millions of empty ones would only fill memory."""
+
 _MOST_PS: Final = 1 << 62
 """Times in picoseconds lie within so much of the first: 53 days."""
 
@@ -106,7 +113,7 @@ def read_bytes(path: Path) -> bytes:
         ) from None
     if content[:2] == b"\x1f\x8b":
         try:
-            content = unpack(content)
+            content = unpack(content, most_ratio=_MOST_RATIO)
         except ValueError as error:
             raise TraceError(
                 f"{path} is a truncated or damaged gzip file ({error}).",
@@ -137,6 +144,12 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
             f"{path} is not a profiler trace, or is cut short.",
             hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
         ) from None
+    events = sum(len(line.events) for plane in space.planes for line in plane.lines)
+    if events * _LEAST_EVENT_BYTES > len(content):
+        raise TraceError(
+            f"{path} is damaged: its {events} events hold next to nothing.",
+            hint="Copy it again or retrace.",
+        )
     return read_space(space, path, progress=progress)
 
 
