@@ -346,10 +346,12 @@ def _as_plain(twin: Any, kind: str) -> None:
         return
     twin.op = plain
     definition = op_def_registry.get(plain)
-    if plain.startswith("MaxPool"):
-        extra = [name for name in twin.input if not name.startswith("^")]
-        for name in extra[len(definition.input_arg) :]:
-            twin.input.remove(name)
+    if not any(arg.number_attr or arg.type_list_attr for arg in definition.input_arg):
+        # What is fused into it (a factor, a summand, a workspace) leaves its result's shape as it is.
+        fed = [name for name in twin.input if not name.startswith("^")][: len(definition.input_arg)]
+        waited = [name for name in twin.input if name.startswith("^")]
+        del twin.input[:]
+        twin.input.extend([*fed, *waited])
     known = {attr.name for attr in definition.attr}
     for key in [key for key in twin.attr if key not in known]:
         del twin.attr[key]
