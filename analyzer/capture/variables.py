@@ -22,9 +22,14 @@ from analyzer.contract.run import Variable
 
 _SMALL_ELEMENTS = 64
 _CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
-# Ops that write parts of a variable. They switch it to copy-on-read, after which reading it copies
-# the whole of it (resource_variable_ops.cc, EnsureSparseVariableAccess): such a variable is not read.
-_SCATTERS = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
+# Ops that read or write parts of a variable. They switch it to copy-on-read, after which reading it
+# copies the whole of it (resource_variable_ops.cc, EnsureSparseVariableAccess): such a variable is not read.
+_IN_PART = (
+    "ResourceGather",
+    "ResourceScatter",
+    "ResourceSparseApply",
+    "ResourceStridedSliceAssign",
+)
 
 
 @dataclass
@@ -109,7 +114,7 @@ class VariableNotes:
         if unknown:
             self._add_by_owner(unknown)
         if self.function is not None and not self._unread:
-            self._unread = _scattered(self.function)
+            self._unread = _used_in_part(self.function)
 
     def snapshot(self) -> None:
         """Note where each variable's bytes lie now.
@@ -226,8 +231,8 @@ def raw_variable(variable: Any) -> Any:
     return value if isinstance(value, tf.Variable) else None
 
 
-def _scattered(function: Any) -> set[int]:
-    """Return ids of the captured variables that an op of the function writes in part.
+def _used_in_part(function: Any) -> set[int]:
+    """Return ids of the captured variables that an op of the function reads or writes in part.
 
     What XLA compiles is left out: it runs no such op, and switches no variable to copy-on-read.
     """
@@ -239,13 +244,13 @@ def _scattered(function: Any) -> set[int]:
     while graphs:
         graph = graphs.pop()
         for op in graph.get_operations():
-            if op.type.startswith(_SCATTERS) and graph is function.graph:
+            if op.type.startswith(_IN_PART) and graph is function.graph:
                 handles.add(op.inputs[0].name)
         for nested in _nested_graphs(graph):
             if id(nested) not in seen:
                 seen.add(id(nested))
                 graphs.append(nested)
-                if any(op.type.startswith(_SCATTERS) for op in nested.get_operations()):
+                if any(op.type.startswith(_IN_PART) for op in nested.get_operations()):
                     handles.add("*")
     if not handles:
         return set()

@@ -70,8 +70,7 @@ ALLOCATING: Final = op_types(
     MatrixSetDiagV3 MaxPool MaxPoolGradGrad MaxPoolV2 MirrorPad MirrorPadGrad Multinomial
     OneHot Pad PadV2 ParallelDynamicStitch RandomShuffle RandomStandardNormal RandomUniform
     RandomUniformInt Range Rank ResizeBicubic ResizeBilinear ResizeBilinearGrad
-    ResizeNearestNeighbor ResizeNearestNeighborGrad ResourceGather ResourceGatherNd
-    ReverseSequence ReverseV2 Roll ScatterNd SegmentSum Shape ShapeN Size SpaceToBatchND
+    ResizeNearestNeighbor ResizeNearestNeighborGrad ReverseSequence ReverseV2 Roll ScatterNd SegmentSum Shape ShapeN Size SpaceToBatchND
     BatchToSpaceND SpaceToDepth SparseSegmentSum StatelessMultinomial StatelessRandomGetAlg
     StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomNormalV2
     StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2
@@ -157,6 +156,10 @@ SCATTERS: Final = op_types(
 """Kernels that write parts of a variable. The first one puts the variable into *copy-on-read mode* for
 good: each read of it is a copy, and so is each value assigned (``EnsureSparseVariableAccess``, the same
 header, 44 to 103; ``ReadVariableOp``, ``AssignVariableOp``)."""
+
+GATHERS: Final = op_types("ResourceGather ResourceGatherNd")
+"""Kernels that read parts of a variable under its lock: they put it into copy-on-read mode too
+(``ResourceGatherOp::Compute``, ``ResourceGatherNdOp::Compute`` in ``resource_variable_ops.cc``)."""
 
 NOTHING: Final = op_types(
     """
@@ -275,8 +278,9 @@ def _plan_update(call: Call) -> Plan:
     return Plan(variable=Variable.UPDATE)
 
 
-def _plan_scatter(call: Call) -> Plan:
-    return Plan(variable=Variable.SCATTER)
+def _plan_in_part(call: Call) -> Plan:
+    """The kernel reads or writes parts of a variable."""
+    return Plan(outputs=allocate_all(call), variable=Variable.IN_PART)
 
 
 def _rules() -> dict[str, Rule]:
@@ -286,7 +290,7 @@ def _rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(ALLOCATING | ONEDNN_ALLOCATING, _plan_allocating)
     rules |= dict.fromkeys(REDUCTIONS, layout.plan_reduction)
     rules |= dict.fromkeys(IN_PLACE, _plan_update)
-    rules |= dict.fromkeys(SCATTERS, _plan_scatter)
+    rules |= dict.fromkeys(SCATTERS | GATHERS, _plan_in_part)
     rules |= dict.fromkeys(NOTHING | CONSTANT, _plan_nothing)
     rules |= lists.RULES
     rules |= {

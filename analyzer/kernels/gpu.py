@@ -65,7 +65,7 @@ _SCANS: Final = op_types(
 )
 
 _AS_ON_CPU: Final = (
-    (cpu.ALIASES | cpu.UNARY | cpu.BINARY | cpu.IN_PLACE | cpu.SCATTERS)
+    (cpu.ALIASES | cpu.UNARY | cpu.BINARY | cpu.IN_PLACE | cpu.SCATTERS | cpu.GATHERS)
     - op_types(
         """
     Cholesky MatrixInverse Dawsn Expint FresnelCos FresnelSin Spence BesselI0 BesselI1 BesselJ0
@@ -86,7 +86,7 @@ _AS_ON_CPU: Final = (
     MatrixSetDiagV3 MaxPool MaxPoolGradGrad MaxPoolV2 MaxPoolWithArgmax MirrorPad MirrorPadGrad
     Multinomial OneHot Pad PadV2 ParallelDynamicStitch RandomStandardNormal RandomUniform
     RandomUniformInt Range Rank ResizeBicubic ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor
-    ResizeNearestNeighborGrad ResourceGather ResourceGatherNd ReverseSequence ReverseV2 Roll ScatterNd
+    ResizeNearestNeighborGrad ReverseSequence ReverseV2 Roll ScatterNd
     SegmentSum Shape ShapeN Size SpaceToBatchND BatchToSpaceND SpaceToDepth SparseSegmentSum
     StatelessMultinomial StatelessRandomGetAlg StatelessRandomGetKeyCounter
     StatelessRandomGetKeyCounterAlg StatelessRandomNormalV2 StatelessRandomUniformIntV2

@@ -32,7 +32,7 @@ class Variable(str, Enum):
     READ = "read"
     ASSIGN = "assign"
     UPDATE = "update"
-    SCATTER = "scatter"
+    IN_PART = "in part"
 
 
 class ListUse(str, Enum):

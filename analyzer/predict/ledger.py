@@ -23,11 +23,11 @@ NO_NODE: Final = -1
 
 # Looked up here once: the lookup of an enumeration's member costs more than what follows from it.
 _NO_LIST: Final = ListUse.NO
-_READ, _UPDATE, _ASSIGN, _SCATTER = (
+_READ, _UPDATE, _ASSIGN, _IN_PART = (
     Variable.READ,
     Variable.UPDATE,
     Variable.ASSIGN,
-    Variable.SCATTER,
+    Variable.IN_PART,
 )
 _ALLOCATE, _FORWARD, _ALIAS = Way.ALLOCATE, Way.FORWARD, Way.ALIAS
 
@@ -93,7 +93,7 @@ class Ledger:
         results: Nodes that hand a tensor to the caller, who holds it until the next step is over.
         shares: Variable -> an earlier variable whose buffer it has until one of them is written.
         arguments: For each call of a compiled function, the variable behind each input; -1 for none.
-        ran_before: Whether the step has run before: variables that it writes in part are then in
+        ran_before: Whether the step has run before: variables that it reads or writes in part are then in
             copy-on-read mode already.
 
     Attributes:
@@ -135,7 +135,7 @@ class Ledger:
             self._copied_on_read = {
                 variables[node]
                 for node, plan in enumerate(plans)
-                if plan.variable is Variable.SCATTER and variables[node] >= 0
+                if plan.variable is Variable.IN_PART and variables[node] >= 0
             }
         self.values: list[int] = []
         for number, size in enumerate(sizes_bytes):
@@ -218,6 +218,8 @@ class Ledger:
             outputs = [self._output(node, 0, plan.outputs[0], buffers)]
             return outputs, [buffer for buffer in buffers if buffer >= 0]
         variable = plan.variable
+        if variable is _IN_PART:
+            self._begin_copying_on_read(node)
         temporaries: list[int] = []
         if plan.before_bytes:
             temporaries = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
@@ -243,8 +245,6 @@ class Ledger:
             self._copy_on_write(node)
         elif variable is _ASSIGN:
             self._assign(node, buffers[plan.value or 0])
-        elif variable is _SCATTER:
-            self._begin_copying_on_read(node)
         temporaries += [buffer for buffer in buffers if buffer >= 0]
         return outputs, temporaries
 
