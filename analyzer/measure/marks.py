@@ -181,6 +181,7 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
             message=f"The trace holds {len(looks)} of the {len(note.snapshots)} moments at which the "
             "capture looked at the variables.",
         )
+    yield from _lost_gradients(raw, note)
     done = len(note.snapshots) - 1
     failed = note.error is not None
     if len(steps) != done and not (failed and len(steps) == done + 1):
@@ -212,6 +213,25 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
     ]
     if any(_within(span, step) for span in raw.markers for step in steps):
         yield from _damage("cut-note", inside, "notes taken inside a step lie outside of each")
+
+
+def _lost_gradients(raw: RawTrace, note: RunNote) -> Iterator[Damage]:
+    """Yield the notes of an eager step's gradients that are lost, and of the phases that made them.
+
+    Each was taken right after a backward pass or before an update, which are marked too.
+    """
+    gradients, phases = (
+        sum(span.name == f"{MARKER_PREFIX}{name}" for span in raw.markers)
+        for name in ("gradients", "phase")
+    )
+    taken = len(note.eager_gradients)
+    lost = abs(taken - gradients) + max(taken - phases, 0)
+    if lost:
+        yield Damage(
+            id="lost-phases",
+            count=lost,
+            message=f"notes of the backward pass or the update are lost ({times(lost)}).",
+        )
 
 
 def _start(step: Step) -> int:

@@ -219,6 +219,25 @@ def test_a_note_of_the_variables_that_moved() -> None:
     assert "variable-moved" in ids(replace(raw, markers=(early, *raw.markers[1:])), "oom")
 
 
+@pytest.mark.parametrize("name", ["op", "region", "shape"])
+def test_a_statistic_that_some_events_lack(name: str) -> None:
+    raw = read_trace(sample_trace("infer"))
+    at = int(np.flatnonzero((raw.events["kind"] > 0) & (raw.events["run_id"] != 0))[5])
+    column = raw.events[name].cat.add_categories(
+        [""] if "" not in raw.events[name].cat.categories else []
+    )
+    column[at] = ""
+    assert "lost-statistics" in ids(replace(raw, events=raw.events.assign(**{name: column})))
+
+
+@pytest.mark.parametrize("name", ["phase", "gradients"])
+def test_a_lost_note_of_an_eager_step(name: str) -> None:
+    raw = read_trace(sample_trace("eager"))
+    lost = next(span for span in raw.markers if span.name == f"analyzer:{name}")
+    kept = tuple(span for span in raw.markers if span is not lost)
+    assert "lost-phases" in ids(replace(raw, markers=kept), "eager")
+
+
 def without(trace: TraceBuilder, *names: str) -> TraceBuilder:
     """Remove statistics, as in a trace of another TensorFlow."""
     for plane in trace.space.planes:
