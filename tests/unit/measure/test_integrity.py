@@ -238,6 +238,15 @@ def test_a_lost_note_of_an_eager_step(name: str) -> None:
     assert "lost-phases" in ids(replace(raw, markers=kept), "eager")
 
 
+@pytest.mark.parametrize("shift_ps", [-(10**9), 10**9])
+def test_a_note_of_gradients_in_another_place(shift_ps: int) -> None:
+    raw = read_trace(sample_trace("eager"))
+    note = next(span for span in raw.markers if span.name == "analyzer:gradients")
+    moved = replace(note, start_ps=note.start_ps + shift_ps, end_ps=note.end_ps + shift_ps)
+    markers = tuple(moved if span is note else span for span in raw.markers)
+    assert ids(replace(raw, markers=markers), "eager")
+
+
 def without(trace: TraceBuilder, *names: str) -> TraceBuilder:
     """Remove statistics, as in a trace of another TensorFlow."""
     for plane in trace.space.planes:
