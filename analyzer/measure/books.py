@@ -36,6 +36,9 @@ _ALIGNED_BYTES: Final = 64
 _LARGEST_BYTES: Final = 1 << 44
 """A size above this (16 TiB) is a damaged number."""
 
+_MOST_OF: Final = 0.5
+"""What fewer than this share of the events lack is lost; what more lack was never written."""
+
 _SHAPED: Final = ("output", "temp")
 """Regions of which TensorFlow writes the shape of the very tensor."""
 
@@ -154,6 +157,7 @@ def damages_of(
     yield from _of_lives(account, from_process_start=from_process_start)
     yield from _of_sizes(account)
     yield from _of_shapes(account, events)
+    yield from _of_statistics(account, events)
     yield from account.damage(
         "overlapping-chunks", _overlapping(account), "allocations lie inside chunks in use"
     )
@@ -296,6 +300,30 @@ def _of_shapes(account: Account, events: pd.DataFrame) -> Iterator[Damage]:
     wrong &= rows["region"].isin(_SHAPED).to_numpy()
     yield from account.damage(
         "shape-of-other-size", wrong, "allocations ask for other bytes than their shape needs"
+    )
+
+
+def _of_statistics(account: Account, events: pd.DataFrame) -> Iterator[Damage]:
+    """Check that what TensorFlow writes together is there together.
+
+    Region, shape and element type come from one annotation, and a function's run names the op
+    (``ScopedMemoryDebugAnnotation``). A version that writes one of them in no event is no damage.
+    """
+    rows = events.iloc[account.rows]
+    birth = account.kind > 0
+    op, region, shape, dtype = (
+        birth & (rows[name] != "").to_numpy() for name in ("op", "region", "shape", "dtype")
+    )
+    run = birth & (rows["run_id"] != 0).to_numpy()
+    wrong = np.zeros(len(rows), bool)
+    for one, other in ((run, op), (shape, region), (region, shape), (dtype, region)):
+        lacking = one & ~other
+        if lacking.sum() < _MOST_OF * one.sum():
+            wrong |= lacking
+    yield from account.damage(
+        "lost-statistics",
+        wrong,
+        "allocations lack a statistic that TensorFlow writes with the others",
     )
 
 

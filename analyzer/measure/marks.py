@@ -42,7 +42,7 @@ def damages_of_marks(
         note: The note of our own capture, None for a trace of others.
     """
     yield from _inverted(raw)
-    yield from _overlapping(raw.step_markers)
+    yield from _overlapping([*raw.step_markers, *raw.markers])
     yield from _without_events(raw, steps)
     yield from _lost_end(raw, steps)
     yield from _cut_runs(raw.events, steps)
@@ -87,7 +87,7 @@ def _overlapping(marks: Sequence[Span]) -> Iterator[Damage]:
             wrong.append(mark)
         else:
             ends.append(mark.end_ps)
-    yield from _damage("overlapping-marks", wrong, "step marks overlap another one")
+    yield from _damage("overlapping-marks", wrong, "marks begin inside another and end after it")
 
 
 def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
@@ -181,6 +181,7 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
             message=f"The trace holds {len(looks)} of the {len(note.snapshots)} moments at which the "
             "capture looked at the variables.",
         )
+    yield from _lost_gradients(raw, note)
     done = len(note.snapshots) - 1
     failed = note.error is not None
     if len(steps) != done and not (failed and len(steps) == done + 1):
@@ -212,6 +213,50 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
     ]
     if any(_within(span, step) for span in raw.markers for step in steps):
         yield from _damage("cut-note", inside, "notes taken inside a step lie outside of each")
+
+
+def _lost_gradients(raw: RawTrace, note: RunNote) -> Iterator[Damage]:
+    """Yield the notes of an eager step's gradients that are lost, and of the phases that made them.
+
+    Each was taken right after a backward pass or before an update, which are marked too.
+    """
+    gradients, phases = (
+        sum(span.name == f"{MARKER_PREFIX}{name}" for span in raw.markers)
+        for name in ("gradients", "phase")
+    )
+    taken = len(note.eager_gradients)
+    lost = abs(taken - gradients) + max(taken - phases, 0)
+    if lost:
+        yield Damage(
+            id="lost-phases",
+            count=lost,
+            message=f"notes of the backward pass or the update are lost ({times(lost)}).",
+        )
+    yield from _damage(
+        "moved-gradients",
+        _apart_from_phases(raw.markers),
+        "notes of gradients lie neither after a backward pass nor before an update",
+    )
+
+
+def _apart_from_phases(markers: Sequence[Span]) -> list[Span]:
+    """Return the notes of gradients that do not lie right after a backward pass or before an update.
+
+    Right after: no other pass or update ends, and no other note is taken, in between.
+    """
+    phases = [span for span in markers if span.name == f"{MARKER_PREFIX}phase"]
+    notes = [span for span in markers if span.name == f"{MARKER_PREFIX}gradients"]
+    ends = sorted([(span.end_ps, span.stats.get("phase") == "backward") for span in phases])
+    starts = sorted([(span.start_ps, span.stats.get("phase") == "update") for span in phases])
+    wrong = []
+    for note in notes:
+        before = max((end for end in ends if end[0] <= note.start_ps), default=(0, False))
+        after = min((start for start in starts if start[0] >= note.end_ps), default=(0, False))
+        follows = before[1] and not any(before[0] <= n.start_ps < note.start_ps for n in notes)
+        leads = after[1] and not any(note.end_ps < n.end_ps <= after[0] for n in notes)
+        if not follows and not leads:
+            wrong.append(note)
+    return wrong
 
 
 def _start(step: Step) -> int:

@@ -219,6 +219,34 @@ def test_a_note_of_the_variables_that_moved() -> None:
     assert "variable-moved" in ids(replace(raw, markers=(early, *raw.markers[1:])), "oom")
 
 
+@pytest.mark.parametrize("name", ["op", "region", "shape"])
+def test_a_statistic_that_some_events_lack(name: str) -> None:
+    raw = read_trace(sample_trace("infer"))
+    at = int(np.flatnonzero((raw.events["kind"] > 0) & (raw.events["run_id"] != 0))[5])
+    column = raw.events[name].cat.add_categories(
+        [""] if "" not in raw.events[name].cat.categories else []
+    )
+    column[at] = ""
+    assert "lost-statistics" in ids(replace(raw, events=raw.events.assign(**{name: column})))
+
+
+@pytest.mark.parametrize("name", ["phase", "gradients"])
+def test_a_lost_note_of_an_eager_step(name: str) -> None:
+    raw = read_trace(sample_trace("eager"))
+    lost = next(span for span in raw.markers if span.name == f"analyzer:{name}")
+    kept = tuple(span for span in raw.markers if span is not lost)
+    assert "lost-phases" in ids(replace(raw, markers=kept), "eager")
+
+
+@pytest.mark.parametrize("shift_ps", [-(10**9), 10**9])
+def test_a_note_of_gradients_in_another_place(shift_ps: int) -> None:
+    raw = read_trace(sample_trace("eager"))
+    note = next(span for span in raw.markers if span.name == "analyzer:gradients")
+    moved = replace(note, start_ps=note.start_ps + shift_ps, end_ps=note.end_ps + shift_ps)
+    markers = tuple(moved if span is note else span for span in raw.markers)
+    assert ids(replace(raw, markers=markers), "eager")
+
+
 def without(trace: TraceBuilder, *names: str) -> TraceBuilder:
     """Remove statistics, as in a trace of another TensorFlow."""
     for plane in trace.space.planes:
