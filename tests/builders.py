@@ -247,6 +247,11 @@ class Ended:
         return "".join(line for line in self.err.splitlines(True) if not line.startswith("Wrote "))
 
 
+def complaints(err: str) -> str:
+    """Return what was said on standard error but for the files that were written."""
+    return "".join(line for line in err.splitlines(True) if not line.startswith("Wrote "))
+
+
 def analyze(*arguments: str | os.PathLike[str]) -> Ended:
     """Run the command in this process, as its console script does."""
     from analyzer.commands import run

@@ -172,14 +172,8 @@ class _Patches:
         self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
     ) -> None:
         """Make a variable inside a function that is traced for the first time."""
-        if self._is_kerass:
-            old(variable, initial_value, **kwargs)
-            return
         if tf.executing_eagerly():  # init_scope has led out of the function
-            if self._is_kerass:  # it is noted as Keras' own
-                old(variable, initial_value, **kwargs)
-            else:
-                self._make_at_once(old, variable, initial_value, **kwargs)
+            self._make_at_once(old, variable, initial_value, **kwargs)
             return
         pending = kwargs.get("add_initializers_to")
         if pending is not None and self.births.stand_ins is not None:

@@ -23,7 +23,7 @@ from analyzer.contract.run import Variable
 _SMALL_ELEMENTS = 64
 _CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
 # Ops that read or write parts of a variable. They switch it to copy-on-read, after which reading it
-# copies the whole of it (resource_variable_ops.cc, EnsureSparseVariableAccess): such a variable is not read.
+# copies the whole of it (resource_variable_ops.cc, EnsureSparseVariableAccess): so it is not read.
 _IN_PART = (
     "ResourceGather",
     "ResourceScatter",

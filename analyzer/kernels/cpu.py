@@ -70,7 +70,8 @@ ALLOCATING: Final = op_types(
     MatrixSetDiagV3 MaxPool MaxPoolGradGrad MaxPoolV2 MirrorPad MirrorPadGrad Multinomial
     OneHot Pad PadV2 ParallelDynamicStitch RandomShuffle RandomStandardNormal RandomUniform
     RandomUniformInt Range Rank ResizeBicubic ResizeBilinear ResizeBilinearGrad
-    ResizeNearestNeighbor ResizeNearestNeighborGrad ReverseSequence ReverseV2 Roll ScatterNd SegmentSum Shape ShapeN Size SpaceToBatchND
+    ResizeNearestNeighbor ResizeNearestNeighborGrad
+    ReverseSequence ReverseV2 Roll ScatterNd SegmentSum Shape ShapeN Size SpaceToBatchND
     BatchToSpaceND SpaceToDepth SparseSegmentSum StatelessMultinomial StatelessRandomGetAlg
     StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomNormalV2
     StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2

@@ -93,8 +93,8 @@ class Ledger:
         results: Nodes that hand a tensor to the caller, who holds it until the next step is over.
         shares: Variable -> an earlier variable whose buffer it has until one of them is written.
         arguments: For each call of a compiled function, the variable behind each input; -1 for none.
-        ran_before: Whether the step has run before: variables that it reads or writes in part are then in
-            copy-on-read mode already.
+        ran_before: Whether the step has run before: variables that it reads or writes in part are
+            then in copy-on-read mode already.
 
     Attributes:
         buffers: What lived.
