@@ -12,9 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import ROOT, listing
@@ -23,6 +24,15 @@ pytestmark = [
     pytest.mark.tf,
     pytest.mark.skipif(sys.platform != "linux", reason="strays are looked for in /proc"),
 ]
+
+
+def some(names: Iterable[str]) -> list[Any]:
+    """Return the names as parameters, of which all but the first two take part only with ``-m slow``."""
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] * (place > 1))
+        for place, name in enumerate(names)
+    ]
+
 
 HEAD = (
     "import ctypes, os, signal, subprocess, sys, threading, time\nimport tensorflow as tf, keras\n"
@@ -144,7 +154,7 @@ CRASHES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CRASHES)
+@pytest.mark.parametrize("name", some(CRASHES))
 def test_a_crash_is_the_targets(name: str, place: Place) -> None:
     body, says = CRASHES[name]
     code, err = place.run(body + "\n", "trace", "t.py:model", "--shape", "4", "--out", "run")
@@ -189,7 +199,7 @@ STRAYS = {
 }
 
 
-@pytest.mark.parametrize("name", STRAYS)
+@pytest.mark.parametrize("name", some(STRAYS))
 def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
     started = time.monotonic()
     code, err = place.run(STRAYS[name] + MODEL, "trace", "t.py:model", "--out", "run", "-q")
@@ -218,7 +228,7 @@ def test_a_target_with_the_name_of_a_module(place: Place) -> None:
     assert code == 0, err
 
 
-@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("deaf", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_stuck_in_tensorflow(number: int, deaf: bool, place: Place) -> None:
     # GIVEN a step that never comes back to Python, in one case deaf to whatever it is asked
