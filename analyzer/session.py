@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.capture.folders import default_out, retract
+from analyzer.capture.honours import TargetForm, check_honoured
 from analyzer.capture.launch import Progress, capture
 from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
 from analyzer.compiler.step import CardOptions, keep_failure
-from analyzer.errors import CompilerUnavailable
+from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.findings.pool import WhatIf
 from analyzer.model import Kind
 from analyzer.opening import open_estimate, open_finished, open_result
@@ -182,6 +183,7 @@ def estimate(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
+            check_honoured(spec.text, TargetForm.ESTIMATE, chosen.given)
             if threads is None and chosen.inter_op_threads is None:
                 return open_finished(Path(spec.path))
             return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
@@ -223,9 +225,15 @@ def trace(
         InputError: the target or ``out`` cannot be used.
     """
     chosen = CaptureOptions(**options)
+    if chosen.gpu:
+        raise InputError(
+            "A trace measures on this machine: gpu cannot be honoured.",
+            hint="Use analyzer.estimate(target, gpu=...).",
+        )
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
+            check_honoured(spec.text, TargetForm.TRACE, chosen.given)
             return open_result(Path(spec.path))
         return trace_target(spec, chosen, Path(out) if out else default_out(spec), force=force)
     from analyzer.capture.live import capture_live

@@ -172,9 +172,6 @@ class _Patches:
         self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
     ) -> None:
         """Make a variable inside a function that is traced for the first time."""
-        if self._is_kerass:
-            old(variable, initial_value, **kwargs)
-            return
         if tf.executing_eagerly():  # init_scope has led out of the function
             if self._is_kerass:  # it is noted as Keras' own
                 old(variable, initial_value, **kwargs)

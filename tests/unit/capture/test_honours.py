@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from builders import sample_folder
 
+import analyzer
 from analyzer.capture.honours import REFUSALS, Option, TargetForm, check_honoured
 from analyzer.capture.spec import CaptureOptions
 from analyzer.errors import InputError
@@ -54,3 +56,12 @@ def test_options_refused_for_one_reason_share_one_sentence() -> None:
         check_honoured("logs", TargetForm.TRACE, both)
     assert "--batch-size and --optimizer and --loss cannot" in raised.value.message
     assert raised.value.hint.startswith("Leave them out")
+
+
+def test_the_python_functions_pass_over_nothing_either() -> None:
+    with pytest.raises(InputError, match="--batch-size cannot be honoured"):
+        analyzer.trace(sample_folder("infer"), batch_size=8)
+    with pytest.raises(InputError, match="gpu cannot be honoured"):
+        analyzer.trace(sample_folder("infer"), gpu="t4")
+    with pytest.raises(InputError, match="--optimizer cannot be honoured"):
+        analyzer.estimate(sample_folder("infer"), optimizer="sgd")
