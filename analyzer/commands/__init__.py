@@ -23,6 +23,8 @@ _OF_THE_MACHINE: Final = frozenset(
 )
 """Errors of the system that no program can help: a full disk, no right, no more processes."""
 
+_OF_WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+
 
 def main() -> None:
     """Run the command line and exit."""
@@ -85,7 +87,8 @@ def _guarded(call: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise
-        _tell(f"{error.filename or 'The machine'}: {error.strerror}.")
+        unnamed = "Standard output or a file" if error.errno in _OF_WRITING else "The machine"
+        _tell(f"{error.filename or unnamed}: {error.strerror}.")
         return int(ExitCode.BAD_INPUT)
     except MemoryError:
         _tell("There is not enough host memory for the analysis itself.")
