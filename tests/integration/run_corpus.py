@@ -37,20 +37,20 @@ def outcome(kind, target, values):
     except InputError as error:
         return {"error": str(error)}
     categories: dict[str, int] = {}
-    for row in run["variables"]:
-        size = tf.as_dtype(row["dtype"]).size if row["dtype"] != "string" else 0
-        for axis in row["shape"] or ():
+    for row in run.variables:
+        size = tf.as_dtype(row.dtype).size if row.dtype != "string" else 0
+        for axis in row.shape or ():
             size *= axis
-        categories[row["category"]] = categories.get(row["category"], 0) + size
+        categories[row.category.value] = categories.get(row.category.value, 0) + size
     return {
-        "failed": run["error"],
-        "mode": run["step"]["mode"],
-        "optimizer": run["step"]["optimizer"],
-        "inputs": [row["shape"] for row in run["inputs"]],
+        "failed": None if run.error is None else str(run.error),
+        "mode": run.step.mode,
+        "optimizer": run.step.optimizer,
+        "inputs": [row.shape for row in run.inputs],
         "bytes": categories,
-        "notes": run["notes"],
-        "births": [row["variable"] for row in run.get("births", ())],
-        "kept": run.get("kept_by_tracing", 0),
+        "notes": run.notes,
+        "births": [row.variable for row in run.births],
+        "kept": run.kept_by_tracing or 0,
     }
 
 
