@@ -41,16 +41,16 @@ def outcome(kind, target, values):
         size = tf.as_dtype(row.dtype).size if row.dtype != "string" else 0
         for axis in row.shape or ():
             size *= axis
-        categories[row.category] = categories.get(row.category, 0) + size
+        categories[row.category.value] = categories.get(row.category.value, 0) + size
     return {
-        "failed": None if run.error is None else run.error.plain(),
+        "failed": None if run.error is None else str(run.error),
         "mode": run.step.mode,
         "optimizer": run.step.optimizer,
         "inputs": [row.shape for row in run.inputs],
         "bytes": categories,
         "notes": run.notes,
         "births": [row.variable for row in run.births],
-        "kept": run.kept_by_tracing,
+        "kept": run.kept_by_tracing or 0,
     }
 
 

@@ -150,13 +150,13 @@ def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
     assert not (pairs.folder / "eager").exists()
 
 
-def test_a_model_built_by_a_call_gets_its_weights(pairs: Pairs) -> None:
+def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     ended = analyze_in_child(
         "estimate", "predictable.py:called", "--out", "called", "--json", "-", cwd=pairs.folder
     )
     assert ended.code == 0, ended.err
     document = json.loads(ended.out)
-    assert any("reads its weights" in note for note in document["notes"])
+    assert not any("made in full" in note for note in document["notes"])
     assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)
 
 
