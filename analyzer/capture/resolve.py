@@ -119,8 +119,13 @@ def _application(spec: TargetSpec, options: CaptureOptions) -> Any:
     extra = {"input_shape": shape} if shape else {}
     try:
         return make(weights=None, **extra)
-    except ValueError as error:
-        raise TargetError(f"{spec.text} cannot be built: {describe_user_error(error)}") from error
+    except tf.errors.ResourceExhaustedError:
+        raise  # the weights do not fit: that is what the user came to see
+    except Exception as error:
+        raise TargetError(
+            f"{spec.text} cannot be built: {describe_user_error(error)}",
+            hint="Applications take images: --shape 224,224,3." if shape else "",
+        ) from error
 
 
 def _from_file(spec: TargetSpec, options: CaptureOptions) -> Any:

@@ -144,7 +144,7 @@ def test_accumulators_of_a_custom_step(captures: Captures) -> None:
 
 
 def test_a_function_with_a_signature(captures: Captures) -> None:
-    result = captures.get("signed", "ready_made.py:signed", "--mode", "infer")
+    result = captures.get("signed", "ready_made.py:signed")
     assert_books_balance(result)
     assert result.document["step"]["mode"] == "infer"
     assert result.document["categories_at_peak"]["parameter"] == 4 * 16 * 32
