@@ -173,7 +173,10 @@ class _Patches:
     ) -> None:
         """Make a variable inside a function that is traced for the first time."""
         if tf.executing_eagerly():  # init_scope has led out of the function
-            self._make_at_once(old, variable, initial_value, **kwargs)
+            if self._is_kerass:  # it is noted as Keras' own
+                old(variable, initial_value, **kwargs)
+            else:
+                self._make_at_once(old, variable, initial_value, **kwargs)
             return
         pending = kwargs.get("add_initializers_to")
         if pending is not None and self.births.stand_ins is not None:
