@@ -6,7 +6,7 @@ import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.fixed import FixedInputs
 from analyzer.capture.graphs import function_graphs
-from analyzer.capture.variables import _scattered
+from analyzer.capture.variables import _used_in_part
 
 WHOLE = tf.TensorSpec((), tf.int32)
 VALUES = tf.TensorSpec((4,), tf.float32)
@@ -68,7 +68,7 @@ def written_in_part(jit):
 
     step = tf.function(lambda rows: inner(rows))
     rows = tf.TensorSpec((2,), tf.int32)
-    return len(_scattered(step.get_concrete_function(rows)))
+    return len(_used_in_part(step.get_concrete_function(rows)))
 
 
 found["written in part"] = [written_in_part(jit) for jit in (False, True)]

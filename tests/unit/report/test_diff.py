@@ -45,7 +45,7 @@ def test_what_shrank_did_not_grow(pair: tuple[Made, Made]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "size_bytes"), [("5%", 50), (" 0 % ", 0), ("2.5%", 25), ("1KiB", 1024), ("7", 7)]
+    ("allowed", "size_bytes"), [("5%", 50), (" 0 % ", 0), ("2.5%", 25), ("1KiB", 1024), ("7 B", 7)]
 )
 def test_allowed_growth(allowed: str, size_bytes: int) -> None:
     assert allowed_growth(allowed, 1000) == size_bytes

@@ -203,7 +203,7 @@ def as_other_user(path: Path) -> str:
 
 @needs_root
 def test_another_users_rights(tmp_path: Path) -> None:
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
         folder.chmod(0o755)
     # GIVEN a file that all may write, one that none may, in a folder that takes no file of theirs
     for name, rights in (("open", 0o666), ("closed", 0o444)):
