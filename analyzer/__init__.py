@@ -15,17 +15,35 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.version import __version__
 
-__all__ = ["Diff", "Result", "__version__", "diff", "estimate", "open_trace", "trace"]
+__all__ = [
+    "Diff",
+    "FitAnswer",
+    "Result",
+    "__version__",
+    "diff",
+    "estimate",
+    "fit",
+    "fits",
+    "open_trace",
+    "trace",
+]
 
+_FITTING = frozenset({"FitAnswer", "fit", "fits"})
 _LAZY = frozenset(__all__) - {"__version__"}
 
 if TYPE_CHECKING:
-    from analyzer.report.diff import Diff
+    from analyzer.batch_fit.fit_target import fit, fits
+    from analyzer.report.diff_result import Diff
+    from analyzer.scaling.fit_answer import FitAnswer
     from analyzer.session import Result, diff, estimate, open_trace, trace
 
 
 def __getattr__(name: str) -> Any:
     """Load the public functions when they are first used."""
+    if name in _FITTING:
+        from analyzer.batch_fit import fit_target
+
+        return getattr(fit_target, name)
     if name in _LAZY:
         from analyzer import session
 

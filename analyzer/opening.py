@@ -6,25 +6,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from analyzer.compiler.cache import default_cache
-from analyzer.compiler.doubts import with_plan_doubts
-from analyzer.compiler.step import CardOptions, CardStep, card_step, cpu_step, keep_failure
-from analyzer.contract.run import read_run_file
+from msgspec import structs
+
+from analyzer.compiler.plan_cache import default_cache
+from analyzer.compiler.plan_uncertainty import with_plan_doubts
+from analyzer.compiler.step_plans import CardOptions, CardStep, card_step, cpu_step, keep_failure
+from analyzer.contract.run_note import read_run_file
 from analyzer.errors import CompilerUnavailable, TraceError
+from analyzer.findings.all_findings import collect
 from analyzer.findings.analysis import Analysis, analyse
-from analyzer.findings.collect import collect
-from analyzer.findings.fit import judge
-from analyzer.findings.pool import WhatIf, add_pool
-from analyzer.measure.build import Measured, open_measured
-from analyzer.measure.uses import uses_of
+from analyzer.findings.phantom_range import with_assumed_range
+from analyzer.findings.pool_facts import WhatIf, add_pool
+from analyzer.findings.verdict.judgement import judge
+from analyzer.gc_pause import collector_paused
+from analyzer.measure.buffer_uses import uses_of
+from analyzer.measure.measured_recording import Measured, open_measured
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import RunNote, read_run
-from analyzer.predict.pausing import collector_paused
-from analyzer.predict.recording import predict_note
-from analyzer.predict.target import target_of
+from analyzer.parse.run_folder import RunNote, read_run
+from analyzer.predict.predicted_device import target_of
+from analyzer.predict.predicted_recording import predict_note
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
-from analyzer.report.saved import REPORT_JSON, open_kept
+from analyzer.report.saved_estimate import REPORT_JSON, open_kept
 
 
 def open_result(
@@ -90,8 +93,9 @@ def open_finished(path: Path, *, progress: Callable[[str, float], None] | None =
         return kept
     result = open_estimate(path, progress=progress)
     if why:
-        note = f"Predicted anew: {why}; {REPORT_JSON} in the folder may say otherwise."
-        result.document["notes"].insert(0, note)
+        message = f"Predicted anew: {why}; {REPORT_JSON} in the folder may say otherwise."
+        report = structs.replace(result.report, notes=(message, *result.report.notes))
+        return replace(result, report=report)
     return result
 
 
@@ -185,19 +189,24 @@ def _card_step(
 def _with_card(predicted: Measured, card: CardStep) -> Measured:
     """Return a prediction with what is uncertain about its card's plans."""
     recording = predicted.recording
-    extra = {
-        **recording.extra,
-        "uncertainty": with_plan_doubts(recording.extra["uncertainty"], card.doubts),
-    }
+    stated = recording.uncertainty
+    doubts = None if stated is None else with_plan_doubts(stated, card.doubts)
     versions = {**recording.versions, "xla_compiler": card.compiler or "TensorFlow's, for the CPU"}
-    return replace(predicted, recording=replace(recording, extra=extra, versions=versions))
+    return replace(predicted, recording=replace(recording, uncertainty=doubts, versions=versions))
 
 
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
-    """Work out the peak of a measured recording, its pool and its findings."""
+    """Work out the peak of a measured recording, its pool and its findings.
+
+    Args:
+        measured: A measured recording with its graph and uses.
+        what_if: Settings of the allocator to replay under.
+        search: Whether the smallest limits are searched for, which takes several replays.
+    """
     analysis = analyse(measured.recording)
     uses = uses_of(
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
     )
     analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
+    analysis = with_assumed_range(analysis)
     return collect(judge(analysis, what_if.memory_limit_bytes))

@@ -9,21 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analyzer.capture.folders import default_out, retract
-from analyzer.capture.honours import TargetForm, check_honoured
-from analyzer.capture.launch import Progress, capture
-from analyzer.capture.spec import CaptureOptions, TargetKind, TargetSpec, parse_target
-from analyzer.compiler.step import CardOptions, keep_failure
+from analyzer.capture.phantom.phantom_environment import cards_named
+from analyzer.capture.process.launch import Progress, capture
+from analyzer.capture.process.run_folders import default_out, retract
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
+from analyzer.capture.targets.target_spec import (
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+    check_steps,
+    parse_target,
+)
+from analyzer.compiler.step_plans import CardOptions, keep_failure
 from analyzer.errors import CompilerUnavailable, InputError
-from analyzer.findings.pool import WhatIf
-from analyzer.model import Kind
+from analyzer.findings.pool_facts import WhatIf
 from analyzer.opening import open_estimate, open_finished, open_result
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run import read_run
-from analyzer.predict.target import target_of
-from analyzer.report.diff import Diff, build_diff
+from analyzer.parse.run_folder import read_run
+from analyzer.predict.predicted_device import target_of
+from analyzer.recording.records import Kind
+from analyzer.report.diff_result import Diff, build_diff
 from analyzer.report.result import Result
-from analyzer.report.saved import REPORT_HTML, REPORT_JSON, keep_result
+from analyzer.report.saved_estimate import REPORT_HTML, REPORT_JSON, keep_result
 
 __all__ = [
     "REPORT_HTML",
@@ -48,6 +55,14 @@ def trace_target(
     progress: Progress | None = None,
 ) -> Result:
     """Capture a target's step in a child process, explain it, and leave the result in ``out``.
+
+    Args:
+        spec: What the user named.
+        options: How the step is made and run.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        what_if: Settings of the allocator to replay under.
+        progress: Called with the stage and the share done, 0 to 1.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -76,40 +91,51 @@ def estimate_target(
     card_options: CardOptions | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Note a target's step in a child process, predict its memory, leave the result in ``out``.
+    """Take a target's graph in a child process, predict its memory, leave the result in ``out``.
+
+    Args:
+        spec: What the user named.
+        options: How the step is made and run.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        threads: Inter-op threads to predict for; None for those that a run would have.
+        what_if: Settings of the allocator to replay under.
+        card_options: How a card's compiler is run.
+        progress: Called with the stage and the share done, 0 to 1.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
+    check_steps(options)
     report = progress or (lambda stage, share: None)
-    noted = 0.5 if options.gpu else 0.8
+    captured = 0.5 if options.gpu else 0.8
 
-    def note(options: CaptureOptions, place: Path, *, force: bool) -> Path:
+    def capture_graph(options: CaptureOptions, place: Path, *, force: bool) -> Path:
         return capture(
             spec,
             options,
             place,
             force=force,
-            progress=lambda stage, share: report(stage, noted * share),
+            progress=lambda stage, share: report(stage, captured * share),
             kind="static",
         )
 
-    folder = note(options, out, force=force)
+    folder = capture_graph(options, out, force=force)
     with _whole_or_gone(folder):
         predicted = _predict(
             folder,
-            lambda: note(replace(options, cpu_plan=True), folder, force=True),
+            lambda: capture_graph(replace(options, cpu_plan=True), folder, force=True),
             threads=threads,
             what_if=what_if,
             card_options=card_options,
-            progress=lambda stage, share: report(stage, noted + (0.9 - noted) * share),
+            progress=lambda stage, share: report(stage, captured + (0.9 - captured) * share),
         )
         return _leave(predicted, folder, report)
 
 
 @contextmanager
 def _whole_or_gone(folder: Path) -> Iterator[None]:
-    """Remove a noted step's folder where the block does not end well: there is no result in it."""
+    """Remove a captured step's folder where the block does not end well: there is no result in it."""
     try:
         yield
     except BaseException:
@@ -119,14 +145,14 @@ def _whole_or_gone(folder: Path) -> Iterator[None]:
 
 def _predict(
     folder: Path,
-    note_again: Callable[[], Path],
+    capture_again: Callable[[], Path],
     *,
     threads: int | None,
     what_if: WhatIf | None = None,
     card_options: CardOptions | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Predict from a fresh note; note it again with the CPU's plan where the card's cannot be had."""
+    """Predict from a fresh run folder; capture anew with the CPU's plan where the card's has none."""
 
     def opened() -> Result:
         return open_estimate(
@@ -143,7 +169,7 @@ def _predict(
     except CompilerUnavailable as why:
         gpu = target_of(read_run(folder / RUN_FILE)).gpu
         assert gpu is not None
-        note_again()
+        capture_again()
         keep_failure(folder, gpu, why)
         return opened()
 
@@ -174,7 +200,7 @@ def estimate(
         out: The folder for the result; default ``traces/NAME-TIME``.
         force: Replace an earlier run in ``out``.
         threads: Threads that one op may use; default this machine's.
-        **options: Fields of :class:`analyzer.capture.spec.CaptureOptions`.
+        **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -189,13 +215,14 @@ def estimate(
             return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
         place = Path(out) if out else default_out(spec)
         return estimate_target(spec, chosen, place, force=force, threads=threads)
-    from analyzer.capture.live import note_live
+    check_steps(chosen)
+    from analyzer.capture.process.live_capture import capture_unrun
 
-    folder = note_live(target, chosen, None if out is None else Path(out), force=force)
+    folder = capture_unrun(target, chosen, None if out is None else Path(out), force=force)
     with _whole_or_gone(folder):
         result = _predict(
             folder,
-            lambda: note_live(target, replace(chosen, cpu_plan=True), folder, force=True),
+            lambda: capture_unrun(target, replace(chosen, cpu_plan=True), folder, force=True),
             threads=threads,
         )
         return _leave(result, folder, lambda stage, share: None)
@@ -215,8 +242,10 @@ def trace(
             Keras model, a ``tf.function``, or ``(tf_function, args)``.
         out: The run folder; default ``traces/NAME-TIME``.
         force: Replace an earlier run in ``out``.
-        **options: Fields of :class:`analyzer.capture.spec.CaptureOptions`: ``steps``,
-            ``batch_size``, ``mode``, ``optimizer``, ``jit`` and so on.
+        **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`: ``steps``,
+            ``batch_size``, ``mode``, ``optimizer``, ``jit`` and so on. With ``gpu`` the step runs on
+            TensorFlow's own GPU runtime without that card (``"t4"``, ``"2xt4"``), under
+            ``memory_limit_bytes`` and ``growth``.
 
     Returns:
         The result; its ``folder`` opens in TensorBoard.
@@ -226,17 +255,19 @@ def trace(
     """
     chosen = CaptureOptions(**options)
     if chosen.gpu:
-        raise InputError(
-            "A trace measures on this machine: gpu cannot be honoured.",
-            hint="Use analyzer.estimate(target, gpu=...).",
-        )
+        cards_named(chosen.gpu)
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
             check_honoured(spec.text, TargetForm.TRACE, chosen.given)
+            if chosen.gpu:
+                raise InputError(
+                    f"{spec.text} is a trace that exists: gpu cannot be honoured.",
+                    hint="Name a model or a step to run on a card that is not there.",
+                )
             return open_result(Path(spec.path))
         return trace_target(spec, chosen, Path(out) if out else default_out(spec), force=force)
-    from analyzer.capture.live import capture_live
+    from analyzer.capture.process.live_capture import capture_live
 
     folder = capture_live(target, chosen, None if out is None else Path(out), force=force)
     return _leave(open_result(folder), folder, lambda stage, share: None)
@@ -273,5 +304,5 @@ def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result)
     )
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
     return build_diff(
-        (first.document, first.recording), (second.document, second.recording), names=names
+        (first.report, first.recording), (second.report, second.recording), names=names
     )

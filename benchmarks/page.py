@@ -75,7 +75,7 @@ def measure(page: Page, what: str) -> list[str]:
     """Print the figures of one page and return the limits that it exceeds."""
     made = recorded(what)
     started = time.perf_counter()
-    text = render(made.document, made.recording)
+    text = render(made.report, made.recording)
     render_s = time.perf_counter() - started
     broken = [f"{len(text):,} bytes"] * (len(text) > MOST_BYTES)
     with tempfile.TemporaryDirectory() as folder:

@@ -14,10 +14,13 @@ from unittest.mock import patch
 
 import pandas as pd
 
+import analyzer
 from analyzer.parse.xspace import Space
-from analyzer.schema import EVENTS
+from analyzer.recording.schema import EVENTS
 
 ROOT = Path(__file__).parents[1]
+INSTALLED = Path(analyzer.__file__).parents[1]
+COMMAND = Path(__file__).with_name("cli.py")
 SAMPLES = ("accumulation", "cnn", "eager", "infer", "jit", "lstm", "oom", "transformer")
 LIMIT_BYTES = 1 << 30
 
@@ -271,7 +274,7 @@ def analyze_in_child(
 ) -> Ended:
     """Run the command in a process of its own; needed for what starts TensorFlow."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "cli.py"), *map(os.fspath, arguments)],
+        [sys.executable, str(COMMAND), *map(os.fspath, arguments)],
         cwd=cwd,
         env={**os.environ, **environment},
         capture_output=True,

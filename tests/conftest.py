@@ -6,9 +6,23 @@ from pathlib import Path
 
 import pytest
 
+import analyzer
+
 sys.path.insert(0, str(Path(__file__).parent))
 
-_KNOBS = ("TF_CPU_", "TF_GPU_", "TF_FORCE_", "TF_XLA_", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")
+_KNOBS = (
+    "TF_CPU_",
+    "TF_GPU_",
+    "TF_FORCE_",
+    "TF_XLA_",
+    "XLA_FLAGS",
+    "CUDA_VISIBLE_DEVICES",
+    "COLUMNS",
+)
+
+
+def pytest_report_header() -> str:
+    return f"the package tested: {Path(analyzer.__file__).parent}"
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Final
 from analyzer.commands.stdout import DASH, check_open, printing, terminal, write_to_stdout
 from analyzer.errors import InputError, LimitError
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.report.files import check_output, is_regular
+from analyzer.report.exports.output_files import check_output, is_regular
 from analyzer.session import REPORT_HTML, Result
 from analyzer.units import format_bytes, parse_bytes
 
@@ -88,7 +88,7 @@ class Outputs:
         if self.max_peak is not None:
             parse_bytes(self.max_peak)
         if self.parquet is not None:
-            from analyzer.report.exports import require_pyarrow
+            from analyzer.report.exports.other_formats import require_pyarrow
 
             require_pyarrow()
 
@@ -189,7 +189,7 @@ def open_in_browser(page: Path | None, write: Writer) -> None:
 
 
 def _print(result: Result) -> None:
-    from analyzer.report.text import print_document
+    from analyzer.report.terminal.terminal_report import print_document
 
     with printing():
-        print_document(result.document, terminal())
+        print_document(result.report, terminal())

@@ -6,11 +6,12 @@ import codecs
 import contextlib
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, cast
 
 from analyzer.errors import InputError
 
@@ -34,6 +35,13 @@ _PLAIN: Final = str.maketrans(
         **dict.fromkeys("≤", "<"),
     }
 )
+_SPACES_AT_END: Final = re.compile(r" +(?=\n)")
+USUAL_WIDTH: Final = 120
+"""Columns of what is printed into a file or a pipe."""
+_LEAST_WIDTH: Final = 40
+"""Columns below which no table of numbers can be read."""
+_MOST_DIGITS: Final = 3
+"""A width of more digits is no one's."""
 _was_closed = False
 
 
@@ -121,12 +129,34 @@ def write_to_stdout(write: Callable[[Path], None]) -> None:
             binary.write(content)
 
 
+class _Trimmed:
+    """Standard output without the spaces that end a table's lines."""
+
+    def __init__(self) -> None:
+        self.encoding = getattr(sys.stdout, "encoding", "utf-8")
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(_SPACES_AT_END.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def _width() -> int:
+    """Return the columns that ``COLUMNS`` asks for, 120 where it says nothing of use."""
+    asked = os.environ.get("COLUMNS", "")
+    width = int(asked) if asked.isdecimal() and len(asked) <= _MOST_DIGITS else 0
+    return width if width >= _LEAST_WIDTH else USUAL_WIDTH
+
+
 def terminal() -> Console:
-    """Return where tables go: as wide as the terminal, 120 columns elsewhere."""
+    """Return where tables go: as wide as the terminal, elsewhere as ``COLUMNS`` says or 120 columns."""
     from rich.console import Console
 
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # Rich's own way ends the process with 1: a bug of ours
 
-    return Terminal() if sys.stdout.isatty() else Terminal(width=120, no_color=True)
+    if sys.stdout.isatty():
+        return Terminal()
+    return Terminal(file=cast("IO[str]", _Trimmed()), width=_width(), no_color=True)

@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.graph.ops import ITEM_BYTES
-from analyzer.parse.module import Hlo, Instruction
-from analyzer.xla.plan import Plan, Region
+from analyzer.contract.element_sizes import ITEM_BYTES
+from analyzer.parse.hlo_module import Hlo, Instruction
+from analyzer.xla.buffer_plan import BufferPlan, PlanRegion
 
 XLA_LIMIT_BYTES: Final = 4 << 30
 """``xla_gpu_redzone_scratch_max_megabytes`` and the scratch allocator of XLA's convolution
@@ -75,7 +75,7 @@ class Workspaces:
     count: int
 
 
-def workspaces(hlo: Hlo, plan: Plan, *, size_bytes: int | None = None) -> Workspaces:
+def workspaces(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> Workspaces:
     """Return what the convolutions' workspaces may add to a plan.
 
     Args:
@@ -93,7 +93,7 @@ def workspaces(hlo: Hlo, plan: Plan, *, size_bytes: int | None = None) -> Worksp
     )
 
 
-def _each(hlo: Hlo, plan: Plan, size_bytes: int | None) -> Iterator[Workspace]:
+def _each(hlo: Hlo, plan: BufferPlan, size_bytes: int | None) -> Iterator[Workspace]:
     convolutions = [i for i in hlo.instructions.values() if i.target.startswith(_CONVOLUTION)]
     if not convolutions:
         return
@@ -120,7 +120,7 @@ def _each(hlo: Hlo, plan: Plan, size_bytes: int | None) -> Iterator[Workspace]:
 class _Clock:
     """Which bytes of a buffer are free when an instruction runs."""
 
-    def __init__(self, hlo: Hlo, region: Region | None) -> None:
+    def __init__(self, hlo: Hlo, region: PlanRegion | None) -> None:
         # What is alive throughout are the tables of tuples, an allocation of their own each that was
         # put behind the others: they move out of the way.
         holders = [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +86,7 @@ def read_record(
         TraceError: the file is missing or damaged, or a newer version wrote it.
     """
     try:
-        content = path.read_bytes()
+        content = file_bytes(path)
         text = unpack(content) if path.suffix == ".gz" else content
         found = decode(text, record, version)
         check(found)
@@ -103,6 +106,11 @@ class NewerVersionError(ValueError):
 def decode(content: bytes, record: type[_Record], version: int) -> _Record:
     """Return the record in JSON text.
 
+    Args:
+        content: UTF-8 text.
+        record: The class of the record.
+        version: The newest version that this package reads.
+
     Raises:
         NewerVersionError: its ``schema_version`` is beyond ``version``.
         ValueError: it is no JSON, or a field has another type or lies beyond its limits.
@@ -114,6 +122,27 @@ def decode(content: bytes, record: type[_Record], version: int) -> _Record:
     if msgspec.json.decode(content, type=_Version).schema_version > version:
         raise NewerVersionError
     return msgspec.json.decode(content, type=record)
+
+
+def file_bytes(path: Path) -> bytes:
+    """Return the content of a file that lies in a folder of others.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, which may never end.
+        ValueError: it is larger than any that is written here.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:
+        there = os.fstat(file.fileno())
+        if not stat.S_ISREG(there.st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        if there.st_size > MOST_UNPACKED_BYTES:
+            raise ValueError(f"it has {there.st_size >> 20} MiB")
+        return file.read()
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes into is not waited for."""
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def beside(path: Path, name: str) -> Path:

@@ -6,17 +6,18 @@ The steady step is the last one: the first builds slots and traces, so its peak 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pandas as pd
 
+from analyzer.contract.categories import Category
+from analyzer.contract.report.limit_figures import NO_FACTS, PoolFacts
 from analyzer.errors import AccountingError
-from analyzer.findings.fragmentation import Fragmentation, measure_fragmentation
-from analyzer.findings.verdict import Verdict
-from analyzer.measure.uses import Use
-from analyzer.model import Category, Finding, Recording, Step
-from analyzer.timeline import (
+from analyzer.findings.questions.fragmentation import Fragmentation, measure_fragmentation
+from analyzer.findings.verdict.fit_verdict import Verdict
+from analyzer.measure.buffer_uses import BufferUse
+from analyzer.recording.records import Finding, Recording, Step
+from analyzer.recording.timeline import (
     Peak,
     Timeline,
     alive_at,
@@ -42,7 +43,7 @@ class Analysis:
         alive: What is alive at the requested peak, with the category it has then.
         uses: Who keeps a buffer alive, by its index in the allocations table.
         fragmentation: Waste inside the pool.
-        pool: Facts of a replay through the allocator's simulation; empty where not possible.
+        pool: Facts of replays through the allocator's simulation.
         verdict: Whether the step fits a card or a limit that the user gave; None until it is judged.
         findings: What is worth knowing.
     """
@@ -56,9 +57,9 @@ class Analysis:
     peak: Peak
     peak_ever: Peak
     alive: pd.DataFrame
-    uses: Mapping[int, Use]
+    uses: Mapping[int, BufferUse]
     fragmentation: Fragmentation
-    pool: Mapping[str, Any] = field(default_factory=dict)
+    pool: PoolFacts = NO_FACTS
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -75,7 +76,7 @@ def steady_step(recording: Recording) -> Step | None:
     return chosen[-1] if chosen else None
 
 
-def analyse(recording: Recording, uses: Mapping[int, Use] | None = None) -> Analysis:
+def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -> Analysis:
     """Work out the peak, what is alive at it, and the waste; findings are added by the caller.
 
     Raises:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from analyzer.gpus.card_memory import MemoryRange, context_bytes, memory_limit, process_overhead
 from analyzer.gpus.catalogue import Gpu, all_gpus, find_gpu, gpus_named
-from analyzer.gpus.memory import MemoryRange, context_bytes, memory_limit, process_overhead
 from analyzer.gpus.target import target_text
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Final
 
 KIB: Final = 1024
 
-WARP_THREADS: Final = 32
-BLOCK_THREADS: Final = 1024
+WARP_THREADS: Final = 32  # of every architecture (CUDA C++ Programming Guide, compute capabilities)
+BLOCK_THREADS: Final = 1024  # at most, likewise
 BLOCK_SHARED_BYTES: Final = 48 * KIB  # without opting in
 SM_REGISTERS: Final = 64 * KIB  # 32-bit registers of one multiprocessor, and of one block
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)

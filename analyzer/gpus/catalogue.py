@@ -1,4 +1,4 @@
-"""The catalogue of cards: ``cards.csv``, and the card that a name means.
+"""The catalogue of cards: ``card_figures.csv``, and the card that a name means.
 
 A figure is in the table because someone read it off a card or a data sheet; ``sources.csv`` says
 who. A card whose figures nobody could be named for is left out.
@@ -81,7 +81,7 @@ class Gpu:
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
     """Return every card, in the order of the table: by compute capability."""
-    text = (files("analyzer.gpus") / "cards.csv").read_text(encoding="utf-8")
+    text = (files("analyzer.gpus") / "card_figures.csv").read_text(encoding="utf-8")
     return tuple(_card(row) for row in csv.DictReader(text.splitlines()))
 
 

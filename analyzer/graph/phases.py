@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from analyzer.choice import Choice
-from analyzer.contract.graph import TracedGraph, TracedOp
+from analyzer.contract.graph_note import TracedGraph, TracedOp
 from analyzer.graph.layers import ScopeTable
 from analyzer.graph.ops import split_tensor
 

@@ -21,14 +21,17 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.graph.ops import Op, TensorSpec, split_tensor
+from analyzer.contract.categories import Category
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.graph.buffer_sharing import Sharing
+from analyzer.graph.collectives import all_reduce_roles
+from analyzer.graph.graph_index import Structure
+from analyzer.graph.ops import split_tensor
 from analyzer.graph.phases import Phase
-from analyzer.graph.sharing import Sharing
-from analyzer.graph.structure import Structure
-from analyzer.measure.labels import Labels
-from analyzer.measure.variables import Holding
-from analyzer.model import Category, Step
-from analyzer.parse.run import RunNote
+from analyzer.measure.attribution_labels import Labels
+from analyzer.measure.variable_buffers import Holding
+from analyzer.parse.run_folder import RunNote
+from analyzer.recording.records import Step
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 _ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
@@ -85,7 +88,14 @@ def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
 
 
 def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> None:
-    """Label the buffers that the step is fed; ``rows`` is in the order of the note's inputs."""
+    """Label the buffers that the step is fed; ``rows`` is in the order of the note's inputs.
+
+    Args:
+        labels: The labels of all buffers; changed.
+        note: The run note.
+        rows: Row of the allocations table of each input of the note, in its order; None where it
+            was not found.
+    """
     for given, row in zip(note.inputs, rows, strict=True):
         if row is not None and labels.is_open(row):
             labels.set(row, Category.INPUT, role="step input")
@@ -106,7 +116,7 @@ def label_graph(
 
     Args:
         labels: The labels to fill.
-        allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`.
+        allocations: Table with the columns of :data:`analyzer.recording.schema.ALLOCATIONS`.
         structure: The graph.
         sharing: Which of its tensors share a buffer.
         tensors: The tensor that each buffer was asked for (:func:`match_outputs`).
@@ -114,6 +124,7 @@ def label_graph(
         backward_starts: Step -> instant of the first birth in a backward op.
     """
     gradients = _with_partial_sums(structure)
+    reduced = all_reduce_roles(structure)
     ops = allocations["op"].astype(object).to_numpy()
     regions = allocations["region"].astype(object).to_numpy()
     dies = allocations["dies"].to_numpy()
@@ -135,6 +146,8 @@ def label_graph(
             labels.set(row, Category.CONSTANT, role="constant")
         elif op.type == "_Recv" and _brings_in_an_input(op, structure):
             labels.set(row, Category.INPUT, role="step input, copied to the device")
+        elif tensor in reduced:
+            labels.set(row, Category.GRADIENT, role=reduced[tensor])
         elif not tensor or (regions[row] == "temp" and tensor not in structure.consumers):
             labels.set(row, Category.TEMPORARY, role=f"{structure.phases[name]} scratch")
         else:
@@ -257,7 +270,7 @@ def label_eager(
 
     Args:
         labels: The labels to fill.
-        allocations: Table with the columns of :data:`analyzer.schema.ALLOCATIONS`.
+        allocations: Table with the columns of :data:`analyzer.recording.schema.ALLOCATIONS`.
         steps: The steps.
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
         backward_starts: Step -> first instant of its backward pass.
@@ -289,22 +302,36 @@ def label_eager(
                 labels.set(row, Category.TEMPORARY, role=POOL_THREAD_ROLE)
         elif _FOLDED in ops[row]:
             labels.set(row, Category.CONSTANT, role="constant computed beforehand")
+        elif in_step[row] < 0 and steps and born[row] < steps[0].first < dies[row]:
+            labels.set(row, Category.CONSTANT, role="tensor held by Python")
         elif in_step[row] < 0:
-            kept = bool(steps) and born[row] < steps[0].first and dies[row] > steps[0].first
-            if kept:
-                labels.set(row, Category.CONSTANT, role="tensor held by Python")
-            else:
-                labels.set(row, Category.TEMPORARY, role="building the model")
+            labels.set(row, Category.TEMPORARY, role="building the model")
         else:
             step = int(in_step[row])
-            start = backward_starts.get(step)
-            if phases[row] == 1:
-                labels.set(row, Category.TEMPORARY, role="backward temporary")
-            elif phases[row] == 2:
-                labels.set(row, Category.TEMPORARY, role="optimizer temporary")
-            elif infer and dies[row] <= ends[step]:
-                labels.set(row, Category.ACTIVATION, role="activation")
-            elif start is not None and born[row] < start < dies[row]:
-                labels.set(row, Category.ACTIVATION, role="kept for the backward pass")
-            else:
-                labels.set(row, Category.TEMPORARY, role="forward temporary")
+            lived, start = (int(born[row]), int(dies[row])), backward_starts.get(step)
+            category, role = _eager_purpose(int(phases[row]), lived, ends[step], start, infer=infer)
+            labels.set(row, category, role=role)
+
+
+def _eager_purpose(
+    phase: int, lived: tuple[int, int], end: int, backward_start: int | None, *, infer: bool
+) -> tuple[Category, str]:
+    """Return category and role of a buffer that an eager step's op made.
+
+    Args:
+        phase: Phase at its birth: 0 forward, 1 backward, 2 update.
+        lived: Instants of its birth and its free.
+        end: Last instant of its step.
+        backward_start: First instant of the step's backward pass; None where it has none.
+        infer: The step has no backward pass.
+    """
+    born, dies = lived
+    if phase == 1:
+        return Category.TEMPORARY, "backward temporary"
+    if phase == 2:
+        return Category.TEMPORARY, "optimizer temporary"
+    if infer and dies <= end:
+        return Category.ACTIVATION, "activation"
+    if backward_start is not None and born < backward_start < dies:
+        return Category.ACTIVATION, "kept for the backward pass"
+    return Category.TEMPORARY, "forward temporary"

@@ -1,4 +1,4 @@
-"""XLA's HloProto to the records of :mod:`analyzer.parse.module`."""
+"""XLA's HloProto to the records of :mod:`analyzer.parse.hlo_module`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from analyzer.errors import TraceError
-from analyzer.parse.hlocheck import check_hlo
-from analyzer.parse.hloproto import Hlo as _Proto
-from analyzer.parse.module import (
+from analyzer.parse.hlo_module import (
     Alias,
     BufferAllocation,
     HeapAction,
@@ -21,6 +19,8 @@ from analyzer.parse.module import (
     LogicalBuffer,
     Slice,
 )
+from analyzer.parse.hlocheck import check_hlo
+from analyzer.parse.hloproto import Hlo as _Proto
 
 ELEMENT_TYPES: Final[dict[int, str]] = {
     1: "bool",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from analyzer.contract.element_sizes import check_size
 from analyzer.contract.fields import MOST_BYTES
-from analyzer.contract.sizes import check_size
-from analyzer.parse.module import (
+from analyzer.parse.hlo_module import (
     BufferAllocation,
     HeapAction,
     HeapEvent,

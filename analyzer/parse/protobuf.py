@@ -29,7 +29,13 @@ _pool = descriptor_pool.DescriptorPool()
 
 
 def message_class(package: str, messages: Messages, root: str) -> Any:
-    """Return the message class ``root`` of a schema; ``package`` may be used once only."""
+    """Return the message class ``root`` of a schema; ``package`` may be used once only.
+
+    Args:
+        package: Name of the protobuf package; may be used once in a process.
+        messages: Each message's fields.
+        root: Name of the message whose class is wanted.
+    """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
     )

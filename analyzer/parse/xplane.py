@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 from google.protobuf.message import DecodeError
 
-from analyzer.contract.reading import unpack
+from analyzer.contract.reading import file_bytes, unpack
 from analyzer.errors import TraceError
-from analyzer.model import Damage
 from analyzer.parse.dtypes import DTYPE_NAMES
 from analyzer.parse.xspace import Space
-from analyzer.schema import EVENTS, conform
+from analyzer.recording.records import Damage
+from analyzer.recording.schema import EVENTS, conform
 from analyzer.units import times
 
 MARKER_PREFIX: Final = "analyzer:"
-"""Events with this prefix are notes that our own capture wrote into the trace."""
+"""Events with this prefix are marks that our own capture wrote into the trace."""
 
 _MOST_RATIO: Final = 16
 """A packed trace unpacks to at most so many times its size; TensorFlow's unpack to some six times."""
@@ -55,6 +55,9 @@ _TEXT_STATS: Final = {
     "shape": "shape",
 }
 
+_MOST_STEPS: Final = 200_000
+"""Step markers of a trace at most. Each is a row of the report, and a profile is a few steps long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -71,7 +74,7 @@ class Span:
     start_ps: int
     end_ps: int
     thread: int
-    stats: dict[str, Any]
+    stats: dict[str, int | float | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class RawTrace:
     """What a trace says about memory, before any interpretation.
 
     Attributes:
-        events: Table with the columns of :data:`analyzer.schema.EVENTS`, sorted by time.
+        events: Table with the columns of :data:`analyzer.recording.schema.EVENTS`, sorted by time.
         step_markers: Spans that carry a step number.
         markers: Spans that our own capture wrote.
         op_runs: One row for each run of an op on the host: ``op``, ``start_ps``, ``end_ps``,
@@ -105,10 +108,10 @@ def read_bytes(path: Path) -> bytes:
         TraceError: the file is missing, unreadable, empty or a broken gzip.
     """
     try:
-        content = path.read_bytes()
-    except OSError as error:
+        content = file_bytes(path)
+    except (OSError, ValueError) as error:
         raise TraceError(
-            f"{path} cannot be read: {error.strerror or error}.",
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
             hint="Name an existing .xplane.pb, run folder or logdir.",
         ) from None
     if content[:2] == b"\x1f\x8b":
@@ -158,6 +161,11 @@ def read_space(
 ) -> RawTrace:
     """Read a trace that is decoded already; ``path`` is what errors call it.
 
+    Args:
+        space: An ``XSpace`` message.
+        path: What errors call it.
+        progress: Called with the share done, 0 to 1.
+
     Raises:
         TraceError: it holds no memory events.
     """
@@ -182,6 +190,7 @@ def read_space(
     return raw
 
 
+# Long: one pass over millions of events, in which a call for each would cost more than the work.
 def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
     memory = _MemoryColumns()
     unnamed = 0
@@ -198,7 +207,7 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
             entry.key: entry.value.name.decode("utf-8", "replace") for entry in plane.stat_metadata
         }
         kinds = {key: _KINDS[name] for key, name in names.items() if name in _KINDS}
-        notes = {k for k, name in names.items() if name.startswith(MARKER_PREFIX.encode())}
+        marks = {k for k, name in names.items() if name.startswith(MARKER_PREFIX.encode())}
         op_names = {k: op for k, name in names.items() if (op := _op_of(name)) is not None}
         step_stat = next((key for key, name in stats.items() if name == "step_num"), None)
         is_host = not plane.name.startswith(b"/device:")
@@ -214,7 +223,7 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
                     raise ValueError("times that lie months apart")
                 if kind is not None:
                     memory.add(kind, start_ps, thread, event, stats)
-                elif key in notes or (
+                elif key in marks or (
                     step_stat is not None
                     and is_host
                     and any(stat.metadata_id == step_stat for stat in event.stats)
@@ -226,7 +235,9 @@ def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
                         thread,
                         dict(_plain_stats(event.stats, stats)),
                     )
-                    (markers if key in notes else steps).append(span)
+                    (markers if key in marks else steps).append(span)
+                    if len(steps) > _MOST_STEPS:
+                        raise ValueError(f"more than {_MOST_STEPS:,} step markers")
                 elif is_host and key in op_names:
                     runs.append((op_names[key], start_ps, start_ps + event.duration_ps, thread))
             done += len(line.events)
@@ -265,7 +276,7 @@ def _op_of(name: bytes) -> str | None:
     return op.decode("utf-8", "replace")
 
 
-def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, Any]]:
+def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int | float | str]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")
         if stat.ref_value:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.contract.report.writing import Json, plain_report, report_text
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.analysis import Analysis
-from analyzer.model import Finding, Recording
-from analyzer.report.csv import write_csv
-from analyzer.report.files import output_file, write_text
+from analyzer.recording.records import Finding, Recording
+from analyzer.report.exports.allocations_csv import write_csv
+from analyzer.report.exports.output_files import output_file, write_text
+from analyzer.report.integrity_words import is_damaged
 from analyzer.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,13 +30,18 @@ class Result:
 
     Attributes:
         analysis: The recording with its peak worked out.
-        document: The same as plain values: the JSON, version 1.
+        report: Everything that is said of it.
         folder: The run folder, None for a trace of others.
     """
 
     analysis: Analysis
-    document: dict[str, Any] = field(repr=False)
+    report: ReportFile = field(repr=False)
     folder: Path | None = None
+
+    @cached_property
+    def document(self) -> dict[str, Json]:
+        """The report as JSON values, version 1."""
+        return plain_report(self.report)
 
     @property
     def recording(self) -> Recording:
@@ -42,7 +50,7 @@ class Result:
 
     @property
     def allocations(self) -> pd.DataFrame:
-        """Every buffer: columns of :data:`analyzer.schema.ALLOCATIONS`."""
+        """Every buffer: columns of :data:`analyzer.recording.schema.ALLOCATIONS`."""
         return self.analysis.rows
 
     @property
@@ -69,18 +77,18 @@ class Result:
     @property
     def is_over_limit(self) -> bool:
         """Whether the step does not fit the card or the limit given, or fails as it was replayed."""
-        replayed = self.document["what_if"]
-        return self.document["fits"] is False or (replayed is not None and not replayed["fits"])
+        replayed = self.report.what_if
+        return self.report.fits is False or (replayed is not None and not replayed.fits)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), json.dumps(self.document, indent=1, allow_nan=False) + "\n")
+        write_text(Path(path), report_text(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report page: one file, no network."""
         from analyzer.report.page.build import render  # the page's assets are read only here
 
-        write_text(Path(path), render(self.document, self.recording))
+        write_text(Path(path), render(self.report, self.recording))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write every allocation."""
@@ -96,7 +104,7 @@ class Result:
         Raises:
             InputError: there is no graph.
         """
-        from analyzer.graph.export import write_graph
+        from analyzer.graph.graph_export import write_graph
 
         if self.graph is None:
             raise InputError(
@@ -107,13 +115,13 @@ class Result:
 
     def to_markdown(self, path: str | os.PathLike[str]) -> None:
         """Write a summary for a pull request."""
-        from analyzer.report.exports import markdown
+        from analyzer.report.exports.other_formats import markdown
 
-        write_text(Path(path), markdown(self.document))
+        write_text(Path(path), markdown(self.report))
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace events, which Perfetto opens: counters and the largest buffers."""
-        from analyzer.report.exports import chrome_trace
+        from analyzer.report.exports.other_formats import chrome_trace
 
         write_text(Path(path), chrome_trace(self.recording))
 
@@ -123,7 +131,7 @@ class Result:
         Raises:
             InputError: pyarrow is not installed.
         """
-        from analyzer.report.exports import write_parquet
+        from analyzer.report.exports.other_formats import write_parquet
 
         with output_file(Path(path)) as temporary:
             write_parquet(self.recording, temporary)
@@ -136,11 +144,11 @@ class Result:
             for name, size in categories[:3]
             if size
         )
-        name = self.recording.target.get("text", "")
-        verdict = self.document.get("verdict") or {}
-        if verdict.get("limit_bytes") is not None:
-            name = f"{name}: {verdict['headline']}"
-        damaged = (self.document.get("integrity") or {}).get("is_damaged")
+        name = self.recording.target.text
+        verdict = self.report.verdict
+        if verdict is not None and verdict.limit_bytes is not None:
+            name = f"{name}: {verdict.headline}"
+        damaged = is_damaged(self.report)
         return (
             f"<{'damaged ' if damaged else ''}{self.recording.kind} of {name}: "
             f"peak {format_bytes(peak.requested_bytes)} requested, "
@@ -151,4 +159,4 @@ class Result:
     def _repr_html_(self) -> str:
         from analyzer.report.page.build import render_inline
 
-        return render_inline(self.document, self.recording)
+        return render_inline(self.report)

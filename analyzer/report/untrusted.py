@@ -7,10 +7,9 @@ goes through here.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-from typing import Any, Final
+from typing import Final
 
 _LONGEST: Final = 20_000
 
@@ -101,14 +100,3 @@ def _is_formula(text: str) -> bool:
         if not is_obeyed(character) and not character.isspace():
             return unicodedata.normalize("NFKC", character)[:1] in _FORMULA_STARTS
     return False
-
-
-def finite(value: Any) -> Any:
-    """Return JSON values with null for every number that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from analyzer.contract.element_sizes import ITEM_BYTES
 from analyzer.errors import AccountingError
-from analyzer.graph.ops import ITEM_BYTES
-from analyzer.parse.module import BufferAllocation, HeapAction, Hlo, Instruction, Slice
-from analyzer.xla.plan import ARGUMENTS, Holder, Plan, Region, Use
+from analyzer.parse.hlo_module import BufferAllocation, HeapAction, Hlo, Instruction, Slice
+from analyzer.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion, ValueUse
 
 _REACH: Final = 64
 """Instructions looked at for one that names the framework's op."""
 
 
-def plan_of(hlo: Hlo, *, platform: str) -> Plan:
+def plan_of(hlo: Hlo, *, platform: str) -> BufferPlan:
     """Return the memory plan of a compiled module.
 
     Args:
@@ -36,7 +36,7 @@ def plan_of(hlo: Hlo, *, platform: str) -> Plan:
             results.setdefault(numbers[maker], []).append(result)
     parameters = sorted(i.parameter for i in entry if i.parameter is not None)
     sizes = {a.parameter: a.size_bytes for a in hlo.allocations if a.parameter is not None}
-    plan = Plan(
+    plan = BufferPlan(
         module=hlo.name,
         platform=platform,
         regions=tuple(_region(hlo, allocation, results) for allocation in hlo.allocations),
@@ -57,17 +57,17 @@ def plan_of(hlo: Hlo, *, platform: str) -> Plan:
     return plan
 
 
-def _use(allocation: BufferAllocation) -> Use:
+def _use(allocation: BufferAllocation) -> ValueUse:
     if allocation.parameter is not None:
-        return Use.PARAMETER
+        return ValueUse.PARAMETER
     if allocation.is_constant:
-        return Use.CONSTANT
+        return ValueUse.CONSTANT
     if allocation.is_thread_local:
-        return Use.THREAD_LOCAL
-    return Use.OUTPUT if allocation.is_live_out else Use.TEMPORARY
+        return ValueUse.THREAD_LOCAL
+    return ValueUse.OUTPUT if allocation.is_live_out else ValueUse.TEMPORARY
 
 
-def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]) -> Region:
+def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]) -> PlanRegion:
     use = _use(allocation)
     made = {part.buffer for part in allocation.slices}
     one = hlo.buffers[next(iter(made))] if len(made) == 1 else None
@@ -76,8 +76,8 @@ def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[i
         maker = hlo.instructions[one.instruction]
         dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
         op_name = maker.op_name
-    holders, moments = _holders(hlo, allocation) if use is Use.TEMPORARY else ((), 0)
-    return Region(
+    holders, moments = _holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
+    return PlanRegion(
         index=allocation.index,
         size_bytes=allocation.size_bytes,
         use=use,

@@ -16,8 +16,8 @@ from hostile_name import HOSTILE  # noqa: E402
 from make_recording import Made, make_recording  # noqa: E402
 from page_driver import Page, browser, missing  # noqa: E402
 
-from analyzer.findings.compare import compare  # noqa: E402
-from analyzer.model import Kind  # noqa: E402
+from analyzer.findings.comparison import compare  # noqa: E402
+from analyzer.recording.records import Kind  # noqa: E402
 from analyzer.report.page.build import render  # noqa: E402
 
 
@@ -56,7 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def write(made: Made, **more: Any) -> Path:
         path = tmp_path_factory.mktemp("page") / "report.html"
-        path.write_text(render(made.document, made.recording, **more), encoding="utf-8")
+        path.write_text(render(made.report, made.recording, **more), encoding="utf-8")
         return path
 
     return write
@@ -72,7 +72,7 @@ def comparison_report(made: Made, written: Callable[..., Path]) -> Path:
     earlier = make_recording(1200, kind=Kind.ESTIMATE)
     return written(
         made,
-        comparison=compare(earlier.document, earlier.recording, made.document, made.recording),
+        comparison=compare(earlier.report, earlier.recording, made.report, made.recording),
     )
 
 
@@ -91,6 +91,4 @@ def hostile_report(written: Callable[..., Path]) -> Path:
     bad.document["peak"].update(op=HOSTILE, layer=HOSTILE)
     for row in bad.document["retained"]:
         row["why_alive"] = HOSTILE
-    return written(
-        bad, comparison=compare(bad.document, bad.recording, bad.document, bad.recording)
-    )
+    return written(bad, comparison=compare(bad.report, bad.recording, bad.report, bad.recording))

@@ -9,8 +9,10 @@ from byte_cases import CASES
 from make_recording import Made, make_recording
 from page_driver import Page
 
-from analyzer.findings.compare import compare
-from analyzer.model import Category, Kind
+from analyzer.contract.categories import Category
+from analyzer.contract.report.writing import plain_report
+from analyzer.findings.comparison import compare
+from analyzer.recording.records import Kind
 from analyzer.units import format_bytes
 
 
@@ -42,7 +44,7 @@ def test_figures_of_a_comparison_are_the_comparisons(
     page: Page, comparison_report: Path, made: Made
 ) -> None:
     earlier = make_recording(1200, kind=Kind.ESTIMATE)
-    found = compare(earlier.document, earlier.recording, made.document, made.recording)
+    found = plain_report(compare(earlier.report, earlier.recording, made.report, made.recording))
     page.open(comparison_report)
     figures = page.js(
         "[...document.querySelectorAll('#panel-compare [data-path]')]"

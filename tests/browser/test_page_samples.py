@@ -10,8 +10,8 @@ import pytest
 from page_driver import Page
 
 import analyzer
-from analyzer.findings.pool import WhatIf
-from analyzer.model import Category
+from analyzer.contract.categories import Category
+from analyzer.findings.pool_facts import WhatIf
 from analyzer.opening import open_result
 from analyzer.session import Result
 from analyzer.units import format_bytes

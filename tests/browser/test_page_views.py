@@ -12,8 +12,8 @@ import pytest
 from make_recording import Made
 from page_driver import Page
 
+from analyzer.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.report.page import payload
-from analyzer.schema import ALLOCATIONS, EVENTS, empty
 
 SHIFT = 8
 TABS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
@@ -375,7 +375,7 @@ def test_nothing_allocated_is_still_a_page(
         steps=(),
     )
     zero = dict.fromkeys(made.document["categories_at_peak"], 0)
-    peak = {**made.document["peak"], "requested_bytes": 0, "allocated_bytes": 0, "instant": None}
+    peak = {**made.document["peak"], "requested_bytes": 0, "allocated_bytes": 0, "instant": -1}
     document = {**made.document, "peak": peak, "categories_at_peak": zero, "findings": []}
     document |= {"ops": [], "tensors_at_peak": [], "retained": [], "steps": []}
     path = written(Made(bare, document))

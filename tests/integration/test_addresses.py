@@ -4,7 +4,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from analyzer.capture.addresses import address_of  # noqa: E402
+from analyzer.capture.run.tensor_addresses import address_of  # noqa: E402
 
 pytestmark = pytest.mark.tf
 

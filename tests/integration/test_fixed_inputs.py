@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.tf
-SCRIPT = Path(__file__).parent / "fixed_inputs.py"
+SCRIPT = Path(__file__).parent / "targets" / "fixed_inputs.py"
 
 
 def test_what_is_compiled_in() -> None:

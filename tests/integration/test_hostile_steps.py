@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import ROOT, listing
+from builders import COMMAND, listing
 
 pytestmark = [
     pytest.mark.tf,
@@ -69,7 +69,7 @@ class Place:
     def start(self, code: str, *arguments: str, name: str = "t.py") -> subprocess.Popen[bytes]:
         (self.folder / name).write_text(HEAD + code)
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "cli.py"), *arguments],
+            [sys.executable, str(COMMAND), *arguments],
             cwd=self.folder,
             env={**os.environ, "TMPDIR": str(self.temporary), "HOSTILE": self.mark},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import ROOT, listing
+from builders import INSTALLED, listing
 
 pytestmark = pytest.mark.tf
-HERE = Path(__file__).parent
+TARGETS = Path(__file__).parent / "targets"
 PARAMETERS = 4 * (8 * 64 + 64 + 64 * 4 + 4)
 ADAM = 2 * PARAMETERS + 8 + 4
 
@@ -49,7 +49,7 @@ def run(code: str, folder: Path, **environment: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", COMMON + code],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", **environment},
+        env={**os.environ, "PYTHONPATH": f"{INSTALLED}{os.pathsep}{TARGETS}", **environment},
         capture_output=True,
         text=True,
         timeout=150,

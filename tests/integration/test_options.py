@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import ROOT
+from builders import INSTALLED
 
 pytestmark = pytest.mark.tf
-HERE = Path(__file__).parent
+TARGETS = Path(__file__).parent / "targets"
 
 T = "option_targets.py:"
 SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -122,12 +122,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What became of each case; one process for all."""
     folder = tmp_path_factory.mktemp("options")
     for name in ("option_targets.py", "run_options.py"):
-        shutil.copy(HERE / name, folder)
+        shutil.copy(TARGETS / name, folder)
     cases = {name: case[:2] for table in (SENTENCES, HONOURED) for name, case in table.items()}
     done = subprocess.run(
         [sys.executable, "run_options.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+        env={**os.environ, "PYTHONPATH": str(INSTALLED), "CUDA_VISIBLE_DEVICES": "-1"},
         input=json.dumps(cases),
         text=True,
         capture_output=True,

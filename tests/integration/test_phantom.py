@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import analyze_in_child
+from builders import INSTALLED, analyze_in_child
 
+from analyzer.capture.phantom.core_build import find_compiler
 from analyzer.gpus import find_gpu, memory_limit
-from analyzer.phantom.compiling import find_compiler
+from analyzer.graph.collectives import PACKED_ROLE
+from analyzer.opening import open_result
 
 pytestmark = [
     pytest.mark.tf,
@@ -22,19 +26,21 @@ pytestmark = [
         reason="Linux on x86-64, and a compiler",
     ),
 ]
-HERE = Path(__file__).parent
+TARGETS = Path(__file__).parent / "targets"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("phantom")
-    shutil.copy(HERE / "gpu_steps.py", folder)
+    shutil.copy(TARGETS / "gpu_steps.py", folder)
     return folder
 
 
-def run(folder: Path, command: str, name: str, *options: str, code: int = 0) -> dict[str, Any]:
-    out = "-".join((command, name, *options)).replace("/", "")
-    arguments = (command, f"gpu_steps.py:{name}", "--gpu", "t4", "--out", out, *options)
+def run(
+    folder: Path, command: str, name: str, *options: str, gpu: str = "t4", code: int = 0
+) -> dict[str, Any]:
+    out = "-".join((command, name, gpu, *options)).replace("/", "")
+    arguments = (command, f"gpu_steps.py:{name}", "--gpu", gpu, "--out", out, *options)
     ended = analyze_in_child(*arguments, cwd=folder)
     assert ended.code == code, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
@@ -42,7 +48,7 @@ def run(folder: Path, command: str, name: str, *options: str, code: int = 0) -> 
 
 
 def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
-    options = ("--no-jit", "--batch-size", "8")
+    options = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")  # so that runs repeat
     ran = run(folder, "trace", "cnn", *options)
     assert ran["printed"].startswith("TensorFlow's own GPU runtime on a phantom t4: no kernel ran")
     assert ran["kind"] == "phantom"
@@ -50,9 +56,21 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert ran["device"]["memory_limit_bytes"] == memory_limit(find_gpu("t4")).bytes
     assert sum(ran["categories_at_peak"].values()) == ran["peak"]["requested_bytes"]
     assert len(ran["steps"]) == 3
+    assert ran["printed"].splitlines()[1].startswith("FITS Tesla T4: needs ")
+    assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == ("phantom", "card")
+    needs = -(-ran["verdict"]["need_bytes"] // (1 << 20))
+    under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
+    assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
+    assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
+    assert 0 < ran["peak_ever"]["first_step_only_bytes"] < ran["peak_ever"]["requested_bytes"]
     said = run(folder, "estimate", "cnn", *options)
-    for figure, tolerance in (("requested_bytes", 0.001), ("allocated_bytes", 0.03)):
-        assert said["peak"][figure] == pytest.approx(ran["peak"][figure], rel=tolerance), figure
+    requested, allocated = ran["peak"]["requested_bytes"], ran["peak"]["allocated_bytes"]
+    assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)
+    # What TensorFlow leaves on the card while the model is built (256 B each) moves whole chunks of a
+    # network this small: docs/accuracy.md.
+    assert said["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.1)
+    stated = said["uncertainty"]
+    assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
     first, ever = said["peak_ever"]["requested_bytes"], ran["peak_ever"]["requested_bytes"]
     assert first == pytest.approx(ever, rel=0.02)  # the first step's trials, in an order of chance
 
@@ -63,3 +81,56 @@ def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) ->
     assert ran["device"]["memory_limit_bytes"] == 20 << 20
     assert "RESOURCE_EXHAUSTED" in ran["error"]["message"]
     assert ran["failure"]["memory_limit_bytes"] == 20 << 20
+    assert ran["fits"] is False
+    answer = "DOES NOT FIT the limit given on Tesla T4. Out of memory: "
+    assert ran["printed"].splitlines()[1].startswith(answer)
+
+
+def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) -> None:
+    ran = run(folder, "trace", "mirrored", "--no-jit", gpu="2xt4")
+    assert [use["card"] for use in ran["cards"]] == ["t4", "t4"]
+    shown, other = sorted(ran["cards"], key=lambda use: not use["is_shown"])
+    assert shown["allocated_bytes"] == ran["peak"]["allocated_bytes"]
+    parameters = ran["categories_at_peak"]["parameter"]
+    assert parameters < min(shown["requested_bytes"], other["requested_bytes"])
+    assert "Card 1 (t4): peak " in ran["printed"]
+    page = (folder / "trace-mirrored-2xt4---no-jit" / "report.html").read_text()
+    assert "Card 1 (t4): peak " in page
+    table = open_result(folder / "trace-mirrored-2xt4---no-jit").recording.allocations
+    packed = table[table["role"] == PACKED_ROLE]
+    assert set(packed["allocator"].astype(str)) == {"GPU_0_bfc", "GPU_1_bfc"}
+    assert set(packed["requested_bytes"]) == {4 * (64 * 256 + 256 + 256 * 10 + 10)}
+
+
+@pytest.mark.slow
+def test_a_reserve_space_is_what_is_assumed_and_makes_the_range(folder: Path) -> None:
+    options = ("--no-jit", "--batch-size", "8", "--assume", "recurrent-reserve=12")
+    ran = run(folder, "trace", "recurrent", *options)
+    rows = {row["name"]: row for row in ran["phantom"]["settings"]}
+    reserve = 12 * 8 * 32 * 48 * 4  # numbers, rows, steps, units, bytes
+    assert rows["recurrent-reserve"]["share_bytes"] == reserve
+    stated, peak = ran["uncertainty"], ran["peak"]["requested_bytes"]
+    assert (stated["low_bytes"], stated["high_bytes"]) == (peak - reserve, peak + reserve)
+
+
+def test_a_live_model_runs_on_the_card_in_a_process_of_its_own(folder: Path) -> None:
+    code = (
+        "import json, analyzer, gpu_steps\n"
+        "result = analyzer.trace(gpu_steps.cnn(), gpu='t4', batch_size=8, jit=False, out='live')\n"
+        "print(json.dumps([result.document['kind'], result.document['fits'], result.peak_bytes]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{INSTALLED}{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kind, fits, peak = json.loads(done.stdout.splitlines()[-1])
+    assert (kind, fits) == ("phantom", True)
+    named = open_result(folder / "live").report
+    assert peak == named.peak.requested_bytes > 0
+    assert named.device.kind == "gpu"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import ROOT, Ended, analyze, analyze_in_child, listing
+from builders import COMMAND, Ended, analyze, analyze_in_child, listing
 
 import analyzer
 
 pytestmark = pytest.mark.tf
-HERE = Path(__file__).parent
+TARGETS = Path(__file__).parent / "targets"
 PARAMETERS = 4 * (8 * 64 + 64 + 64 * 4 + 4)  # of `network` in steps.py, float32
 ADAM = 2 * PARAMETERS + 8 + 4  # two slots, the counter (int64) and the learning rate
 RUN_FILES = {"report.html", "report.json", "run.json", "graph.json.gz", "plugins"}
@@ -52,7 +52,7 @@ class Captures:
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
     folder = tmp_path_factory.mktemp("captures")
     for name in ("steps.py", "ready_made.py"):
-        shutil.copy(HERE / name, folder)
+        shutil.copy(TARGETS / name, folder)
     return Captures(folder)
 
 
@@ -233,7 +233,7 @@ def interrupted(
 ) -> tuple[int, bytes]:
     """Run the command, press Ctrl-C for it and its child once ``wait`` returns; return code, stderr."""
     child = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        [sys.executable, str(COMMAND), *arguments],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -1,4 +1,4 @@
-"""The document and a recording as one HTML file.
+"""The report and a recording as one HTML file.
 
 The file holds everything: style, script, data. Text of the trace reaches the page in two ways only,
 both of which keep it text: through the template, which escapes, and as compressed data, which the
@@ -8,49 +8,56 @@ hash and forbids every other, every request and every form.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cache
-from importlib import resources
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import jinja2
 from markupsafe import Markup
 
-from analyzer.model import Recording
-from analyzer.report.page.columns import pack, plain
+from analyzer.contract.report.diff_file import DiffFile
+from analyzer.contract.report.figures import ReportRecord
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.recording.records import Recording
+from analyzer.report.page.columns import pack
 from analyzer.report.page.payload import payload, requested_at
-from analyzer.report.page.verdict import CATEGORY_LABELS, error_line, first_screen, what_if_words
-from analyzer.report.unbroken import unbroken
-from analyzer.report.words import front_findings, highest_words, island_words, saving_words
+from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
+from analyzer.report.page.verdict_words import (
+    CATEGORY_LABELS,
+    error_line,
+    first_screen,
+    what_if_words,
+)
+from analyzer.report.report_words import front_findings, highest_words, island_words, saving_words
 from analyzer.units import format_bytes
 
+_PAGE: Final = "analyzer.report.page"
+
 SCRIPTS: Final = (
-    "format.js",
-    "decode.js",
-    "recording.js",
-    "state.js",
-    "address.js",
-    "dom.js",
-    "canvas.js",
-    "axis.js",
-    "labels.js",
-    "timeline.js",
-    "widths.js",
-    "table.js",
-    "tables.js",
-    "lifetimes.js",
-    "blocks.js",
-    "icicle.js",
-    "map.js",
-    "graph.js",
-    "compare.js",
-    "findings.js",
-    "keys.js",
-    "detail.js",
-    "controls.js",
-    "app.js",
+    "shell/format.js",
+    "shell/decode.js",
+    "shell/decoded_recording.js",
+    "shell/reader_state.js",
+    "shell/page_address.js",
+    "shell/dom.js",
+    "charts/canvas.js",
+    "charts/axis.js",
+    "charts/chart_labels.js",
+    "charts/timeline_chart.js",
+    "tables/column_widths.js",
+    "tables/virtual_table.js",
+    "tables/report_tables.js",
+    "charts/lifetimes_chart.js",
+    "charts/layer_blocks.js",
+    "charts/layer_icicle.js",
+    "charts/allocator_map.js",
+    "charts/tensor_neighbours.js",
+    "tables/difference_view.js",
+    "tables/finding_cards.js",
+    "shell/keys.js",
+    "tables/tensor_detail.js",
+    "shell/controls.js",
+    "shell/start.js",
 )
 """Files of the page's script, in the order in which they are joined."""
 
@@ -68,165 +75,108 @@ OTHER_SIZES: Final = (
     ("uncertainty.low_bytes", "likely peak, low end"),
     ("uncertainty.high_bytes", "likely peak, high end"),
 )
-"""Numbers of the document that are listed at the end of the page, where the document has them."""
+"""Numbers of the report that are listed at the end of the page, where the report has them."""
 
-OPTIONAL: Final[dict[str, Any]] = {
-    **dict.fromkeys(
-        (
-            "step",
-            "fragmentation",
-            "uncertainty",
-            "error",
-            "failure",
-            "what_if",
-            "versions",
-            "verdict",
-        )
-    ),
-    **{name: [] for name in ("steps", "ops", "tensors_at_peak", "retained", "findings")},
-    **{name: [] for name in ("unmodelled", "warnings", "notes", "layers", "pool_timeline")},
-}
-"""What a document may lack, such as one that an earlier version wrote."""
-
+_Row = TypeVar("_Row", bound=ReportRecord)
 
 STATIC_ROWS: Final = 25
 """Rows of each table that are in the page as HTML, for printing and for readers without script."""
 
 
 def render(
-    document: dict[str, Any],
+    report: ReportFile,
     recording: Recording,
     *,
-    comparison: Mapping[str, Any] | None = None,
+    comparison: DiffFile | None = None,
 ) -> str:
     """Return the report as the text of one HTML file.
 
     Args:
-        document: The JSON contract; every number shown is in it or in the recording's columns.
+        report: What is said of the step; every number shown is in it or in the recording's columns.
         recording: The buffers that the timeline and the views are drawn from.
-        comparison: What :func:`analyzer.findings.compare.compare` returned, where the page is to
-            show two runs; ``recording`` is then the second of them.
+        comparison: What differs from another step, where the page is to show two; ``recording`` is
+            then the second of them.
     """
-    shown = _without_nul({**OPTIONAL, **plain(document)})
-    compared = _without_nul(plain(comparison))
-    header, columns = payload(shown, recording, compared)
+    header, columns = payload(report, recording, comparison)
     text = _template("template.html").render(
-        document=shown,
-        screen=first_screen(shown),
-        warnings=[*shown.get("warnings", ()), *_disagreements(shown, recording)],
-        top_findings=front_findings(shown),
-        error_line=error_line((shown.get("error") or {}).get("message", "")),
-        what_if=what_if_words(shown),
+        document=report,
+        screen=first_screen(report),
+        warnings=[*report.warnings, *_disagreements(report, recording)],
+        top_findings=front_findings(report),
+        error_line=error_line("" if report.error is None else report.error.message),
+        what_if=what_if_words(report),
         categories=CATEGORY_LABELS,
-        comparison=compared,
-        title=_title(shown),
-        other_sizes=[item for item in OTHER_SIZES if _value_at(shown, item[0]) is not None],
-        value_at=lambda path: _value_at(shown, path),
-        highest=highest_words(shown),
-        islands=island_words(shown),
-        static_tensors=_largest(shown.get("tensors_at_peak"), "requested_bytes"),
-        static_ops=_largest(shown.get("ops"), "alive_at_peak_bytes"),
-        static_layers=_largest(shown.get("layers"), "total_bytes"),
-        static_retained=_largest(shown.get("retained"), "requested_bytes"),
-        style=Markup(_asset("page.css")),
+        comparison=comparison,
+        title=_title(report),
+        other_sizes=[item for item in OTHER_SIZES if _value_at(report, item[0]) is not None],
+        value_at=lambda path: _value_at(report, path),
+        highest=highest_words(report),
+        islands=island_words(report),
+        static_tensors=_largest(report.tensors_at_peak, "requested_bytes"),
+        static_ops=_largest(report.ops, "alive_at_peak_bytes"),
+        static_layers=_largest(report.layers, "total_bytes"),
+        static_retained=_largest(report.retained, "requested_bytes"),
+        style=Markup(asset(_PAGE, "assets/page.css")),
         script=Markup(_script()),
-        theme_script=Markup(_asset("theme.js")),
+        theme_script=Markup(asset(_PAGE, "assets/theme.js")),
         policy=_policy(),
         packed=pack(header, columns),
     )
-    # A lone surrogate in a name cannot be written as UTF-8; it is shown as the replacement mark.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return writable(text)
 
 
-def render_inline(
-    document: dict[str, Any],
-    recording: Recording,
-    *,
-    comparison: Mapping[str, Any] | None = None,
-) -> str:
+def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> str:
     """Return a summary that a notebook shows in place: no script, no style outside itself."""
-    del recording  # the same signature as render; the summary needs only the documents
-    shown = _without_nul({**OPTIONAL, **plain(document)})
-    return _template("inline.html").render(
-        document=shown,
-        comparison=_without_nul(plain(comparison)),
-        screen=first_screen(shown),
-        top_findings=front_findings(shown),
-        title=_title(shown),
+    text = _template("inline.html").render(
+        document=report,
+        comparison=comparison,
+        screen=first_screen(report),
+        top_findings=front_findings(report),
+        title=_title(report),
     )
+    return writable(text)
 
 
-def _title(document: Mapping[str, Any]) -> str:
-    target = document.get("target") or {}
-    name = target.get("name") if isinstance(target, Mapping) else target
-    return str(name or "unnamed target")
+def _title(report: ReportFile) -> str:
+    return report.target.name or "unnamed target"
 
 
-def _value_at(document: Mapping[str, Any], path: str) -> Any:
-    value: Any = document
+def _value_at(report: ReportFile, path: str) -> int | None:
+    """Return the number at a path such as ``peak.requested_bytes``; None where there is none."""
+    value: object = report
     for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+        value = getattr(value, key, None)
+    return value if isinstance(value, int) else None
 
 
-def _largest(rows: list[dict[str, Any]] | None, key: str) -> list[dict[str, Any]]:
-    return sorted(rows or (), key=lambda row: -(row.get(key) or 0))[:STATIC_ROWS]
+def _largest(rows: Sequence[_Row], key: str) -> list[_Row]:
+    return sorted(rows, key=lambda row: -int(getattr(row, key)))[:STATIC_ROWS]
 
 
-def _disagreements(document: Mapping[str, Any], recording: Recording) -> list[str]:
-    """Say where the timeline, drawn from the buffers, is not what the document states."""
-    instant = document["peak"].get("instant")
-    if instant is None:
-        return []
-    drawn = requested_at(recording, int(instant))
-    stated = document["categories_at_peak"]
+def _disagreements(report: ReportFile, recording: Recording) -> list[str]:
+    """Say where the timeline, drawn from the buffers, is not what the report states."""
+    drawn = requested_at(recording, report.peak.instant)
+    stated = report.categories_at_peak.by_category()
     return [
         f"The timeline shows {format_bytes(drawn[category])} of {label.lower()} at the peak, "
-        f"the document {format_bytes(stated.get(category, 0))}. Please report this."
+        f"the report {format_bytes(stated[category])}. Please report this."
         for category, label in CATEGORY_LABELS.items()
-        if drawn[category] != stated.get(category, 0)
+        if drawn[category] != stated[category]
     ]
-
-
-def _without_nul(value: Any) -> Any:
-    """Replace U+0000, which no HTML can hold, in every text of ``value``."""
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd") if "\0" in value else value
-    if isinstance(value, dict):
-        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nul(item) for item in value]
-    return value
-
-
-@cache
-def _asset(name: str) -> str:
-    return (resources.files("analyzer.report.page") / name).read_text(encoding="utf-8")
 
 
 @cache
 def _script() -> str:
-    return "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
+    return (
+        "(() => {\n'use strict';\n"
+        + "\n".join(asset(_PAGE, name) for name in SCRIPTS)
+        + "\n})();\n"
+    )
 
 
 @cache
 def _policy() -> str:
-    allowed = " ".join(_hash(text) for text in (_asset("theme.js"), _script()))
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {allowed}",
-            f"style-src {_hash(_asset('page.css'))}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+    return policy_of(asset(_PAGE, "assets/page.css"), (asset(_PAGE, "assets/theme.js"), _script()))
 
 
 def _seconds(seconds: float) -> str:
@@ -235,14 +185,7 @@ def _seconds(seconds: float) -> str:
 
 @cache
 def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("analyzer.report.page", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["size"] = format_bytes
+    environment = templates_in(_PAGE, "assets")
     environment.filters["seconds"] = _seconds
-    environment.filters["unbroken"] = unbroken
     environment.filters["saving"] = saving_words
     return environment.get_template(name)

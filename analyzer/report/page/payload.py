@@ -7,17 +7,22 @@ unsigned number and nothing needs a mark for "before the trace".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model import Category, Recording
+from analyzer.contract.categories import Category
+from analyzer.contract.report.buffer_rows import RetainedTensor, TensorAtPeak
+from analyzer.contract.report.diff_file import DiffFile
+from analyzer.contract.report.figures import ReportRecord
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.contract.report.writing import plain_report
+from analyzer.recording.records import Recording
+from analyzer.recording.timeline import category_sums, main_rows
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.neighbours import Neighbours, neighbours
-from analyzer.timeline import main_rows
 
 MAX_BUFFERS: Final = 200_000
 """Buffers listed one by one; above it the smallest by bytes x lifetime are kept only as sums."""
@@ -39,9 +44,15 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def payload(
-    document: Mapping[str, Any], recording: Recording, comparison: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], Columns]:
-    """Return the header and the columns that :func:`analyzer.report.page.columns.pack` takes."""
+    report: ReportFile, recording: Recording, comparison: DiffFile | None
+) -> tuple[dict[str, object], Columns]:
+    """Return the header and the columns that :func:`analyzer.report.page.columns.pack` takes.
+
+    Args:
+        report: The document.
+        recording: Its tables.
+        comparison: The document of a comparison; None where one step is shown.
+    """
     strings = StringTable()
     table = main_rows(recording).sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
@@ -49,15 +60,15 @@ def payload(
         # A prediction without events: the last change is the last instant.
         n_states = int(table["dies"].max()) + 1
     listed, folded = _split(table)
-    columns = _buffer_columns(listed, strings, document)
+    columns = _buffer_columns(listed, strings, report)
     columns.update(_folded_columns(folded, n_states))
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         columns["time_ps"] = recording.events["time_ps"].to_numpy(dtype=np.int64)
     around = neighbours(recording.graph, listed)
     columns.update(_neighbour_columns(around, strings))
     header = {
-        "document": document,
-        "comparison": comparison,
+        "document": _shown(report),
+        "comparison": None if comparison is None else _shown(comparison),
         "categories": _CATEGORIES,
         "states": n_states,
         "address_base": _address_base(listed),
@@ -71,6 +82,21 @@ def payload(
         "strings": strings.texts,
     }
     return header, columns
+
+
+def _shown(report: ReportRecord) -> object:
+    """Return a report as JSON values, without U+0000, which no HTML can hold."""
+    return _without_nul(plain_report(report))
+
+
+def _without_nul(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd") if "\0" in value else value
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    return value
 
 
 def requested_at(recording: Recording, instant: int) -> dict[str, int]:
@@ -93,9 +119,7 @@ def _split(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return table[keep], table[~keep]
 
 
-def _buffer_columns(
-    table: pd.DataFrame, strings: StringTable, document: Mapping[str, Any]
-) -> Columns:
+def _buffer_columns(table: pd.DataFrame, strings: StringTable, report: ReportFile) -> Columns:
     born = table["born"].to_numpy(dtype=np.int64) + 1
     turns = table["turns_at"].astype("Int64") + 1
     columns: Columns = {
@@ -112,7 +136,7 @@ def _buffer_columns(
         columns[name] = strings.encode(table[name])
     columns["name"] = _names(table, strings)
     columns["tensor"] = strings.encode(table["tensor"])
-    columns["why"] = _reasons(table, strings, document)
+    columns["why"] = _reasons(table, strings, report)
     return columns
 
 
@@ -132,14 +156,15 @@ def _names(table: pd.DataFrame, strings: StringTable) -> npt.NDArray[np.int64]:
 
 
 def _reasons(
-    table: pd.DataFrame, strings: StringTable, document: Mapping[str, Any]
+    table: pd.DataFrame, strings: StringTable, report: ReportFile
 ) -> npt.NDArray[np.int64]:
     """Why each buffer is alive, where a row of the document about the same buffer says so."""
     reasons: dict[tuple[Any, ...], int] = {}
-    for row in [*document.get("retained", ()), *document.get("tensors_at_peak", ())]:
-        if row.get("why_alive") and row.get("born") is not None:
-            key = (row["born"], row.get("dies"), row.get("requested_bytes"))
-            reasons[key] = strings.place(str(row["why_alive"]))
+    rows: list[RetainedTensor | TensorAtPeak] = [*report.retained, *report.tensors_at_peak]
+    for row in rows:
+        if row.why_alive:
+            key = (row.born, row.dies, row.requested_bytes)
+            reasons[key] = strings.place(row.why_alive)
     if not reasons:
         return np.zeros(len(table), dtype=np.int64)
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
@@ -161,26 +186,13 @@ def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     """Return bytes of the unlisted buffers, alive at each state where they change, by category."""
     if folded.empty:
         return {}
-    codes = _category_codes(folded["category"])
-    temporary = _CATEGORIES.index(Category.TEMPORARY.value)
-    born = folded["born"].to_numpy(dtype=np.int64) + 1
-    dies = folded["dies"].to_numpy(dtype=np.int64) + 1
-    turns = (folded["turns_at"].astype("Int64") + 1).fillna(pd.Series(born, index=folded.index))
-    turns_at = np.minimum(turns.to_numpy(dtype=np.int64), dies)
-    columns: Columns = {}
-    for measure in ("requested", "allocated"):
-        sizes = folded[f"{measure}_bytes"].to_numpy(dtype=np.int64)
-        change = np.zeros((len(_CATEGORIES), n_states + 1), dtype=np.int64)
-        np.add.at(change[temporary], born, sizes)
-        np.add.at(change[temporary], turns_at, -sizes)
-        np.add.at(change, (codes, turns_at), sizes)
-        np.add.at(change, (codes, np.minimum(dies, n_states)), -sizes)
-        alive = np.cumsum(change, axis=1)[:, :n_states]
-        if measure == "allocated":
-            columns["folded_allocated"] = alive.sum(axis=0)
-            continue
-        for code, name in enumerate(_CATEGORIES):
-            columns[f"folded_{name}"] = alive[code]
+    columns: Columns = {
+        f"folded_{name}": sums
+        for name, sums in zip(
+            _CATEGORIES, category_sums(folded, "requested_bytes", n_states - 1), strict=True
+        )
+    }
+    columns["folded_allocated"] = category_sums(folded, "allocated_bytes", n_states - 1).sum(axis=0)
     return columns
 
 

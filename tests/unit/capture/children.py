@@ -59,7 +59,7 @@ def wait_until(is_so: Callable[[], object], limit_s: float = 20.0) -> bool:
 PARENT = """
 import json, os, sys
 from pathlib import Path
-from analyzer.capture.child import Child
+from analyzer.capture.process.child_process import Child
 folder = Path(sys.argv[2])
 child = Child(json.loads(sys.argv[1]), folder / "log", folder, os.environ)
 for message in child.messages():

@@ -15,8 +15,8 @@ from builders import ROOT
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark, parent, wait_until
 
-from analyzer.capture import child as child_module
-from analyzer.capture.child import Child
+from analyzer.capture.process import child_process as child_module
+from analyzer.capture.process.child_process import Child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how Linux hands on orphans")
 

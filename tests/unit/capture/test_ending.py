@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.capture.child import ChildEnd
-from analyzer.capture.ending import Ending, error_of, telling_line
-from analyzer.capture.shortage import HostMemory, host_memory
+from analyzer.capture.process.child_ending import Ending, error_of, telling_line
+from analyzer.capture.process.child_process import ChildEnd
+from analyzer.capture.process.memory_shortage import HostMemory, host_memory
 from analyzer.errors import AnalyzerError, ExitCode
 
 GIB = 1 << 30

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from builders import listing
 
-from analyzer.capture.folders import RUN_FORMAT, check_free, publish, retract, staging_folder
+from analyzer.capture.process.run_folders import (
+    RUN_FORMAT,
+    check_free,
+    publish,
+    retract,
+    staging_folder,
+)
 from analyzer.errors import InputError
 
 NOTE = json.dumps({"format": RUN_FORMAT})

@@ -6,8 +6,8 @@ import pytest
 from builders import sample_folder
 
 import analyzer
-from analyzer.capture.honours import REFUSALS, Option, TargetForm, check_honoured
-from analyzer.capture.spec import CaptureOptions
+from analyzer.capture.targets.honoured_options import REFUSALS, Option, TargetForm, check_honoured
+from analyzer.capture.targets.target_spec import CaptureOptions
 from analyzer.errors import InputError
 
 GIVEN = {

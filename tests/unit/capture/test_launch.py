@@ -16,7 +16,7 @@ from builders import Ended, analyze, listing
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
-from analyzer.capture import launch
+from analyzer.capture.process import launch
 from analyzer.errors import ExitCode
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 
-from analyzer.capture import worker
-from analyzer.capture.folders import LOG_FILE, PARTS
-from analyzer.compiler.step import CARD_FILE
+from analyzer.capture.process import capture_worker as worker
+from analyzer.capture.process.run_folders import LOG_FILE, PARTS
+from analyzer.compiler.step_plans import CARD_FILE
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.report.saved import REPORT_HTML, REPORT_JSON, TABLES_FILE
+from analyzer.report.saved_estimate import REPORT_HTML, REPORT_JSON, TABLES_FILE
 
 
 def test_every_file_of_a_run_is_a_part() -> None:

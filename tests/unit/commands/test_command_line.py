@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import ROOT, analyze, listing, sample_folder
+from builders import COMMAND, analyze, listing, sample_folder
 
 import analyzer
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def shell(line: str, folder: Path, **environment: str) -> tuple[int, bytes, bytes]:
     """Run a line of bash in which $ANALYZE is the command; return code, stdout and stderr."""
-    command = f"set -o pipefail; ANALYZE='{sys.executable} {ROOT}/cli.py'; {line}"
+    command = f"set -o pipefail; ANALYZE='{sys.executable} {COMMAND}'; {line}"
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import ROOT, complaints, sample_folder
+from builders import COMMAND, INSTALLED, complaints, sample_folder
 
 # Runs before anything else in the child: any import of the two, by whatever way, is an error.
 GUARD = """
@@ -25,7 +25,7 @@ def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, "-c", GUARD + code, *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(INSTALLED)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -80,7 +80,7 @@ def test_cli_from_a_checkout(tmp_path: Path) -> None:
     code = f"""
 import runpy
 sys.argv = ["cli.py", "trace", {str(sample_folder("infer"))!r}]
-runpy.run_path({str(ROOT / "cli.py")!r}, run_name="__main__")
+runpy.run_path({str(COMMAND)!r}, run_name="__main__")
 """
     done = run(code, cwd=tmp_path)
     assert (done.returncode, complaints(done.stderr)) == (0, "")

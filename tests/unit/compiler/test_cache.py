@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.compiler.cache import VARIABLE, PlanCache, default_cache, key_of
-from analyzer.compiler.run import Compiled
-from analyzer.contract.card import Statistics
+from analyzer.compiler.compile_child import CompiledModule
+from analyzer.compiler.plan_cache import PlanCache, default_cache, key_of
+from analyzer.contract.card_note import Statistics
+from analyzer.user_cache import VARIABLE
 
 
-def plan(hlo: bytes) -> Compiled:
+def plan(hlo: bytes) -> CompiledModule:
     statistics = Statistics(
         code_bytes=0, argument_bytes=3, output_bytes=2, alias_bytes=1, temp_bytes=4
     )
-    return Compiled(hlo=hlo, statistics=statistics, compiler="some compiler 1.0")
+    return CompiledModule(hlo=hlo, statistics=statistics, compiler="some compiler 1.0")
 
 
 def test_a_kept_plan_is_found_again(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from analyzer.compiler import pjrt
-from analyzer.compiler.cache import PlanCache
-from analyzer.compiler.card import plan_for_card
-from analyzer.compiler.plugin import find_compiler
+from analyzer.compiler.card_compilation import plan_for_card
+from analyzer.compiler.plan_cache import PlanCache
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import find_gpu
-from analyzer.xla.plan import Use
+from analyzer.gpus.installed_compiler import find_compiler
+from analyzer.xla.buffer_plan import ValueUse
 
 DATA = Path(__file__).parent / "data"
 
@@ -70,7 +70,9 @@ def test_a_step_compiles_for_cards_that_are_not_there(module: bytes, tmp_path: P
         assert found.plan.platform == find_gpu(name).name
         assert found.plan.temp_bytes > 0
         assert found.plan.alias_bytes <= found.plan.argument_bytes
-        assert any(region.use is Use.TEMPORARY and region.holders for region in found.plan.regions)
+        assert any(
+            region.use is ValueUse.TEMPORARY and region.holders for region in found.plan.regions
+        )
         again = plan_for_card(module, find_gpu(name), cache, folder=work)
         assert again.compiled.is_cached
         assert again.plan == found.plan

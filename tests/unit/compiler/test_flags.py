@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.capture.dumps import dumping_flags, without_dumping
+from analyzer.capture.xla.xla_dumps import dumping_flags, without_dumping
 from analyzer.compiler.flags import spelled_out, taken_over
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.compiler import plugin, run
-from analyzer.compiler.plugin import Compiler, find_compiler
-from analyzer.compiler.run import compile_in_child
+from analyzer.compiler import compile_child as run
+from analyzer.compiler.compile_child import compile_in_child
 from analyzer.errors import CompilerUnavailable
+from analyzer.gpus import installed_compiler as plugin
+from analyzer.gpus.installed_compiler import Compiler, find_compiler
 
 ANSWER = "import sys; open(sys.argv[1] + '/answer.json', 'w').write({!r})"
 
@@ -151,7 +152,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip("Linux only")
     told = tmp_path / "pid"
     child = (
-        "import os, time; from pathlib import Path; from analyzer.compiler.worker import "
+        "import os, time; from pathlib import Path; from analyzer.compiler.compiler_worker import "
         "_die_with_parent; _die_with_parent(); "
         f"Path({str(told)!r}).write_text(str(os.getpid()) + ' '); time.sleep(1000)"
     )

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from analyzer.compiler import step
-from analyzer.compiler.cache import PlanCache, packed, unpacked
-from analyzer.compiler.card import CardPlan, checked_plan
-from analyzer.compiler.doubts import PlanDoubts, with_plan_doubts
-from analyzer.compiler.run import CompilerRefused
-from analyzer.compiler.step import CARD_FILE, CardOptions, card_step, cpu_step, keep_failure
+from analyzer.compiler import step_plans as step
+from analyzer.compiler.card_compilation import CardPlan, checked_plan
+from analyzer.compiler.compile_child import CompilerRefused
+from analyzer.compiler.plan_cache import PlanCache, packed, unpacked
+from analyzer.compiler.plan_uncertainty import PlanDoubts, with_plan_doubts
+from analyzer.compiler.step_plans import CARD_FILE, CardOptions, card_step, cpu_step, keep_failure
+from analyzer.contract.report.range_figures import StatedRange
 from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.gpus import find_gpu
 from analyzer.parse.hlo import read_hlo
-from analyzer.parse.run import CompiledNote, RunNote
+from analyzer.parse.run_folder import CompiledNote, RunNote
 
 DATA = Path(__file__).parent / "data"
 A100 = find_gpu("a100-80gb")
@@ -220,24 +222,27 @@ def test_the_cpus_plan_stands_in_and_says_so(tmp_path: Path) -> None:
 
 
 def test_doubts_widen_the_range_they_are_added_to() -> None:
-    base = {
-        "low_bytes": 100,
-        "high_bytes": 120,
-        "allocated_low_bytes": 110,
-        "allocated_high_bytes": 140,
-        "because": ["one"],
-        "deciding_ops": [],
-    }
+    base = StatedRange(
+        limit_high_bytes=None,
+        low_bytes=100,
+        high_bytes=120,
+        allocated_low_bytes=110,
+        allocated_high_bytes=140,
+        because=("one",),
+        deciding_ops=(),
+        schedules=(),
+        unsized=0,
+    )
     doubts = PlanDoubts(low_bytes=105, high_bytes=7, workspace_bytes=5, because=("two",))
-    assert with_plan_doubts(base, doubts) == {
-        "low_bytes": 0,
-        "high_bytes": 127,
-        "allocated_low_bytes": 5,
-        "allocated_high_bytes": 147,
-        "xla_workspace_bytes": 5,
-        "because": ["one", "two"],
-        "deciding_ops": [],
-    }
+    assert with_plan_doubts(base, doubts) == structs.replace(
+        base,
+        low_bytes=0,
+        high_bytes=127,
+        allocated_low_bytes=5,
+        allocated_high_bytes=147,
+        xla_workspace_bytes=5,
+        because=("one", "two"),
+    )
 
 
 def test_a_plan_of_another_module_is_refused(tmp_path: Path) -> None:

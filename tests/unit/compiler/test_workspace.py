@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from analyzer.compiler.workspace import XLA_LIMIT_BYTES, workspaces
-from analyzer.parse.module import Hlo, Instruction
-from analyzer.xla.plan import Holder, Plan, Region, Use
+from analyzer.parse.hlo_module import Hlo, Instruction
+from analyzer.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
 
 
 def made(kind: type, **known: Any) -> Any:
@@ -33,7 +33,7 @@ def holder(name: str, offset: int, size: int, first: int, last: int) -> Holder:
     return found
 
 
-def step(holders: list[Holder], size: int, moments: int) -> tuple[Hlo, Plan]:
+def step(holders: list[Holder], size: int, moments: int) -> tuple[Hlo, BufferPlan]:
     """Return a module of one convolution, ``conv``, of 10 + 20 bytes into 30."""
     image = instruction(1, "image", shapes={(): ("int8", (10,))})
     kernel = instruction(2, "kernel", shapes={(): ("int8", (20,))})
@@ -54,9 +54,9 @@ def step(holders: list[Holder], size: int, moments: int) -> tuple[Hlo, Plan]:
         roots={},
     )
     region = made(
-        Region, size_bytes=size, use=Use.TEMPORARY, holders=tuple(holders), moments=moments
+        PlanRegion, size_bytes=size, use=ValueUse.TEMPORARY, holders=tuple(holders), moments=moments
     )
-    return hlo, made(Plan, regions=(region,), aliases={})
+    return hlo, made(BufferPlan, regions=(region,), aliases={})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import sample_folder
 
-from analyzer.findings.words import why_alive
+from analyzer.findings.buffer_words import why_alive
 from analyzer.opening import open_result
 
 ROW = {"variable": "kernel", "role": "", "dies": 100}

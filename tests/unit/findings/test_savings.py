@@ -11,17 +11,19 @@ import pandas as pd
 import pytest
 from builders import SAMPLES, sample_folder
 
+from analyzer.contract.categories import Category
+from analyzer.contract.step_config import StepConfig
 from analyzer.findings.analysis import Analysis, analyse
-from analyzer.findings.copies import find_gradient_copies
-from analyzer.findings.fragmentation import find_internal_waste
-from analyzer.findings.peak import find_largest
-from analyzer.findings.recompute import recomputation
-from analyzer.findings.savings import saved_without
-from analyzer.findings.severity import FLOOR_BYTES, severity_of
-from analyzer.findings.state import find_state
-from analyzer.model import Category, Device, Finding, Kind, Recording, Severity, Step, StepConfig
+from analyzer.findings.questions.batch_independent import find_state
+from analyzer.findings.questions.fragmentation import find_internal_waste
+from analyzer.findings.questions.gradient_copies import find_gradient_copies
+from analyzer.findings.questions.peak_owner import find_largest
+from analyzer.findings.questions.recomputation import recomputation
+from analyzer.findings.questions.savings import saved_without
+from analyzer.findings.questions.severity import FLOOR_BYTES, severity_of
 from analyzer.opening import open_result
-from analyzer.schema import ALLOCATIONS, EVENTS, conform, empty
+from analyzer.recording.records import Device, Finding, Kind, Recording, Severity, Step
+from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from builders import SAMPLES, sample_folder
+from msgspec import structs
 
-from analyzer.findings.cautions import cautions_of
-from analyzer.findings.fit import judge
-from analyzer.findings.pool import WhatIf
-from analyzer.findings.verdict import (
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.verdict.cautions import cautions_of
+from analyzer.findings.verdict.fit_verdict import (
     Basis,
     Bounds,
     LimitOf,
@@ -21,8 +21,9 @@ from analyzer.findings.verdict import (
     headline_of,
     outcome_of,
 )
-from analyzer.model import Damage, Integrity
+from analyzer.findings.verdict.judgement import judge
 from analyzer.opening import open_result
+from analyzer.recording.records import Damage, Integrity
 
 GIB = 2**30
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
@@ -168,9 +169,9 @@ def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
     analysis = open_result(NOTES / "gpu").analysis
     assert analysis.verdict is not None
     assert analysis.verdict.outcome is Outcome.FITS
-    stated = {**analysis.recording.extra["uncertainty"], "unsized": 2}
-    extra = {**analysis.recording.extra, "uncertainty": stated}
-    judged = judge(replace(analysis, recording=replace(analysis.recording, extra=extra)), None)
+    stated = structs.replace(analysis.recording.uncertainty, unsized=2)
+    recording = replace(analysis.recording, uncertainty=stated)
+    judged = judge(replace(analysis, recording=recording), None)
     assert judged.verdict is not None
     assert judged.verdict.outcome is Outcome.CANNOT_TELL
     assert "needs at least" in judged.verdict.headline

@@ -9,14 +9,13 @@ import pytest
 from builders import sample_folder
 
 import analyzer
-from analyzer.contract.graph import GRAPH_VERSION, GraphFile, encode_graph
+from analyzer.contract.graph_note import GRAPH_VERSION, GraphFile, Op, TensorSpec, encode_graph
 from analyzer.contract.reading import decode
 from analyzer.errors import InputError
-from analyzer.graph.build import build_graph
-from analyzer.graph.export import node_name, to_graphml, to_node_link
+from analyzer.graph.graph_export import node_name, to_graphml, to_node_link
+from analyzer.graph.graph_index import build_structure
 from analyzer.graph.layers import ScopeTable
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.graph.structure import build_structure
+from analyzer.graph.networkx_graph import build_graph
 
 WITH_GRAPH = ["accumulation", "cnn", "infer", "jit", "lstm", "transformer"]
 HOSTILE = "<script>\"'&</script>\n\x1b[31m\u2028\x00\ufffe" + "L" * 10_000

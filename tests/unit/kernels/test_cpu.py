@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.kernels import cpu
-from analyzer.kernels.call import Call
-from analyzer.kernels.onednn import matmul_scratch_bytes
-from analyzer.kernels.plan import Variable, Way
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.kernels.cpu import cpu_kernels as cpu
+from analyzer.kernels.cpu.onednn import matmul_scratch_bytes
+from analyzer.kernels.shared.memory_plan import VariableAccess, Way
+from analyzer.kernels.shared.op_call import Call
 
 
 def call(kind, inputs, outputs, *, values=None, dtype="float32", threads=2, **attrs):
@@ -54,6 +54,29 @@ def test_scratch_that_was_seen(kind, inputs, output, scratch):
     assert plan.modelled
     assert plan.outputs[0].way is Way.ALLOCATE
     assert plan.after_bytes == scratch
+
+
+@pytest.mark.parametrize(
+    ("image", "filters", "out", "stride", "scratch"),
+    [
+        ((64, 28, 28, 1), (3, 3, 1, 32), (64, 28, 28, 32), 1, 69680),
+        ((64, 28, 28, 1), (3, 3, 1, 32), (64, 14, 14, 32), 2, 69680),
+        ((8, 28, 28, 1), (3, 3, 1, 32), (8, 26, 26, 32), 1, 69680),
+        ((8, 28, 28, 1), (5, 5, 1, 32), (8, 28, 28, 32), 1, 102448),
+        ((8, 28, 28, 1), (5, 5, 1, 32), (8, 14, 14, 32), 2, 167984),
+        ((8, 128, 128, 1), (3, 3, 1, 16), (8, 128, 128, 16), 1, 102448),
+        ((8, 256, 256, 1), (3, 3, 1, 16), (8, 256, 256, 16), 1, 167984),
+        ((1, 28, 28, 1), (3, 3, 1, 32), (1, 28, 28, 32), 1, 12336),
+        ((8, 28, 28, 1), (1, 1, 1, 32), (8, 28, 28, 32), 1, 12336),
+        ((8, 28, 28, 2), (3, 3, 2, 32), (8, 28, 28, 32), 1, 12336),
+        ((8, 28, 28, 3), (7, 7, 3, 32), (8, 14, 14, 32), 2, 12336),
+    ],
+)
+def test_windows_of_images_with_one_channel_are_copied_as_was_seen(
+    image, filters, out, stride, scratch
+):
+    convolution = call("_MklNativeConv2D", [image, filters], [out], strides=[1, stride, stride, 1])
+    assert cpu.plan(convolution).after_bytes == (scratch,)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +134,54 @@ def test_views_allocate_nothing(kind):
 
 
 @pytest.mark.parametrize(
-    ("begin", "rows", "way"), [(0, 4, Way.ALIAS), (1, 2, Way.ALLOCATE), (2, 2, Way.ALIAS)]
+    ("shape", "begin", "rows", "way"),
+    [
+        # Rows of 32 bytes: only the whole is shared, although every second row starts on 64 bytes.
+        ((4, 8), 0, 4, Way.ALIAS),
+        ((4, 8), 1, 2, Way.ALLOCATE),
+        ((4, 8), 2, 2, Way.ALLOCATE),
+        ((6, 16), 1, 2, Way.ALIAS),
+        ((64,), 0, 16, Way.ALIAS),
+        ((64,), 8, 56, Way.ALLOCATE),
+    ],
 )
-def test_rows_are_shared_only_where_they_are_aligned(begin, rows, way):
-    # Rows of 32 bytes: every second one starts on the 64 bytes that Eigen's vectors need.
+def test_rows_are_shared_only_where_they_are_aligned(shape, begin, rows, way):
+    """As the addresses of eager tensors and of their slices tell."""
+    begins, sizes = (begin, *(0 for _ in shape[1:])), (rows, *shape[1:])
+    axes = (len(shape),)
+    plan = cpu.plan(call("Slice", [shape, axes, axes], [sizes], values=[None, begins, None]))
+    assert plan.outputs[0].way is way
+    ends, ones = (begin + rows, *shape[1:]), tuple(1 for _ in shape)
     plan = cpu.plan(
-        call("Slice", [(4, 8), (2,), (2,)], [(rows, 8)], values=[None, (begin, 0), None])
+        call("StridedSlice", [shape, axes, axes, axes], [sizes], values=[None, begins, ends, ones])
     )
     assert plan.outputs[0].way is way
+
+
+@pytest.mark.parametrize(
+    ("out", "begin", "end", "masks", "way"),
+    [
+        ((4, 16), (0,), (-2,), {"begin_mask": 1}, Way.ALIAS),  # x[:-2]
+        ((4, 16), (2,), (0,), {"end_mask": 1}, Way.ALIAS),  # x[2:]
+        ((4, 16), (2,), None, {"end_mask": 1}, Way.ALIAS),
+        ((4, 16), None, None, {"end_mask": 1}, Way.ALLOCATE),  # nothing tells where it begins
+        ((3, 16), (0, 0), (3, 0), {"begin_mask": 3, "end_mask": 2}, Way.ALIAS),  # x[:3, :]
+        ((3, 16), (-3, 0), (0, 0), {"end_mask": 1, "ellipsis_mask": 2}, Way.ALIAS),  # x[-3:, ...]
+        ((16,), (-2,), (-1,), {"shrink_axis_mask": 1}, Way.ALIAS),  # x[-2]
+        ((2, 16), (1, 0), (3, 16), {}, Way.ALIAS),  # x[1:3, 0:16]
+        ((1, 2, 16), (0, 1), (0, 3), {"new_axis_mask": 1}, Way.ALIAS),  # x[None, 1:3]
+        ((6, 8), (0, 0), (0, 8), {"begin_mask": 3, "end_mask": 1}, Way.ALLOCATE),  # x[:, :8]
+        ((2, 8), (1, 0), (3, 8), {}, Way.ALLOCATE),  # x[1:3, :8]
+    ],
+)
+def test_a_slice_is_a_view_where_its_masks_say_so(out, begin, end, masks, way):
+    """Of six rows of 64 bytes; as the addresses of eager tensors and of their slices tell."""
+    entries = (len(begin or end or (0,)),)
+    values = [None, begin, end, (1,) * entries[0]]
+    sliced = call(
+        "StridedSlice", [(6, 16), entries, entries, entries], [out], values=values, **masks
+    )
+    assert cpu.plan(sliced).outputs[0].way is way
 
 
 def test_moving_an_axis_of_one_is_no_copy():
@@ -220,9 +283,9 @@ def test_einsum_copies_as_measured(equation, shapes, out, before, scratch, after
 
 
 def test_variables_are_read_adopted_and_updated():
-    assert cpu.plan(call("ReadVariableOp", [()], [(4,)])).variable is Variable.READ
-    assert cpu.plan(call("AssignVariableOp", [(), (4,)], [])).variable is Variable.ASSIGN
-    assert cpu.plan(call("AssignAddVariableOp", [(), (4,)], [])).variable is Variable.UPDATE
+    assert cpu.plan(call("ReadVariableOp", [()], [(4,)])).variable is VariableAccess.READ
+    assert cpu.plan(call("AssignVariableOp", [(), (4,)], [])).variable is VariableAccess.ASSIGN
+    assert cpu.plan(call("AssignAddVariableOp", [(), (4,)], [])).variable is VariableAccess.UPDATE
 
 
 def test_an_unknown_type_is_taken_to_allocate_and_says_so():

@@ -2,11 +2,12 @@
 
 import pytest
 
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.kernels import gpu_convolution, gpu_reduction
-from analyzer.kernels.call import Call
-from analyzer.kernels.gpu import gpu_device
-from analyzer.kernels.plan import Variable, Way
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.kernels.gpu import cudnn_convolution as gpu_convolution
+from analyzer.kernels.gpu import gpu_reduction
+from analyzer.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.kernels.shared.memory_plan import VariableAccess, Way
+from analyzer.kernels.shared.op_call import Call
 
 T4, A100 = (7, 5), (8, 0)
 
@@ -23,7 +24,7 @@ def call(kind, inputs, outputs, *, values=None, dtype="float32", out_dtype=None,
 
 
 def plan(*arguments, capability=T4, **options):
-    return gpu_device(capability).plan(call(*arguments, **options))
+    return gpu_device(capability, 40).plan(call(*arguments, **options))
 
 
 def size(*shape, item_bytes=4):
@@ -131,19 +132,20 @@ def test_softmax_holds_two_tensors_of_the_logits_shape():
     [
         ((4096,), (0,), ()),  # one block
         ((1 << 16,), (0,), (32 * 4,)),  # 32 blocks, a number each
-        ((1 << 20,), (0,), (gpu_reduction.CUB_BYTES,)),
+        ((1 << 20,), (0,), (13 * 256 + 255,)),  # 40 x 4 x 5 blocks, a number each
+        ((1 << 20, 1), (0, 1), (13 * 256 + 255,)),
         ((64, 512), (1,), ()),  # a warp a row
-        ((64, 1024), (1,), (gpu_reduction.CUB_BYTES,)),
+        ((64, 1024), (1,), (1,)),
         ((8192, 64), (0,), (4 * 64 * 32,)),  # columns: 32 blocks of partial sums
         ((8192, 8), (0,), (4 * 8 * 32,)),  # 4 rows a warp, 32 warps a block, at most 32 blocks
         ((8192, 8192), (0,), ()),
         ((4, 8, 64), (1,), ()),
         ((2, 4096, 16), (1,), ((256 + 16 + 1) * 16 * 2 * 4,)),
-        ((8, 16, 32), (0, 2), (gpu_reduction.CUB_BYTES,)),
+        ((8, 16, 32), (0, 2), (1,)),
     ],
 )
 def test_the_scratch_of_a_reduction_follows_its_pattern(shape, axes, scratch):
-    assert gpu_reduction.scratch_bytes(shape, axes, 4) == scratch
+    assert gpu_reduction.scratch_bytes(shape, axes, 4, 800) == scratch
 
 
 def test_a_reduction_over_alternating_axes_copies_its_input_first():
@@ -170,7 +172,7 @@ def test_element_wise_kernels_take_over_an_input_as_on_the_cpu():
     assert plan("Mul", [(4, 8), (4, 8)], [(4, 8)]).outputs[0].inputs == (0, 1)
     assert plan("Relu", [(4, 8)], [(4, 8)]).outputs[0].way is Way.FORWARD
     assert plan("Reshape", [(4, 8), (1,)], [(32,)]).outputs[0].way is Way.ALIAS
-    assert plan("AssignAddVariableOp", [(), (4,)], []).variable is Variable.UPDATE
+    assert plan("AssignAddVariableOp", [(), (4,)], []).variable is VariableAccess.UPDATE
 
 
 def test_cudnns_recurrent_layer_keeps_the_gates_of_every_step():
@@ -178,12 +180,12 @@ def test_cudnns_recurrent_layer_keeps_the_gates_of_every_step():
     states = [(20, 8, 32), (1, 8, 32), (1, 8, 32)]
     inputs = [(20, 8, 16), (1, 8, 32), (1, 8, 32), (9000,), (8,)]
     op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode="lstm", is_training=True)
-    found = gpu_device(T4).plan(op)
+    found = gpu_device(T4, 40).plan(op)
     assert found.outputs[3].size_bytes == 6 * units
     assert found.outputs[4].way is Way.NONE
     assert found.after_bytes == (4 * units,)
     op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode="gru", is_training=False)
-    assert gpu_device(T4).plan(op).outputs[3].size_bytes == 0
+    assert gpu_device(T4, 40).plan(op).outputs[3].size_bytes == 0
 
 
 def test_an_unknown_kernel_allocates_and_says_so():
@@ -203,7 +205,7 @@ def test_whole_numbers_and_what_runs_on_the_host_take_nothing():
 
 
 def test_constants_and_handles_on_the_host_are_not_held_on_the_card():
-    device = gpu_device(T4)
+    device = gpu_device(T4, 40)
     assert device.held_bytes(Op("c", "Const", outputs=(TensorSpec("float32", (8,)),))) == 32
     assert device.held_bytes(Op("c", "Const", outputs=(TensorSpec("int32", (8,)),))) == 0
     assert device.held_bytes(Op("v", "_Arg", outputs=(TensorSpec("resource", ()),))) == 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.kernels.gpu_memory import COPY, add_copies, input_on_host, output_on_host
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.graph.host_copies import COPY, add_copies, input_on_host, output_on_host
 
 INT = TensorSpec("int32", (32, 64))
 FLOAT = TensorSpec("float32", (32, 64))

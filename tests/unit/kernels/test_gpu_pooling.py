@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.kernels.call import Call
-from analyzer.kernels.gpu import gpu_device
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.kernels.shared.op_call import Call
 
 T4, A100 = (7, 5), (8, 0)
 IMAGE, POOLED = (4, 16, 24, 24, 8), (4, 8, 12, 12, 8)
@@ -16,7 +16,7 @@ IMAGE_BYTES, POOLED_BYTES = 4 * math.prod(IMAGE), 4 * math.prod(POOLED)
 def after_bytes(kind, inputs, output, *, layout="NDHWC", dtype="float32", capability=T4):
     specs = tuple(TensorSpec(dtype, shape) for shape in inputs)
     op = Op("op", kind, outputs=(TensorSpec(dtype, output),), attrs={"data_format": layout})
-    plan = gpu_device(capability).plan(Call(op, specs, (None,) * len(specs)))
+    plan = gpu_device(capability, 40).plan(Call(op, specs, (None,) * len(specs)))
     assert plan.modelled
     return plan.after_bytes
 

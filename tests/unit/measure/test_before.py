@@ -11,10 +11,10 @@ import pytest
 from builders import sample_folder, sample_trace
 
 import analyzer
-from analyzer.measure.build import Measured, measure
-from analyzer.parse.run import read_run
+from analyzer.measure.measured_recording import Measured, measure
+from analyzer.parse.run_folder import read_run
 from analyzer.parse.xplane import read_trace
-from analyzer.timeline import alive_at, by_category, main_rows, timeline
+from analyzer.recording.timeline import alive_at, by_category, main_rows, timeline
 
 
 def begun_late(name: str, *, noted: bool) -> Measured:

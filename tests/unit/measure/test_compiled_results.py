@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analyzer.contract.categories import Category
 from analyzer.measure.attribution import label_eager
-from analyzer.measure.labels import Labels
-from analyzer.model import Category, Step
+from analyzer.measure.attribution_labels import Labels
+from analyzer.recording.records import Step
 
 
 @pytest.mark.parametrize("infer", [True, False])

@@ -1,4 +1,4 @@
-"""A short, seeded form of ``benchmarks/damaged.py``: no damage that moves a figure is silent."""
+"""Short and seeded, ``benchmarks/robustness/damaged.py``: no damage that moves a figure is silent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 import pytest
 from builders import ROOT, sample_folder, sample_trace
 
-from analyzer.parse.run import read_run
+from analyzer.parse.run_folder import read_run
 from analyzer.parse.xspace import Space
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "robustness"))
 
 from damaged import BAD, outcome_of, show
 from damages import DAMAGES, Subject

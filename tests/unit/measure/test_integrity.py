@@ -14,15 +14,15 @@ import pytest
 from builders import SAMPLES, TraceBuilder, analyze, sample_folder, sample_trace, small_trace
 
 import analyzer
+from analyzer.allocator import BfcOptions, Sequence, replay
 from analyzer.errors import TraceError
-from analyzer.findings.integrity import trust_of
-from analyzer.findings.pool import WhatIf
-from analyzer.measure.build import measure
-from analyzer.model import Integrity
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.trace_integrity import trust_of
+from analyzer.measure.measured_recording import measure
 from analyzer.opening import explain
-from analyzer.parse.run import read_run
+from analyzer.parse.run_folder import read_run
 from analyzer.parse.xplane import RawTrace, read_trace
-from analyzer.simulate import BfcOptions, Sequence, replay
+from analyzer.recording.records import Integrity
 
 MIB = 1 << 20
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 from builders import TraceBuilder, events_of
 
-from analyzer.measure.build import open_measured
-from analyzer.measure.pairing import pair
-from analyzer.schema import ALLOCATIONS
+from analyzer.measure.free_pairing import pair
+from analyzer.measure.measured_recording import open_measured
+from analyzer.recording.schema import ALLOCATIONS
 
 
 def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:

@@ -11,8 +11,8 @@ import pytest
 from builders import SAMPLES, sample_folder
 
 import analyzer
-from analyzer.model import Category
-from analyzer.timeline import alive_at, by_category
+from analyzer.contract.categories import Category
+from analyzer.recording.timeline import alive_at, by_category
 
 STEADY = [name for name in SAMPLES if name != "oom"]
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from analyzer.graph.ops import TensorSpec
-from analyzer.measure.labels import Labels
+from analyzer.contract.graph_note import TensorSpec
+from analyzer.measure.attribution_labels import Labels
 
 
 def test_a_variables_shape_fills_an_empty_one_and_changes_no_other() -> None:

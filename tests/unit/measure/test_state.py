@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.graph.structure import build_structure
-from analyzer.measure.state import roles_of_state
-from analyzer.parse.run import RunNote, Variable
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.run_note import VariableNote
+from analyzer.graph.graph_index import build_structure
+from analyzer.measure.unowned_variables import roles_of_state
+from analyzer.parse.run_folder import RunNote
 
 VALUE = TensorSpec("float32", (8,))
 HANDLE = TensorSpec("resource", ())
@@ -35,7 +36,7 @@ def step(momentum_source: str) -> tuple[Op, ...]:
 def roles(momentum_source: str, *more: Op) -> dict[str, str]:
     ops = (*step(momentum_source), *more)
     variables = [
-        Variable(name, "float32", (8,), "constant", "state", trainable=False, argument=index)
+        VariableNote(name, "float32", (8,), "constant", "state", trainable=False, argument=index)
         for index, name in enumerate(NAMES)
     ]
     note = RunNote(variables=tuple(variables), ops=ops)

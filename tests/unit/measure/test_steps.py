@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from builders import TraceBuilder, events_of, small_trace
 
 import analyzer
-from analyzer.measure.steps import find_steps, step_of_birth
+from analyzer.measure.step_bounds import find_steps, step_of_birth
 from analyzer.parse.xplane import Span
+from analyzer.recording.records import Step
 
 
 def marker(start: int, end: int, **stats: object) -> Span:
@@ -49,6 +51,19 @@ def test_births_outside_steps_have_none() -> None:
     assert found.fillna(-1).tolist() == [-1, -1, -1, 0, 0, 0, -1, 1, 1, 1]
 
 
+def test_births_are_found_in_any_number_of_steps() -> None:
+    rng = np.random.default_rng(3)
+    born = rng.integers(-1, 5000, 4000)
+    steps, instant = [], 0
+    for index in range(900):
+        first, last = instant, instant + int(rng.integers(-1, 6))
+        steps.append(Step(index=index, number=None, first=first, last=last))
+        instant = max(last, first) + int(rng.integers(0, 3))
+    found = step_of_birth(born, steps)
+    slowly = [max((s.index for s in steps if s.first <= at <= s.last), default=None) for at in born]
+    assert [None if value is pd.NA else value for value in found] == slowly
+
+
 def test_without_markers_the_peak_is_that_of_the_whole_trace(tmp_path: Path) -> None:
     # GIVEN a trace without step markers
     trace = TraceBuilder().allocate(1, 1, 512).allocate(2, 2, 256).free(3, 1).free(4, 2)
@@ -77,6 +92,7 @@ def test_the_steady_step_is_the_last_with_events(tmp_path: Path) -> None:
         "allocated_bytes": 1 << 20,
         "pool_bytes": document["peak_ever"]["pool_bytes"],
         "phase": "between steps",
+        "first_step_only_bytes": 0,
     }
     assert [step["allocated_bytes"] for step in document["steps"][:2]] == [768, 768]
 

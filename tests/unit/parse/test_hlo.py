@@ -9,8 +9,8 @@ import pytest
 
 from analyzer.errors import TraceError
 from analyzer.parse.hlo import read_hlo
+from analyzer.parse.hlo_module import HeapAction
 from analyzer.parse.hloproto import Hlo
-from analyzer.parse.module import HeapAction
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
 

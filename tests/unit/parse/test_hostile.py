@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import shutil
 import time
@@ -19,9 +20,9 @@ from analyzer.graph.layers import ScopeTable
 from analyzer.opening import open_result
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.hloproto import Hlo
-from analyzer.parse.run import read_run
+from analyzer.parse.run_folder import read_run
 from analyzer.xla.assignment import plan_of
-from benchmarks import hostile
+from benchmarks.robustness import hostile
 
 NOTES = hostile.ROOT / "tests" / "unit" / "predict" / "notes"
 TRACES = hostile.ROOT / "traces"
@@ -136,3 +137,47 @@ def test_a_scope_of_many_parts_is_looked_up_in_no_time() -> None:
     assert table.layer_of(f"{parts}/op") == "found"
     assert ScopeTable({"else": ("layer", "x")}).layer_of(f"{parts}/op") == ""
     assert time.process_time() - started < 1
+
+
+def _pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def _endless(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def _sparse(file: Path) -> None:
+    with file.open("wb") as made:
+        made.truncate(1 << 42)
+
+
+@pytest.mark.parametrize("make", [_pipe, _endless, _sparse])
+@pytest.mark.parametrize(
+    ("sample", "name"),
+    [
+        (TRACES / "infer", "graph.json.gz"),
+        (NOTES / "jit", "graph.json.gz"),
+        (NOTES / "jit", "plan.hlo.pb.gz"),
+    ],
+)
+def test_what_never_ends_is_not_read(
+    sample: Path, name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = copy_of(sample, tmp_path / "run")
+    (folder / name).unlink()
+    make(folder / name)
+    start = time.process_time()
+    told = refusal(lambda: open_result(folder, search=False))
+    assert name in told or "run.json is damaged" in told
+    assert "is no regular file" in told or "it has 4194304 MiB" in told
+    assert time.process_time() - start < 5
+
+
+def test_an_empty_variable_whose_birth_leaves_bytes_is_refused(tmp_path: Path) -> None:
+    folder = copy_of(NOTES / "cnn", tmp_path / "run")
+    variables = json.loads((folder / "run.json").read_text())["variables"]
+    variables[13]["shape"] = [*variables[13]["shape"][:-1], 0]
+    change_run(folder, variables=variables)
+    told = refusal(lambda: read_run(folder / "run.json"))
+    assert "variable 13 is empty, and its birth leaves bytes" in told

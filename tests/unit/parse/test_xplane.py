@@ -10,8 +10,9 @@ import pytest
 from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 
 from analyzer.errors import TraceError
+from analyzer.parse import xplane
 from analyzer.parse.xplane import read_trace
-from analyzer.schema import EVENTS
+from analyzer.recording.schema import EVENTS
 
 
 def test_every_column_of_an_event(tmp_path: Path) -> None:
@@ -223,3 +224,9 @@ def test_flipped_bytes_are_read_or_refused(tmp_path: Path) -> None:
         except TraceError:
             continue
         assert list(events.columns) == list(EVENTS)
+
+
+def test_markers_of_more_steps_than_a_profile_has_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(xplane, "_MOST_STEPS", 1)
+    with pytest.raises(TraceError, match="it holds more than 1 step markers"):
+        read_trace(sample_trace("infer"))

@@ -7,10 +7,17 @@ import sys
 
 import pytest
 
+from analyzer.capture.phantom import core_library as library
+from analyzer.capture.phantom import phantom_environment as environment
+from analyzer.capture.phantom.phantom_environment import (
+    PhantomOptions,
+    cards_named,
+    phantom_environment,
+)
+from analyzer.capture.process import phantom_launch
+from analyzer.capture.targets.target_spec import CaptureOptions, parse_card_assumptions
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu, memory_limit
-from analyzer.phantom import environment, library
-from analyzer.phantom.environment import PhantomOptions, cards_named, phantom_environment
 
 ONLY_LINUX = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="Linux on x86-64"
@@ -66,3 +73,25 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
         phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
     assert "Linux on x86-64" in told.value.message
     assert "estimate" in told.value.hint
+
+
+def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        phantom_launch, "phantom_environment", lambda options, cache: {"told": options}
+    )
+    assume = parse_card_assumptions(["workspace=4MiB", "recurrent-reserve=8", "context=0"])
+    assert assume == {"workspace": 4 << 20, "recurrent-reserve": 8, "context": 0}
+    options = CaptureOptions(gpu="t4", assume=assume)
+    told = phantom_launch.variables(options, tmp_path)["told"]
+    assert (told.workspace_bytes, told.recurrent_reserve, told.context_bytes) == (4 << 20, 8, 0)
+    assert (told.product_workspace_bytes, told.batch_norm_reserve_bytes) == (0, 0)
+    assert phantom_launch.phantom_note(options).assumed == assume
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["workspace", "=4MiB", "nothing=4", "workspace=5GiB", "recurrent-reserve=8MiB", "context=-1"],
+)
+def test_what_assumes_nothing_of_a_card_is_refused_in_one_line(text):
+    with pytest.raises(InputError):
+        parse_card_assumptions([text])

@@ -8,10 +8,13 @@ import sys
 
 import pytest
 
+from analyzer.capture.phantom import core_build as compiling
+from analyzer.capture.phantom import core_library as library
+from analyzer.capture.phantom import elf
+from analyzer.capture.phantom import library_folder as folder
+from analyzer.capture.phantom.phantom_environment import PhantomOptions, phantom_environment
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu
-from analyzer.phantom import compiling, elf, folder, library
-from analyzer.phantom.environment import PhantomOptions, phantom_environment
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64" or not compiling.find_compiler(),
@@ -78,7 +81,7 @@ print(count.value, total.value, first - free.value, refused, runtime.cublasSasum
 
 
 def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):
-    from analyzer.phantom import environment
+    from analyzer.capture.phantom import phantom_environment as environment
 
     monkeypatch.setattr(environment, "library_folder", lambda cache: made)
     card = find_gpu("t4")

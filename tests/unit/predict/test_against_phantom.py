@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.findings.pool import WhatIf
+from analyzer.contract.report.writing import plain_report
+from analyzer.findings.pool_facts import WhatIf
 from analyzer.opening import explain
-from analyzer.parse.run import read_run
-from analyzer.predict.recording import predict_note
+from analyzer.parse.run_folder import read_run
+from analyzer.predict.predicted_recording import predict_note
 from analyzer.report.document import build_document
 
 FOLDER = Path(__file__).parent / "notes" / "brain"
@@ -27,7 +28,7 @@ def measured():
 
 @pytest.fixture(scope="module")
 def document(measured):
-    return build_document(explain(measured, WhatIf(), search=True))
+    return plain_report(build_document(explain(measured, WhatIf(), search=True)))
 
 
 def requests(measured, step: int) -> dict[str, list[int]]:

@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.findings.compiled import find_compiled_anew
-from analyzer.findings.pool import WhatIf
-from analyzer.measure.build import Measured, open_measured
-from analyzer.model import Category, Device
+from analyzer.allocator import from_recording
+from analyzer.contract.categories import Category
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.questions.recompiled_steps import find_compiled_anew
+from analyzer.measure.measured_recording import Measured, open_measured
 from analyzer.opening import explain
-from analyzer.parse.run import read_run
-from analyzer.predict.recording import predict_note
-from analyzer.schema import IDLE_ROLE
-from analyzer.simulate import from_recording
-from analyzer.timeline import main_rows
-from analyzer.xla.inside import plans_of
+from analyzer.parse.run_folder import read_run
+from analyzer.predict.predicted_recording import predict_note
+from analyzer.recording.records import Device
+from analyzer.recording.schema import IDLE_ROLE
+from analyzer.recording.timeline import main_rows
+from analyzer.xla.plan_contents import plans_of
 
 NOTE = Path(__file__).parent / "notes" / "jit" / "run.json"
 TRACE = Path(__file__).parents[3] / "traces" / "jit"
@@ -131,8 +132,8 @@ def test_a_value_that_is_compiled_in_and_updated_stays_after_each_step() -> None
 
 
 def test_a_compiled_step_leaves_no_order_open(predicted: Measured) -> None:
-    stated = predicted.recording.extra["uncertainty"]
-    assert stated["deciding_ops"] == []
-    assert predicted.recording.extra["unmodelled"] == []
+    stated = predicted.recording.uncertainty
+    assert stated.deciding_ops == ()
+    assert predicted.recording.unmodelled == ()
     rows = main_rows(predicted.recording)
     assert not rows.index.isin(rows["part_of"].dropna()).any()

@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 from builders import analyze
 
-from analyzer.findings.pool import WhatIf
-from analyzer.findings.verdict import Bounds
+from analyzer.contract.report.writing import plain_report
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.verdict.fit_verdict import Bounds
 from analyzer.gpus import find_gpu, memory_limit, process_overhead
-from analyzer.kernels.gpu import gpu_device
+from analyzer.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.opening import explain
-from analyzer.parse.run import read_run
-from analyzer.predict.gpu_doubts import workspace_rise
-from analyzer.predict.prediction import predict
-from analyzer.predict.recording import predict_note
-from analyzer.predict.step import live_bytes
+from analyzer.parse.run_folder import read_run
+from analyzer.predict.played_step import live_bytes
+from analyzer.predict.predicted_recording import predict_note
+from analyzer.predict.schedules import predict
+from analyzer.predict.uncertainty.gpu_uncertainty import workspace_rise
 from analyzer.report.document import build_document
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
 
 
 def document_of(note, **what_if):
-    return build_document(explain(predict_note(note), WhatIf(**what_if), search=True))
+    return plain_report(build_document(explain(predict_note(note), WhatIf(**what_if), search=True)))
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +102,8 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
 
 
 def test_a_workspace_raises_the_peak_only_where_there_is_no_room(note):
-    prediction = predict(note.ops, [], device=gpu_device((7, 5)), draws=1)
-    from analyzer.predict.step import play
+    prediction = predict(note.ops, [], device=gpu_device((7, 5), 40), draws=1)
+    from analyzer.predict.played_step import play
 
     draw = play(prediction.prepared, prediction.seed)
     rise = workspace_rise(prediction, draw)
@@ -146,7 +147,7 @@ def test_growth_takes_less_than_the_whole_limit(folder):
 )
 def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
     """The T4's limit is 13.1 to 13.8 GiB."""
-    from analyzer.findings import fit
+    from analyzer.findings.verdict import judgement as fit
 
     need = Bounds(bytes=needed, low_bytes=needed - (1 << 29), high_bytes=needed)
     monkeypatch.setattr(fit, "_need", lambda *_: need)
@@ -181,8 +182,8 @@ def test_a_folder_is_for_the_card_that_it_was_noted_for(folder):
 
 def test_a_loop_goes_round_as_often_where_its_condition_crosses_to_the_card():
     """The count is compared on the host, and what ``LogicalAnd`` makes of it on the card."""
-    from analyzer.graph.ops import Op, TensorSpec
-    from analyzer.predict.values import follow
+    from analyzer.contract.graph_note import Op, TensorSpec
+    from analyzer.predict.executor.scalar_values import follow
 
     truth = TensorSpec("bool", ())
     copy = Op("c", "_Recv", inputs=("less:0",), outputs=(truth,))

@@ -1,22 +1,27 @@
 """Noted steps (``notes/``, made by ``analyze estimate``) against the sample traces of the same steps."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
+from analyzer.allocator import compare
+from analyzer.contract.categories import Category
+from analyzer.contract.report.range_figures import ScheduleRange
+from analyzer.contract.run_note import BirthNote, Input, VariableNote
 from analyzer.errors import TraceError
-from analyzer.findings.pool import WhatIf
-from analyzer.findings.threads import find_threads
-from analyzer.kernels.device import HANDLE_BYTES
-from analyzer.measure.build import open_measured
-from analyzer.model import Category, Kind
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.questions.parallel_ops import find_threads
+from analyzer.kernels.kernel_device import HANDLE_BYTES
+from analyzer.measure.measured_recording import open_measured
 from analyzer.opening import explain
-from analyzer.parse.run import Birth, Input, RunNote, Variable, read_run
-from analyzer.predict.history import build_up, shared_slots
-from analyzer.predict.recording import predict_note
-from analyzer.schema import ALLOCATIONS, EVENTS
-from analyzer.simulate import compare
+from analyzer.parse.run_folder import RunNote, read_run
+from analyzer.predict.predicted_recording import predict_note
+from analyzer.predict.startup import build_up, shared_slots
+from analyzer.recording.records import Kind
+from analyzer.recording.schema import ALLOCATIONS, EVENTS
 
 NOTES = Path(__file__).parent / "notes"
 TRACES = Path(__file__).parents[3] / "traces"
@@ -27,26 +32,26 @@ def predicted(name):
 
 
 def variable(path, category="parameter", shape=(16, 16)):
-    return Variable(path, "float32", shape, category, "", True, None)
+    return VariableNote(path, "float32", shape, category, "", True, None)
 
 
 @pytest.mark.parametrize("name", ["infer", "cnn", "accumulation"])
 def test_the_sample_traces_lie_in_the_stated_range(name):
     recording = predicted(name).recording
     analysis = explain(open_measured(TRACES / name), WhatIf(), search=False)
-    stated = recording.extra["uncertainty"]
-    assert stated["low_bytes"] <= analysis.peak.requested_bytes <= stated["high_bytes"]
-    low, high = 0.95 * stated["allocated_low_bytes"], 1.05 * stated["allocated_high_bytes"]
+    stated = recording.uncertainty
+    assert stated.low_bytes <= analysis.peak.requested_bytes <= stated.high_bytes
+    low, high = 0.95 * stated.allocated_low_bytes, 1.05 * stated.allocated_high_bytes
     assert low <= analysis.peak.allocated_bytes <= high
 
 
 def test_the_ops_whose_order_decides_are_named():
-    stated = predicted("cnn").recording.extra["uncertainty"]
-    assert stated["deciding_ops"]
-    assert all(row["op"] and row["bytes"] for row in stated["deciding_ops"])
-    spread = stated["high_bytes"] - stated["low_bytes"]
-    assert max(row["bytes"] for row in stated["deciding_ops"]) <= spread
-    assert predicted("infer").recording.extra["uncertainty"]["deciding_ops"] == []
+    stated = predicted("cnn").recording.uncertainty
+    assert stated.deciding_ops
+    assert all(row.op and row.bytes for row in stated.deciding_ops)
+    spread = stated.high_bytes - stated.low_bytes
+    assert max(row.bytes for row in stated.deciding_ops) <= spread
+    assert predicted("infer").recording.uncertainty.deciding_ops == ()
 
 
 def test_inference_is_predicted_to_the_category():
@@ -86,10 +91,10 @@ def test_a_note_without_a_graph_is_refused():
 
 def test_slots_that_begin_equal_share_a_buffer():
     births = (
-        Birth(0, ((0, 1024),), False, "zeros 16"),
-        Birth(1, ((0, 1024),), True, "zeros 16"),
-        Birth(2, ((0, 1024),), True, "zeros 16"),
-        Birth(3, ((0, 1024),), True, "ones 16"),
+        BirthNote(0, ((0, 1024),), False, "zeros 16"),
+        BirthNote(1, ((0, 1024),), True, "zeros 16"),
+        BirthNote(2, ((0, 1024),), True, "zeros 16"),
+        BirthNote(3, ((0, 1024),), True, "ones 16"),
     )
     assert shared_slots(births) == {2: 1}
     kinds = ("parameter", *["optimizer_state"] * 3)
@@ -103,7 +108,7 @@ def test_slots_that_begin_equal_share_a_buffer():
 
 def test_an_initializers_temporaries_are_gone_when_the_step_begins():
     events = ((0, 1024), (1, 1024), (2, 1024), (1, 0), (0, 0))
-    birth = Birth(0, events, False, "uniform")
+    birth = BirthNote(0, events, False, "uniform")
     note = RunNote(variables=(variable("kernel"),), births=(birth,))
     grown = build_up(note, [1024], {7: 16})
     assert [made.dies is None for made in grown.made] == [False, False, True, True, True]
@@ -119,7 +124,7 @@ def test_what_the_traced_graph_keeps_is_resident():
 
 
 def test_inputs_are_made_before_the_variables_of_a_model_that_is_built_late():
-    births = tuple(Birth(k, ((0, 1024),), False, f"zeros {k}") for k in range(2))
+    births = tuple(BirthNote(k, ((0, 1024),), False, f"zeros {k}") for k in range(2))
     given = tuple(Input(name, "int32", (64,), None) for name in ("early", "late"))
     variables = (variable("kernel"), variable("bias"))
     for told, order in (({"inputs_after": (1, None)}, "v i v i"), ({}, "v v i i")):
@@ -131,7 +136,7 @@ def test_inputs_are_made_before_the_variables_of_a_model_that_is_built_late():
 
 
 def test_a_step_that_makes_slots_is_traced_twice():
-    births = tuple(Birth(k, ((0, 1024),), k > 0, f"zeros {k}") for k in range(2))
+    births = tuple(BirthNote(k, ((0, 1024),), k > 0, f"zeros {k}") for k in range(2))
     note = RunNote(
         kept_by_tracing=5,
         kept_by_slots=1,
@@ -145,7 +150,7 @@ def test_a_step_that_makes_slots_is_traced_twice():
 
 
 def test_small_variables_get_a_buffer_of_their_own_before_the_first_step():
-    births = tuple(Birth(k, ((0, 80),), True, "zeros 20") for k in range(2))
+    births = tuple(BirthNote(k, ((0, 80),), True, "zeros 20") for k in range(2))
     slots = [variable(f"slot{k}", "optimizer_state", (20,)) for k in range(2)]
     note = RunNote(variables=tuple(slots), births=births)
     grown = build_up(note, [80] * 2, {})
@@ -158,22 +163,27 @@ def test_small_variables_get_a_buffer_of_their_own_before_the_first_step():
 
 def scheduled(threads, middle_bytes):
     """Return what an estimate says of the schedules on so many threads."""
-    return {
-        "inter_op_threads": threads,
-        "requested_bytes": middle_bytes,
-        "requested_low_bytes": middle_bytes,
-        "requested_high_bytes": middle_bytes,
-    }
+    return ScheduleRange(
+        inter_op_threads=threads,
+        draws=1,
+        requested_bytes=middle_bytes,
+        requested_low_bytes=middle_bytes,
+        requested_high_bytes=middle_bytes,
+        allocated_bytes=middle_bytes,
+        allocated_low_bytes=middle_bytes,
+        allocated_high_bytes=middle_bytes,
+    )
 
 
 def test_what_ops_side_by_side_add_is_a_finding():
     analysis = explain(predicted("cnn"), WhatIf(), search=False)
-    peak, stated = analysis.peak.requested_bytes, analysis.recording.extra["uncertainty"]
+    peak, recording = analysis.peak.requested_bytes, analysis.recording
     for schedules, saves in (
         ([scheduled(4, peak), scheduled(1, peak // 2)], peak - peak // 2),
         ([scheduled(4, peak), scheduled(1, peak - 1)], None),
         ([scheduled(4, peak), scheduled(1, 2 * peak)], None),
         ([scheduled(1, peak)], None),
     ):
-        stated["schedules"] = schedules
-        assert [finding.saves_bytes for finding in find_threads(analysis)] == [saves] * bool(saves)
+        stated = structs.replace(recording.uncertainty, schedules=tuple(schedules))
+        told = replace(analysis, recording=replace(recording, uncertainty=stated))
+        assert [finding.saves_bytes for finding in find_threads(told)] == [saves] * bool(saves)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.opening import open_result
-from analyzer.predict.prediction import Schedules
-from analyzer.predict.uncertainty import told
+from analyzer.predict.schedules import Schedules
+from analyzer.predict.uncertainty.stated_range import told
 
 MIB = 1 << 20
 NOTES = Path(__file__).parent / "notes"

@@ -13,8 +13,13 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from analyzer.model import Category, Device, Kind, Recording, Step, StepConfig
-from analyzer.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.contract.categories import Category
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.contract.report.subject import ReportTarget
+from analyzer.contract.report.writing import report_of
+from analyzer.contract.step_config import StepConfig
+from analyzer.recording.records import Device, Kind, Recording, Step
+from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform
 
 ALLOCATOR = "bfc"
 STEPS = 3
@@ -26,6 +31,10 @@ class Made:
 
     recording: Recording
     document: dict[str, Any]
+
+    @property
+    def report(self) -> ReportFile:
+        return report_of(self.document)
 
 
 class _Tape:
@@ -280,7 +289,7 @@ def _finish(
     recording = Recording(
         **{
             "kind": Kind.TRACE,
-            "target": {"name": "made up"},
+            "target": ReportTarget(**changes.pop("target", {"name": "made up"})),
             "device": Device(
                 kind="gpu", name="GPU:0", memory_limit_bytes=int(events["in_use_bytes"].max() * 1.3)
             ),
@@ -321,7 +330,7 @@ def document_of(recording: Recording) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "kind": recording.kind.value,
-        "target": recording.target,
+        "target": {"name": recording.target.name},
         "device": {
             "kind": recording.device.kind,
             "name": recording.device.name,
@@ -342,7 +351,7 @@ def document_of(recording: Recording) -> dict[str, Any]:
             "op": peak_op.iloc[0] if len(peak_op) else "",
             "layer": "",
             "step": last.index,
-            "time_s": recording.events["time_ps"].iloc[instant] / 1e12,
+            "time_s": float(recording.events["time_ps"].iloc[instant]) / 1e12,
             "instant": instant,
             "allocated_instant": allocated_instant,
         },

@@ -13,10 +13,11 @@ from builders import SAMPLES, TraceBuilder, sample_folder
 from rich.console import Console
 
 import analyzer
-from analyzer.model import Category, Severity
-from analyzer.report.text import print_document
+from analyzer.contract.categories import Category
+from analyzer.recording.records import Severity
+from analyzer.recording.schema import ALLOCATIONS
+from analyzer.report.terminal.terminal_report import print_document
 from analyzer.report.untrusted import printable, printable_path
-from analyzer.schema import ALLOCATIONS
 from analyzer.units import format_bytes
 
 NUMBER = (int, float)
@@ -180,7 +181,7 @@ def test_what_is_retained_waits_for_a_backward_op(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text_says_the_documents_numbers(name: str) -> None:
     out = io.StringIO()
-    print_document(opened(name).document, Console(file=out, width=120, no_color=True))
+    print_document(opened(name).report, Console(file=out, width=120, no_color=True))
     text = out.getvalue()
     assert "Peak " in text
     assert format_bytes(opened(name).peak_bytes) in text

@@ -12,7 +12,7 @@ from builders import analyze, sample_folder, sample_trace
 import analyzer
 from analyzer.parse.xplane import read_trace
 from analyzer.parse.xspace import Space
-from analyzer.report.page.verdict import first_screen
+from analyzer.report.page.verdict_words import first_screen
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,9 @@ def test_a_whole_trace_says_that_its_replay_agrees() -> None:
         "Replay of the trace's 345 events: every address and size is the one that TensorFlow wrote."
     )
     assert " ".join(done.out.split()).count(said) == 1
-    document = analyzer.open_trace(sample_folder("infer")).document
-    assert document["integrity"]["replay"] == {"events": 345, "equal": 345}
-    assert said in first_screen(document).sentences
+    result = analyzer.open_trace(sample_folder("infer"))
+    assert result.document["integrity"]["replay"] == {"events": 345, "equal": 345}
+    assert said in first_screen(result.report).sentences
     assert "amaged" not in done.out
 
 

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 from builders import SAMPLES, sample_folder
+from msgspec import structs
 from rich.console import Console
 
 import analyzer
-from analyzer.findings import fit
-from analyzer.findings.fit import judge
-from analyzer.findings.pool import WhatIf
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.verdict import judgement as fit
+from analyzer.findings.verdict.judgement import judge
 from analyzer.gpus import MemoryRange
 from analyzer.opening import open_result
-from analyzer.predict import target
+from analyzer.predict import predicted_device as target
 from analyzer.report.document import build_document
-from analyzer.report.exports import markdown
+from analyzer.report.exports.other_formats import markdown
 from analyzer.report.page.build import render, render_inline
-from analyzer.report.text import print_document
+from analyzer.report.terminal.terminal_report import print_document
 from analyzer.units import format_bytes
 
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
@@ -49,12 +50,12 @@ def outputs(folder: Path, limit: int | None) -> dict[str, str]:
 def outputs_of(result: analyzer.Result) -> dict[str, str]:
     """Return each output as plain text, without the marks of Markdown and HTML."""
     out = io.StringIO()
-    print_document(result.document, Console(file=out, width=10_000, no_color=True))
-    page = render(result.document, result.recording)
-    inline = render_inline(result.document, result.recording)
+    print_document(result.report, Console(file=out, width=10_000, no_color=True))
+    page = render(result.report, result.recording)
+    inline = render_inline(result.report)
     return {
         "text": out.getvalue(),
-        "markdown": markdown(result.document).replace("\\", "").replace("**", ""),
+        "markdown": markdown(result.report).replace("\\", "").replace("**", ""),
         "page": plain(page[page.index("<main>") : page.index('<script type="text/plain"')]),
         "inline": plain(inline),
     }
@@ -109,7 +110,7 @@ def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> 
 @pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
 def test_every_size_on_the_page_is_the_documents(folder: Path, limit: int | None) -> None:
     result = opened(folder, limit)
-    page = render(result.document, result.recording)
+    page = render(result.report, result.recording)
     sizes = re.findall(r'data-path="([^"]+)" data-bytes="(-?\d+)"[^>]*>([^<]+)<', page)
     assert len(sizes) > 10
     for path, size_bytes, text in sizes:
@@ -181,8 +182,8 @@ def test_another_devices_plan_is_told_before_the_figures() -> None:
     result = opened(NOTES / "gpu", None)
     recording = result.recording
     stand_in = "the plan is the CPU's, not Tesla T4's"
-    stated = {**recording.extra["uncertainty"], "stand_in": stand_in}
-    recording = replace(recording, extra={**recording.extra, "uncertainty": stated})
+    stated = structs.replace(recording.uncertainty, stand_in=stand_in)
+    recording = replace(recording, uncertainty=stated)
     analysis = judge(replace(result.analysis, recording=recording), None)
     shown = outputs_of(analyzer.Result(analysis, build_document(analysis)))
     for name, text in shown.items():

@@ -7,13 +7,18 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import convert
+from msgspec.structs import replace
 from rich.console import Console
 
+from analyzer.contract.report.diff_file import DiffFile
+from analyzer.contract.report.writing import finite
+from analyzer.contract.step_config import StepConfig
 from analyzer.opening import open_result
-from analyzer.report.difftext import print_diff
-from analyzer.report.fitting import Column, fitted_table
-from analyzer.report.text import print_document
-from analyzer.report.untrusted import csv_cell, finite, markdown_code, markdown_text, printable
+from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table
+from analyzer.report.terminal.terminal_diff import print_diff
+from analyzer.report.terminal.terminal_report import print_document
+from analyzer.report.untrusted import csv_cell, markdown_code, markdown_text, printable
 
 SAMPLES = Path(__file__).parents[3] / "traces"
 
@@ -57,28 +62,32 @@ def test_numbers_that_json_lacks_are_null() -> None:
 
 def test_headings_are_no_markup() -> None:
     out = io.StringIO()
-    columns = [Column(name="[red]a[/red]", rank=0), Column(name="[/x]")]
+    columns = [TableColumn(name="[red]a[/red]", rank=0), TableColumn(name="[/x]")]
     table = fitted_table("t", columns, [("x" * 20, "y" * 20)], 80)
     Console(file=out, width=80).print(table)
     assert "[red]a[/red]" in out.getvalue()
 
 
 def test_the_step_cannot_speak_to_the_terminal() -> None:
-    # GIVEN a document whose step's texts hold escapes and markup
-    document = open_result(SAMPLES / "infer", search=False).document
-    for key in ("mode", "dtype_policy", "optimizer"):
-        document["step"][key] = "\x1b]0;\x07[b]"
+    # GIVEN a report whose step's texts hold escapes and markup
+    report = open_result(SAMPLES / "infer", search=False).report
+    bad = "\x1b]0;\x07[b]"
+    report = replace(report, step=StepConfig(mode=bad, dtype_policy=bad, optimizer=bad))
     out = io.StringIO()
-    print_document(document, Console(file=out, width=100, force_terminal=True, color_system=None))
+    print_document(report, Console(file=out, width=100, force_terminal=True, color_system=None))
     assert "\x1b]" not in out.getvalue()
     assert "\x07" not in out.getvalue()
     assert "[b]" in out.getvalue()
 
 
 def test_labels_of_a_diff_are_text() -> None:
+    peak = {"requested_bytes": 1, "allocated_bytes": 1, "instant": 0, "allocated_instant": 0}
+    side = {"kind": "trace", "batch_size": None, "peak": peak}
+    curve = {"progress_ratio": [], "requested_bytes": [], "allocated_bytes": []}
     document = {
-        "a": {"label": "[red]a[/red]"},
-        "b": {"label": "[/nothing]"},
+        "timelines": {"a": curve, "b": curve},
+        "a": {"label": "[red]a[/red]", **side},
+        "b": {"label": "[/nothing]", **side},
         "headline": "x",
         "notes": [],
         "peak": [{"number": "requested", "a_bytes": 1, "b_bytes": 2, "delta_bytes": 1}],
@@ -87,6 +96,6 @@ def test_labels_of_a_diff_are_text() -> None:
         "ops": [],
     }
     out = io.StringIO()
-    print_diff(document, Console(file=out, width=120))
+    print_diff(convert(document, DiffFile), Console(file=out, width=120))
     assert out.getvalue().count("[red]a[/red]") >= 2
     assert printable("\x9b1m") == "\\u009b1m"

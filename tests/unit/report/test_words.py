@@ -1,9 +1,13 @@
 """Why a buffer is alive, in words."""
 
 import pytest
+from make_recording import make_recording
+from msgspec.structs import replace
 
-from analyzer.findings.words import why_alive
-from analyzer.measure.uses import Use
+from analyzer.findings.buffer_words import why_alive
+from analyzer.measure.buffer_uses import BufferUse
+from analyzer.report.report_words import closer_words
+from analyzer.units import format_bytes
 
 
 @pytest.mark.parametrize(
@@ -22,4 +26,14 @@ from analyzer.measure.uses import Use
 )
 def test_an_ops_type_is_told_where_its_name_does_not(op: str, op_type: str, told: str) -> None:
     row = {"category": "activation", "variable": "", "role": ""}
-    assert why_alive(row, Use(waits_for=op, waits_for_type=op_type)) == told
+    assert why_alive(row, BufferUse(waits_for=op, waits_for_type=op_type)) == told
+
+
+def test_a_need_below_the_allocated_peak_is_explained() -> None:
+    made = make_recording(60)
+    allocated = made.report.peak.allocated_bytes
+    for need, says in ((allocated - 256, True), (allocated, False), (None, False)):
+        waste = replace(made.report.fragmentation, safe_limit_bytes=need)
+        told = closer_words(replace(made.report, fragmentation=waste))
+        assert bool(told) is says
+        assert not says or format_bytes(allocated) in told

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from analyzer.graph.ops import Op, TensorSpec
-from analyzer.graph.structure import build_structure
-from analyzer.model import Category
-from analyzer.xla.labels import label_holders
-from analyzer.xla.plan import Holder, Region, Use
+from analyzer.contract.categories import Category
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.graph.graph_index import build_structure
+from analyzer.xla.buffer_plan import Holder, PlanRegion, ValueUse
+from analyzer.xla.plan_labels import label_holders
 
 MIB = 1 << 20
 VALUE = TensorSpec("float32", (MIB // 4,))
@@ -42,10 +42,10 @@ def holder(name: str, first: int, last: int, size_bytes: int = MIB) -> Holder:
 
 
 def labels(*holders: Holder, infer: bool = False) -> list[Category]:
-    region = Region(
+    region = PlanRegion(
         index=0,
         size_bytes=16 * MIB,
-        use=Use.TEMPORARY,
+        use=ValueUse.TEMPORARY,
         parameter=None,
         results=(),
         is_live_out=False,

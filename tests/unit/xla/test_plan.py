@@ -8,22 +8,24 @@ from pathlib import Path
 import pytest
 
 from analyzer.errors import AccountingError, TraceError
-from analyzer.measure.build import open_measured
+from analyzer.measure.measured_recording import open_measured
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.hloproto import Hlo
 from analyzer.xla.assignment import plan_of
-from analyzer.xla.plan import Plan, Use, occupied_bytes
+from analyzer.xla.buffer_plan import BufferPlan, ValueUse, occupied_bytes
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
 ENTRY, ALLOC, FREE, SHARE = 1, 0, 1, 2
 
 
-def step_plan() -> Plan:
+def step_plan() -> BufferPlan:
     return plan_of(read_hlo(gzip.decompress(PLAN.read_bytes())), platform="cpu")
 
 
-def made(*events: tuple[int, int, int], sizes: dict[int, tuple[int, int]], total: int) -> Plan:
+def made(
+    *events: tuple[int, int, int], sizes: dict[int, tuple[int, int]], total: int
+) -> BufferPlan:
     """Return the plan of a module with these values (offset, bytes) and heap events."""
     proto = Hlo()
     module = proto.hlo_module
@@ -69,7 +71,7 @@ def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
 def test_every_byte_counts_once() -> None:
     plan = step_plan()
     for region in plan.regions:
-        assert region.use is Use.TEMPORARY or not region.holders
+        assert region.use is ValueUse.TEMPORARY or not region.holders
         occupied = occupied_bytes(region)
         assert all(0 <= size <= region.size_bytes for size in occupied)
         # No two values hold the same byte at one moment.

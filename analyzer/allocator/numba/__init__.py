@@ -1,0 +1,1 @@
+"""The BFC allocator on arrays, compiled by Numba."""

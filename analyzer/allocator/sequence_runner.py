@@ -1,0 +1,129 @@
+"""Either allocator, fed with arrays of operations: how far it gets, and under which limits it does."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from analyzer.allocator.bfc.bfc_options import BfcOptions
+from analyzer.allocator.bfc.reference import BfcAllocator
+from analyzer.allocator.numba.compiled_allocator import CompiledAllocator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from analyzer.allocator.sequence import Sequence
+
+    Table = NDArray[np.int64]
+
+
+class Feedable(Protocol):
+    """An allocator with what it holds."""
+
+    @property
+    def same_under(self) -> tuple[int, int]:
+        """The least and the highest memory limit under which all that was fed goes as it went."""
+
+    def feed(self, slot: Table, request: Table) -> int:
+        """Do operations and return how many were done: all, or as many as succeeded.
+
+        Args:
+            slot: Which buffer, shape ``(n_ops,)``.
+            request: Bytes asked for; 0 frees the slot's buffer.
+        """
+
+    def under(self, memory_limit_bytes: int) -> Feedable:
+        """Return a copy, with all that it holds, that goes on under another limit."""
+
+
+class ReferenceAllocator:
+    """The reference implementation, fed as the compiled one is.
+
+    Args:
+        options: Limit, growth and the rest.
+    """
+
+    def __init__(self, options: BfcOptions) -> None:
+        self._bfc = BfcAllocator(options)
+        self._held: dict[int, int] = {}
+        self._done = 0
+
+    @property
+    def same_under(self) -> tuple[int, int]:
+        """The least and the highest memory limit under which all that was fed goes as it went."""
+        return self._bfc.same_under
+
+    def feed(self, slot: Table, request: Table, *, in_use: list[int] | None = None) -> int:
+        """Do operations and return how many were done: all, or as many as succeeded.
+
+        Args:
+            slot: Which buffer, shape ``(n_ops,)``.
+            request: Bytes asked for; 0 frees the slot's buffer.
+            in_use: Gets the bytes in use after each.
+        """
+        bfc, held = self._bfc, self._held
+        first = self._done
+        for op, (buffer, size_bytes) in enumerate(
+            zip(slot.tolist(), request.tolist(), strict=True), start=first
+        ):
+            if size_bytes:
+                address = bfc.allocate(size_bytes, owner=op)
+                if address is None:
+                    self._done = op
+                    return op - first
+                held[buffer] = address
+            else:
+                bfc.free(held.pop(buffer))
+            if in_use is not None:
+                in_use.append(bfc.in_use_bytes)
+        self._done = first + len(slot)
+        return len(slot)
+
+    def under(self, memory_limit_bytes: int) -> ReferenceAllocator:
+        """Return a copy, with all that it holds, that goes on under another limit."""
+        other = copy(self)
+        other._bfc, other._held = self._bfc.under(memory_limit_bytes), dict(self._held)
+        return other
+
+
+def feed_sparing(allocator: Feedable, sequence: Sequence, first: int = 0) -> tuple[int, list[int]]:
+    """Feed a sequence from an operation on, doing without what may be done without.
+
+    Args:
+        allocator: Has done the operations before ``first``.
+        sequence: What is asked for.
+        first: The operation to go on with.
+
+    Returns:
+        How many operations of the sequence are done, and the buffers that found no room.
+    """
+    slot, request, end = sequence.slot, sequence.request, len(sequence)
+    done = first
+    missed: list[int] = []
+    frees: list[int] = []
+    while True:
+        stop = min((at for at in frees if at >= done), default=end)
+        done += allocator.feed(slot[done:stop], request[done:stop])
+        if done == end:
+            return done, missed
+        if done < stop:
+            buffer = int(slot[done])
+            if not sequence.spare.size or not sequence.spare[buffer]:
+                return done, missed
+            missed.append(buffer)
+            later = np.flatnonzero((slot[done + 1 :] == buffer) & (request[done + 1 :] == 0))
+            frees += [done + 1 + int(later[0])] if later.size else []
+        done += 1
+
+
+def allocator_of(options: BfcOptions, n_buffers: int, *, is_compiled: bool) -> Feedable:
+    """Return an allocator that holds nothing.
+
+    Args:
+        options: Limit, growth and the rest.
+        n_buffers: Buffers are numbered from 0 to this.
+        is_compiled: Which implementation; they do the same.
+    """
+    return CompiledAllocator(options, n_buffers) if is_compiled else ReferenceAllocator(options)

@@ -1,0 +1,1 @@
+"""From a target and a limit to the largest batch: captures, forms, runs, remedies."""

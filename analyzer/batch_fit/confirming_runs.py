@@ -1,0 +1,131 @@
+"""The batch found, and the next ones, run: TensorFlow itself says whether they fit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from msgspec.structs import replace as changed
+
+from analyzer.batch_fit.step_access import StepAccess
+from analyzer.capture.phantom.core_library import refuse_elsewhere
+from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.parse.run_folder import read_run
+from analyzer.scaling.fit_answer import Confirmation, ConfirmingRun, FitAnswer
+
+MOST_RUNS: Final = 8
+"""Runs at most: two where the prediction is right."""
+
+_STEPS: Final = 3
+
+_TRIALS_WITHOUT_ROOM: Final = ("No algorithm worked!", "No valid config found")
+"""What TensorFlow and XLA's autotuner say where no algorithm that they try finds room for what it works
+on: the error is not one of memory (``autotuner.cc``; ``conv_ops_gpu.h``)."""
+
+
+def has_phantom() -> bool:
+    """Say whether a step can run on a phantom card here."""
+    try:
+        refuse_elsewhere()
+    except AnalyzerError:
+        return False
+    return True
+
+
+def confirmed(
+    answer: FitAnswer,
+    access: StepAccess,
+    options: CaptureOptions,
+    report: Callable[[str, float], None],
+) -> FitAnswer:
+    """Run the size found and the next ones; where they say otherwise, the answer is theirs.
+
+    On a CPU the limit is in whole MiB, rounded down.
+
+    Args:
+        answer: The answer without runs.
+        access: How the step is captured and run at a batch.
+        options: How the step is made and run.
+        report: Called with the stage and the share done, 0 to 1.
+    """
+    run = access.run
+    assert run is not None
+    own = answer.limit_of == "card"
+    chosen = replace(options, steps=_STEPS, memory_limit_bytes=None if own else answer.limit_bytes)
+    runs: dict[int, ConfirmingRun] = {}
+
+    def tried(size: int) -> bool:
+        if size not in runs:
+            report(f"running batch {size} to confirm", 0.94)
+            runs[size] = _run(access, replace(chosen, batch_size=size))
+        return runs[size].ran
+
+    best = _last_that_runs(answer.largest, tried, runs)
+    return changed(
+        answer,
+        confirmation=Confirmation(
+            by="phantom" if answer.device == "gpu" else "cpu",
+            runs=tuple(runs[size] for size in sorted(runs)),
+            predicted=answer.largest,
+        ),
+        largest=best,
+        safe=min(answer.safe, best),
+        most=max(answer.most, best),
+    )
+
+
+def _last_that_runs(
+    start: int, runs_at: Callable[[int], bool], done: dict[int, ConfirmingRun]
+) -> int:
+    """Return the largest size that runs, by few runs about a first one; 0 where none was found."""
+    low, high, stride = 0, 0, 1
+    size = max(start, 1)
+    if runs_at(size):
+        low = size
+        while len(done) < MOST_RUNS and runs_at(low + stride):
+            low, stride = low + stride, 2 * stride
+        high = low + stride
+    else:
+        high = size
+        while high > 1 and len(done) < MOST_RUNS and not runs_at(max(high - stride, 1)):
+            high, stride = max(high - stride, 1), 2 * stride
+        low = max(high - stride, 0) if high > 1 else 0
+        low = low if low in done and done[low].ran else max(
+            (s for s, run in done.items() if run.ran), default=0
+        )  # fmt: skip
+    while high - low > 1 and len(done) < MOST_RUNS:
+        middle = (low + high) // 2
+        if runs_at(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _run(access: StepAccess, options: CaptureOptions) -> ConfirmingRun:
+    assert options.batch_size is not None
+    assert access.run is not None
+    folder = access.folder / f"run-{options.batch_size}"
+    try:
+        noted = read_run(access.run(options, folder) / RUN_FILE)
+    except StepOutOfMemory as error:
+        return ConfirmingRun(size=options.batch_size, ran=False, detail=error.message)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    failure = noted.error
+    if failure is None:
+        return ConfirmingRun(size=options.batch_size, ran=True)
+    is_memory = failure.exit_code is ExitCode.STEP_OUT_OF_MEMORY or any(
+        words in failure.message for words in _TRIALS_WITHOUT_ROOM
+    )
+    if not is_memory:
+        raise TargetError(
+            f"The step cannot be run to confirm: {failure.message[:300]}", hint="Add --no-confirm."
+        )
+    return ConfirmingRun(
+        size=options.batch_size, ran=False, detail=failure.message.partition("\n")[0][:200]
+    )

@@ -1,0 +1,358 @@
+"""From a target and a limit to the largest batch: what ``analyze fit`` and :func:`analyzer.fit` call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace as changed
+
+from analyzer.allocator.minimum_limit import safe_limit
+from analyzer.batch_fit.confirming_runs import confirmed, has_phantom
+from analyzer.batch_fit.remedied_steps import remedies_of
+from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of, workplace
+from analyzer.capture.process.launch import Progress
+from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec, parse_target
+from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
+from analyzer.measure.measured_recording import structure_of
+from analyzer.parse.run_folder import RunNote
+from analyzer.predict.representative import LIMIT_MARGIN
+from analyzer.scaling.fit_answer import CardAnswer, LimitOwner
+from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
+from analyzer.scaling.peak_curve import curve_of, middle_order, moves_of, peak_bytes
+from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
+from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
+from analyzer.scaling.step_family import StepFamily
+from analyzer.units import format_bytes, parse_bytes
+from analyzer.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitQuestion:
+    """What is asked of a target.
+
+    Attributes:
+        limit_bytes: What the allocator may use; None for the card's own limit, or this machine's memory.
+        wanted: A batch size to say of whether it fits; None for none.
+        threads: Threads that one op may use; None for this machine's.
+        confirm: Run the step with the batch found and with the next one. None does so on a phantom card
+            where there can be one, and not on a CPU, where the kernels would run.
+        remedies: Capture and estimate the step with each remedy, too.
+        what_if: The remedies to try, by name; empty for all that may save something.
+    """
+
+    limit_bytes: int | None = None
+    wanted: int | None = None
+    threads: int | None = None
+    confirm: bool | None = None
+    remedies: bool = False
+    what_if: tuple[str, ...] = ()
+
+
+def fit_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    question: FitQuestion,
+    *,
+    progress: Progress | None = None,
+) -> FitAnswer:
+    """Find the largest batch of a target's step under a limit.
+
+    Args:
+        spec: The target.
+        options: How the step is made; its batch size is where the search begins, its card the one asked
+            about.
+        question: The limit, and what else is asked.
+        progress: Called with the stage and the share done.
+
+    Raises:
+        InputError: the target cannot be used, or has no batch that could be chosen.
+    """
+    report = progress or (lambda stage, share: None)
+    with access_of(spec) as access:
+        return answered(access, options, question, report)[0]
+
+
+def answered(
+    access: StepAccess,
+    options: CaptureOptions,
+    question: FitQuestion,
+    report: Callable[[str, float], None],
+) -> tuple[FitAnswer, FoundSizes]:
+    """Return the answer for a step that can be captured, and what the search found.
+
+    Args:
+        access: The step.
+        options: How it is made.
+        question: What is asked.
+        report: Called with the stage and the share done.
+
+    Raises:
+        InputError: the step has no batch that could be chosen.
+    """
+    gpu = find_gpu(options.gpu) if options.gpu else None
+    limit_of, limits = limits_for(gpu, question.limit_bytes)
+    found = SizeSearch(
+        BatchCaptures(access, limited(options, question.limit_bytes)),
+        lambda target: limits,
+        options.wanted_batch,
+        threads=question.threads,
+        inter_op=options.inter_op_threads,
+        report=report,
+    ).find()
+    report("drawing the curve", 0.92)
+    answer = _described(access.name, found, gpu, limit_of, limits, question)
+    if found.orders is not None:
+        answer = _with_curve(answer, found, found.orders, question)
+    confirm = question.confirm
+    if confirm is None:
+        confirm = gpu is not None and has_phantom()
+    if confirm and access.run is not None:
+        answer = confirmed(answer, access, options, report)
+    if answer.wanted is not None:
+        answer = changed(answer, wanted_fits=answer.wanted <= answer.largest)
+    if question.remedies or question.what_if:
+        answer = changed(
+            answer,
+            remedies=remedies_of(
+                access, options, answer, question.what_if, question.threads, report
+            ),
+        )
+    report("done", 1.0)
+    return _said(answer), found
+
+
+def limited(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
+    """Return options whose graph is optimised for a limit: TensorFlow's optimiser looks at a card's."""
+    if not options.gpu or limit_bytes is None:
+        return options
+    return replace(options, memory_limit_bytes=limit_bytes)
+
+
+def limits_for(gpu: Gpu | None, given: int | None) -> tuple[LimitOwner, LimitRange]:
+    """Return whose limit it is, and the limit: the lower of the card's and the one given.
+
+    Args:
+        gpu: The card; None for the CPU.
+        given: What the user gave, bytes; None for nothing.
+    """
+    card = None if gpu is None else memory_limit(gpu)
+    if given is not None and (card is None or given <= card.bytes):
+        return "given", LimitRange(bytes=given, low_bytes=given, high_bytes=given)
+    if card is not None:
+        return "card", LimitRange(
+            bytes=card.bytes, low_bytes=card.low_bytes, high_bytes=card.high_bytes
+        )
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return "machine", LimitRange(bytes=machine, low_bytes=machine, high_bytes=machine)
+
+
+def _described(
+    name: str,
+    found: FoundSizes,
+    gpu: Gpu | None,
+    limit_of: LimitOwner,
+    limits: LimitRange,
+    question: FitQuestion,
+) -> FitAnswer:
+    note, sizes = found.note, found.sizes
+    need = found.needs.get(sizes.size)
+    wanted = question.wanted
+    return FitAnswer(
+        target=name,
+        varied="batch size",
+        mode=note.step.mode,
+        jit=bool(note.step.jit),
+        optimizer=note.step.optimizer,
+        dtype_policy=note.step.dtype_policy,
+        device="gpu" if gpu is not None else "cpu",
+        card="" if gpu is None else gpu.id,
+        card_name="" if gpu is None else gpu.name,
+        limit_of=limit_of,
+        limit_bytes=limits.bytes,
+        limit_low_bytes=limits.low_bytes,
+        limit_high_bytes=limits.high_bytes,
+        largest=sizes.size,
+        safe=sizes.safe,
+        most=sizes.most,
+        peak_requested_bytes=None if need is None else need.requested_bytes,
+        peak_allocated_bytes=None if need is None else need.allocated_bytes,
+        wanted=wanted,
+        wanted_fits=None if wanted is None else wanted <= sizes.size,
+        forms=found.forms,
+        notes=tuple(note.notes),
+        versions={**note.versions, "tf-memory-analyzer": __version__},
+    )
+
+
+def _with_curve(
+    answer: FitAnswer, found: FoundSizes, orders: ScaledOrders, question: FitQuestion
+) -> FitAnswer:
+    """Return the answer with its curve, the ops of the peak and the cards that hold the size wanted."""
+    layers = _layers_of(found.note)
+    at = max(answer.largest, 1)
+    order = middle_order(orders, at)
+    last = max(at + max(at // 4, 1), question.wanted or 1)
+    options = orders.target.options
+    curve = curve_of(orders, order, last, options)
+    largest = answer.largest
+    fields: dict[str, Any] = {
+        "curve": curve,
+        "moves": moves_of(orders, order, last, lambda op: layers.get(op, "")),
+        "peak_requested_bytes": peak_bytes(order, largest) if largest else None,
+        "peak_allocated_bytes": order.allocated_bytes(largest, options.unlimited())
+        if largest
+        else None,
+    }
+    if question.wanted is not None and orders.target.gpu is not None:
+        fields["cards"] = _cards_for(orders, question.wanted)
+    return changed(answer, **fields)
+
+
+def _layers_of(note: RunNote) -> dict[str, str]:
+    structure = structure_of(note)
+    return {} if structure is None else dict(structure.layers)
+
+
+def _cards_for(orders: ScaledOrders, wanted: int) -> tuple[CardAnswer, ...]:
+    """Return every card with a word on whether the size wanted fits, the smallest first."""
+    order = middle_order(orders, wanted)
+    need = safe_limit(order.at(wanted), orders.target.options)
+    cards = []
+    for gpu in sorted(all_gpus(), key=lambda gpu: (memory_limit(gpu).bytes, gpu.id)):
+        limit = memory_limit(gpu).bytes
+        cards.append(_card(gpu, limit, None, None, need <= limit))
+    return tuple(cards)
+
+
+def _card(
+    gpu: Gpu, limit: int, largest: int | None, safe: int | None, holds: bool | None
+) -> CardAnswer:
+    return CardAnswer(
+        id=gpu.id,
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        limit_bytes=limit,
+        largest=largest,
+        safe=safe,
+        holds_wanted=holds,
+    )
+
+
+def _said(answer: FitAnswer) -> FitAnswer:
+    """Return the answer with its headline."""
+    where = answer.card_name or (
+        "this machine" if answer.limit_of == "machine" else "the limit given"
+    )
+    limit = format_bytes(answer.limit_bytes)
+    if not answer.largest:
+        return changed(answer, headline=f"Not even a batch of 1 fits {where} ({limit}).")
+    says = f"Batch {answer.largest} is the largest that fits {where} ({limit})"
+    if answer.confirmation is not None:
+        ran = {run.size: run.ran for run in answer.confirmation.runs}
+        by = (
+            "TensorFlow's GPU runtime without the card"
+            if answer.confirmation.by == "phantom"
+            else "TensorFlow's allocator"
+        )
+        if ran.get(answer.largest + 1) is False:
+            says += f": it ran on {by}, and {answer.largest + 1} did not"
+        else:
+            says += f": it ran on {by}"
+    elif answer.safe < answer.largest:
+        says += f"; {answer.safe} in every order of its ops and with a margin"
+    return changed(answer, headline=f"{says}.")
+
+
+def fit(target: Any, *, gpu: str = "", limit: int | str | None = None, **options: Any) -> FitAnswer:
+    """Return the largest batch of a step on a card or under a limit.
+
+    Args:
+        target: As for :func:`analyzer.estimate`: a name, or a live Keras model or function. A live one
+            is captured in this process, and nothing of it runs.
+        gpu: The card; empty for the CPU.
+        limit: What the allocator may use, bytes or a text such as ``8GiB``; None for the card's own
+            limit, or this machine's memory.
+        **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`, and
+            ``wanted``, ``confirm``, ``threads``, ``remedies`` and ``what_if`` of :class:`FitQuestion`.
+
+    Raises:
+        InputError: the target or an option cannot be used.
+    """
+    names = ("wanted", "confirm", "threads", "remedies", "what_if")
+    asked = {key: options.pop(key) for key in names if key in options}
+    question = FitQuestion(limit_bytes=_bytes_of(limit), **asked)
+    chosen = _for_card(gpu, options)
+    if isinstance(target, str | os.PathLike):
+        return fit_target(parse_target(os.fspath(target)), chosen, question)
+    with _live_access(target) as access:
+        return answered(access, chosen, question, lambda stage, share: None)[0]
+
+
+def fits(
+    target: Any,
+    batch_size: int,
+    *,
+    gpu: str = "",
+    limit: int | str | None = None,
+    **options: Any,
+) -> bool:
+    """Say whether a step fits with a batch size: one capture, for search loops.
+
+    It fits where every order of ops that is drawn comes to its end with a margin, so that a trial that
+    is begun does not run out of memory. A step that XLA compiles is estimated whole.
+
+    Args:
+        target: As for :func:`fit`.
+        batch_size: The batch.
+        gpu, limit, **options: As for :func:`fit`.
+
+    Raises:
+        InputError: the target or an option cannot be used.
+    """
+    limit_bytes = _bytes_of(limit)
+    chosen = limited(_for_card(gpu, options), limit_bytes)
+    card = find_gpu(gpu) if gpu else None
+    _, limits = limits_for(card, limit_bytes)
+    if isinstance(target, str | os.PathLike):
+        with access_of(parse_target(os.fspath(target))) as access:
+            return _fits(access, chosen, batch_size, limits)
+    with _live_access(target) as access:
+        return _fits(access, chosen, batch_size, limits)
+
+
+def _fits(access: StepAccess, options: CaptureOptions, size: int, limits: LimitRange) -> bool:
+    captures = BatchCaptures(access, options)
+    note = captures.note(size)
+    if note.compiled:
+        return captures.need(size).high_bytes <= limits.low_bytes
+    orders = play_orders(StepFamily((size,), (note,)), (size,), inter_op=options.inter_op_threads)
+    careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
+    under = replace(orders.target.options, memory_limit_bytes=careful)
+    return all(order.fits(size, under) for order in orders.every)
+
+
+@contextmanager
+def _live_access(target: Any) -> Iterator[StepAccess]:
+    """Give access to a model or function of this process, which can be captured and not run."""
+    from analyzer.capture.process.live_capture import capture_unrun
+
+    def note(at: CaptureOptions, folder: Path) -> Path:
+        return capture_unrun(target, at, folder)
+
+    name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
+    with workplace() as folder:
+        yield StepAccess(name, note, None, folder)
+
+
+def _bytes_of(limit: int | str | None) -> int | None:
+    return parse_bytes(limit) if isinstance(limit, str) else limit
+
+
+def _for_card(gpu: str, options: dict[str, Any]) -> CaptureOptions:
+    card = find_gpu(gpu).id if gpu else ""
+    return CaptureOptions(**{"gpu": card, "device": "gpu" if card else "cpu", **options})

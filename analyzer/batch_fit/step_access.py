@@ -1,0 +1,119 @@
+"""How a target is captured, and how it is run, at any batch and with any option."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from analyzer.capture.process.launch import capture
+from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.compiler.step_plans import CardOptions
+from analyzer.errors import InputError, TargetError
+from analyzer.opening import open_estimate
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.parse.run_folder import RunNote, read_run
+from analyzer.scaling.size_search import SizeNeed
+
+Capture = Callable[[CaptureOptions, Path], Path]
+
+
+@dataclass(frozen=True, slots=True)
+class StepAccess:
+    """A target that can be captured and run.
+
+    Attributes:
+        name: As the user named it.
+        note: Notes the step with these options into a folder; nothing of it runs.
+        run: Runs it; None where that is not possible.
+        folder: Where folders may be made; gone afterwards.
+    """
+
+    name: str
+    note: Capture
+    run: Capture | None
+    folder: Path
+
+
+@contextmanager
+def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
+    """Give access to a target's step, in processes of its own."""
+
+    def doing(kind: str) -> Capture:
+        def do(options: CaptureOptions, folder: Path) -> Path:
+            silent: Callable[[str, float], None] = lambda stage, share: None  # noqa: E731
+            return capture(spec, options, folder, force=False, progress=silent, kind=kind)
+
+        return do
+
+    with workplace() as folder:
+        yield StepAccess(spec.text, doing("static"), doing("run"), folder)
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """Give a folder that is gone after the block."""
+    folder = Path(tempfile.mkdtemp(prefix="analyze-fit-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class BatchCaptures:
+    """Captures of one step at several batch sizes, each in a folder of its own.
+
+    Args:
+        access: The step.
+        options: How it is made, but for the batch.
+        name: Of the folder that holds the captures.
+    """
+
+    def __init__(self, access: StepAccess, options: CaptureOptions, name: str = "noted") -> None:
+        self._access = access
+        self._options = options
+        self._folder = access.folder / name
+
+    def note(self, size: int) -> RunNote:
+        """Return what the capture at a batch size notes.
+
+        Raises:
+            InputError: the step has no batch that could be chosen.
+        """
+        options = replace(self._options, batch_size=size)
+        try:
+            made = self._access.note(options, self._folder / str(size))
+        except TargetError as error:
+            if _BATCH not in error.message:
+                raise
+            because = error.message.replace(f"{_BATCH} {size} cannot be honoured", "it is fixed")
+            because = because.replace(f"{_BATCH} cannot be honoured", "none can be chosen")
+            raise InputError(
+                f"There is no batch to look for: {because}",
+                hint="Leave the first axis of the inputs open, or name the model itself.",
+            ) from None
+        return read_run(made / RUN_FILE)
+
+    def need(self, size: int) -> SizeNeed:
+        """Return the estimate of the capture at a batch size."""
+        analysis = open_estimate(
+            self._folder / str(size),
+            inter_op=self._options.inter_op_threads,
+            card_options=CardOptions(both=False),
+        ).analysis
+        need = analysis.verdict.need if analysis.verdict is not None else None
+        peak = analysis.peak
+        central = need.bytes if need is not None else peak.allocated_bytes
+        return SizeNeed(
+            low_bytes=need.low_bytes if need is not None else central,
+            bytes=central,
+            high_bytes=need.high_bytes if need is not None else central,
+            requested_bytes=peak.requested_bytes,
+            allocated_bytes=peak.allocated_bytes,
+        )
+
+
+_BATCH = "--batch-size"

@@ -1,0 +1,1 @@
+"""The graph that the executor would run, taken without running it."""

@@ -1,0 +1,217 @@
+"""Everything that an estimate needs of a step, with nothing of it run."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from numpy.linalg import LinAlgError
+
+from analyzer.capture.graph import plain_graphs as graphs
+from analyzer.capture.graph.as_if_gpu import as_if_gpu, why_jit_custom
+from analyzer.capture.graph.executor_graph import StaticStep, static_step
+from analyzer.capture.graph.gpu_graph import gpu_step
+from analyzer.capture.initializers.hollow_variables import recording_births
+from analyzer.capture.initializers.slot_order import in_order_of_making
+from analyzer.capture.initializers.variable_births import Birth, in_use_bytes
+from analyzer.capture.run.instrumentation import observing_step
+from analyzer.capture.run.profiled_run import Captured, Capturing, captured, concrete_function
+from analyzer.capture.run.step_variables import StepVariables, raw_variable
+from analyzer.capture.targets.step_program import Program
+from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.capture.xla.xla_lowering import LoweredFunction, compile_calls, compiled_step
+from analyzer.contract import run_note as contract
+from analyzer.contract.run_note import DeviceNote, ThreadsNote
+from analyzer.errors import TargetError
+from analyzer.gpus import Gpu, find_gpu
+from analyzer.gpus.installed_compiler import has_compiler
+from analyzer.graph.host_copies import VARIABLES_ON_HOST
+from analyzer.units import GRANULE_BYTES
+
+
+def capture_unrun_step(
+    make: Callable[[], Program],
+    report: Callable[[str, float], None],
+    options: CaptureOptions,
+    dump: Path | None = None,
+) -> Captured:
+    """Make the step, trace it, and return the graph that would run.
+
+    The model's variables get no bytes. Where the user's code needs their values (it calls the model to
+    build it), the model is made again with them.
+
+    Args:
+        make: Returns the step; called a second time where it needs the variables' values.
+        report: Called with the stage and the share done.
+        options: How the step is made; its card is predicted for where it names one.
+        dump: Folder that XLA leaves compiled modules in, None where it leaves none.
+
+    Raises:
+        TargetError: the step cannot be made or traced, or runs eagerly or through XLA.
+    """
+    started_in = Path.cwd()
+    try:
+        return _capture(make, report, options, dump, hollow=True)
+    except (TargetError, tf.errors.OpError) as error:
+        if not _needs_values(error):
+            raise
+    os.chdir(started_in)  # the user's code may have left it
+    keras.utils.clear_session()
+    found = _capture(make, report, options, dump, hollow=False)
+    told = "The model's code reads its weights: they were made in full."
+    found.run = replace(found.run, notes=(*found.run.notes, told))
+    return found
+
+
+def capture_unrun_live_step(make: Callable[[], Program], options: CaptureOptions) -> Captured:
+    """Capture the graph of a step that lives in this process, with its variables as they are."""
+    return _capture(make, lambda stage, share: None, options, None, hollow=False)
+
+
+def _executed(
+    program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
+) -> StaticStep:
+    """Return the graph that the executor would run, on the CPU or on a card."""
+    if not program.config.jit:
+        if gpu is None:
+            return static_step(function, program.args, options.assume)
+        return gpu_step(function, gpu, options.memory_limit_bytes)
+    step = compiled_step(function)
+    if gpu is not None:  # this machine has only its CPU to put the ops on
+        step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
+    return step
+
+
+def _compiled(
+    program: Program, function: Any, step: StaticStep, options: CaptureOptions, dump: Path | None
+) -> list[LoweredFunction]:
+    """Lower what XLA compiles of the step; tell the program of what it could not compile."""
+    # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
+    is_for_card = bool(options.gpu) and not options.cpu_plan and has_compiler()
+    compiled, doubts = compile_calls(
+        function, step.ops, dump, args=program.args, plans=not is_for_card
+    )
+    program.messages.extend(doubts)
+    return compiled
+
+
+def _needs_values(error: BaseException | None) -> bool:
+    """Say whether code may have failed because weights are zeros: it computes with them, or checks."""
+    while error is not None:
+        if isinstance(error, tf.errors.OpError | ArithmeticError | AssertionError | LinAlgError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _capture(
+    make: Callable[[], Program],
+    report: Callable[[str, float], None],
+    options: CaptureOptions,
+    dump: Path | None,
+    *,
+    hollow: bool,
+) -> Captured:
+    gpu = find_gpu(options.gpu) if options.gpu else None
+    with contextlib.ExitStack() as stack:
+        if gpu is not None:
+            stack.enter_context(as_if_gpu(cudnn=not options.jit))
+        observed = stack.enter_context(observing_step())
+        hosted = VARIABLES_ON_HOST if gpu else frozenset()
+        births = stack.enter_context(recording_births(hollow=hollow, host_dtypes=hosted))
+        report("building the model", 0.05)
+        program = make()
+        if gpu is not None:
+            why = program.jit_reason or why_jit_custom(program.config.jit or False)
+            program.messages.append(why)
+        _refuse(program)
+        report("tracing the step", 0.2)
+        (variables := StepVariables(program)).refresh()
+        gc.collect()  # or what the building left behind is freed while it is counted
+        before = in_use_bytes() - births.made_bytes
+        function = variables.function = concrete_function(program)
+        kept = max(in_use_bytes() - births.made_bytes - before, 0)
+        report("optimising the graph", 0.5)
+        step = _executed(program, function, gpu, options)
+        slots = in_order_of_making(births.rows)
+        report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
+        compiled = _compiled(program, function, step, options, dump)
+        report("reading the graph", 0.9)
+        found = captured(
+            Capturing(
+                program=program,
+                observed=observed,
+                variables=variables,
+                function=function,
+                inputs=[None] * len(program.args),
+                wanted=options.wanted_steps,
+            ),
+            ops=list(step.ops),
+        )
+    on_card = None if gpu is None else DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
+    found.run = replace(
+        found.run,
+        kind="static",
+        device=on_card or found.run.device,
+        births=_rows(slots, variables.raw),
+        inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
+        kept_by_tracing=kept // GRANULE_BYTES,
+        kept_by_slots=births.traced_constants,
+        threads=_threads(),
+        sizes=step.sizes,
+        assumed=dict(options.assume),
+    )
+    found.compiled = compiled
+    found.inside = graphs.inside_ops(function, [one.function for one in compiled])
+    return found
+
+
+def _refuse(program: Program) -> None:
+    if program.function is None:
+        raise TargetError(
+            "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
+            "predict from.",
+            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
+            "is: analyze trace.",
+        )
+
+
+def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.BirthNote, ...]:
+    """Return one record a birth; ``variable`` is an index into the note's variables."""
+    numbers = {id(variable): number for number, variable in enumerate(variables)}
+    return tuple(
+        contract.BirthNote(
+            variable=numbers.get(id(raw_variable(birth.variable))),
+            traced=birth.traced,
+            sharing=birth.sharing,
+            events=tuple(birth.left_events),
+        )
+        for birth in births
+    )
+
+
+def _threads() -> ThreadsNote:
+    """Return how many threads a kernel may use, how many ops may run side by side, and who says so.
+
+    The configuration comes first, then the environment, then the number of cores
+    (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``).
+    """
+    cores = len(os.sched_getaffinity(0))
+    intra = int(tf.config.threading.get_intra_op_parallelism_threads())
+    inter = int(tf.config.threading.get_inter_op_parallelism_threads())
+    intra = intra or _from_environment("TF_NUM_INTRAOP_THREADS")
+    inter = inter or _from_environment("TF_NUM_INTEROP_THREADS")
+    return ThreadsNote(intra_op=intra or cores, inter_op=inter or cores, inter_op_fixed=bool(inter))
+
+
+def _from_environment(name: str) -> int:
+    """Return the number in a variable; 0 where there is none."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,297 @@
+"""TensorFlow's graphs to plain ops: the graph that was traced, and the one that really ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from analyzer.capture.private_names import functions_in, op_def_registry, tensor_util
+from analyzer.capture.run.source_frames import is_library, shown
+from analyzer.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
+from analyzer.graph.graph_index import look_up
+
+_FEW_VALUES: Final = 64
+"""Constants up to this many elements keep their values (axes, paddings, shapes)."""
+_CALLERS: Final = frozenset(
+    {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
+)
+
+
+def executed_ops(
+    partitions: Iterable[Any],
+    traced: Mapping[str, tuple[TensorSpec, ...]],
+    sources: Mapping[str, str],
+) -> list[Op]:
+    """Return the ops of the graphs that the executor ran.
+
+    Args:
+        partitions: GraphDefs, one a device, as ``RunMetadata`` holds them.
+        traced: Output specs by name of the traced graph (:func:`traced_outputs`): the executed
+            graph has lost its shapes.
+        sources: ``file:line`` of the user's code by name.
+    """
+    ops: dict[str, Op] = {}
+    for graph_def in partitions:
+        for node in graph_def.node:
+            if node.name not in ops:
+                ops[node.name] = _op(node, traced, sources)
+    return list(ops.values())
+
+
+def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]) -> Op:
+    inputs = [name for name in node.input if not name.startswith("^")]
+    known = look_up(node.name, traced) or ()
+    dtypes = output_dtypes(node)
+    if node.op == "_Arg":
+        outputs: tuple[TensorSpec, ...] = known or tuple(TensorSpec(d, None) for d in dtypes)
+    else:
+        outputs = tuple(
+            known[index]
+            if index < len(known) and known[index].dtype == dtype
+            else TensorSpec(dtype, _declared_shape(node))
+            for index, dtype in enumerate(dtypes)
+        )
+    return Op(
+        name=node.name,
+        type=node.op,
+        inputs=tuple(name if ":" in name else f"{name}:0" for name in inputs),
+        control_inputs=tuple(name[1:] for name in node.input if name.startswith("^")),
+        outputs=outputs,
+        device=node.device,
+        attrs={
+            key: plain
+            for key, attr in node.attr.items()
+            if (plain := _plain(key, attr)) is not None
+        },
+        source=look_up(node.name, sources) or "",
+    )
+
+
+def _declared_shape(node: Any) -> tuple[int, ...] | None:
+    """Return the shape that a constant or placeholder states itself."""
+    for key in ("value", "shape"):
+        attr = node.attr.get(key)
+        if attr is None:
+            continue
+        shape = attr.tensor.tensor_shape if attr.HasField("tensor") else attr.shape
+        if attr.HasField("tensor") or attr.HasField("shape"):
+            if shape.unknown_rank:
+                return None
+            return tuple(dim.size for dim in shape.dim)
+    return None
+
+
+def output_dtypes(node: Any) -> list[str]:
+    """Return TensorFlow's names of a node's output types."""
+    definition = op_def_registry.get(node.op)
+    if definition is None:
+        return []
+    dtypes: list[str] = []
+    for output in definition.output_arg:
+        if output.type_list_attr:
+            dtypes.extend(_dtype(number) for number in node.attr[output.type_list_attr].list.type)
+            continue
+        number = output.type or node.attr[output.type_attr].type
+        count = int(node.attr[output.number_attr].i) if output.number_attr else 1
+        dtypes.extend([_dtype(number)] * count)
+    return dtypes
+
+
+def _dtype(number: int) -> str:
+    try:
+        return str(tf.dtypes.as_dtype(number).name)
+    except TypeError:
+        return ""
+
+
+def _plain(key: str, attr: Any) -> Any:
+    """Return an attribute as plain values; None for what says nothing of memory."""
+    if key.startswith("_") and key not in ("_handle_dtypes", "_handle_shapes", "_XlaMustCompile"):
+        return None
+    field = attr.WhichOneof("value")
+    if field == "s":
+        return attr.s.decode("utf-8", "replace") if len(attr.s) <= 256 else None
+    if field in ("i", "f", "b"):
+        return getattr(attr, field)
+    if field == "type":
+        return _dtype(attr.type)
+    if field == "shape":
+        return None if attr.shape.unknown_rank else [dim.size for dim in attr.shape.dim]
+    if field == "func":
+        return {"function": attr.func.name}
+    if field == "tensor":
+        return _plain_tensor(attr.tensor)
+    if field == "list":
+        return _plain_list(attr.list)
+    return None
+
+
+def _plain_list(values: Any) -> list[Any]:
+    if values.type:
+        return [_dtype(number) for number in values.type]
+    if values.shape:
+        return [
+            None if shape.unknown_rank else [dim.size for dim in shape.dim]
+            for shape in values.shape
+        ]
+    if values.s:
+        return [text.decode("utf-8", "replace") for text in values.s]
+    if values.func:
+        return [{"function": function.name} for function in values.func]
+    return [*values.i, *values.f, *values.b]
+
+
+def _plain_tensor(tensor: Any) -> dict[str, Any]:
+    shape = [dim.size for dim in tensor.tensor_shape.dim]
+    plain: dict[str, Any] = {"dtype": _dtype(tensor.dtype), "shape": shape}
+    count = int(np.prod(shape)) if shape else 1
+    if count <= _FEW_VALUES and plain["dtype"] not in ("string", "resource", "variant"):
+        values = tensor_util.MakeNdarray(tensor).ravel()
+        if values.dtype.kind in "biuf":
+            plain["values"] = [
+                value if np.isfinite(value) else str(value) for value in values.tolist()
+            ]
+    elif len(tensor.bool_val) == 1:
+        plain["every"] = bool(tensor.bool_val[0])
+    return plain
+
+
+def traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
+    """Return the output specs of every op of a traced graph and of the functions that it calls."""
+    outputs: dict[str, tuple[TensorSpec, ...]] = {}
+    for nested in all_graphs(graph):
+        for op in nested.get_operations():
+            if op.name not in outputs:
+                outputs[op.name] = tuple(spec_of(tensor) for tensor in op.outputs)
+    return outputs
+
+
+def spec_of(tensor: Any) -> TensorSpec:
+    """Return a graph tensor's dtype and static shape."""
+    return TensorSpec(tensor.dtype.name, shape_of(tensor))
+
+
+def shape_of(tensor: Any) -> tuple[int, ...] | None:
+    """Return the static shape of a tensor or variable: -1 for an axis that is not known."""
+    if tensor.shape.rank is None:
+        return None
+    return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
+
+
+def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
+    """Return the ops of the traced graph and, where it only calls one, of the called ones.
+
+    Used where nothing finer ran: XLA compiles the whole of them into one kernel launch.
+    """
+    ops: dict[str, Op] = {}
+    # What feeds the function is a placeholder here, and an argument in the graph that runs.
+    arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
+    for nested in all_graphs(graph):
+        for op in nested.get_operations():
+            if op.name in ops:
+                continue
+            argument = arguments.get(op.name) if nested is graph else None
+            ops[op.name] = Op(
+                name=op.name,
+                type=op.type if argument is None else "_Arg",
+                attrs={} if argument is None else {"index": argument},
+                inputs=tuple(tensor.name for tensor in op.inputs),
+                control_inputs=tuple(control.name for control in op.control_inputs),
+                outputs=tuple(spec_of(tensor) for tensor in op.outputs),
+                device=op.device,
+                source=sources.get(op.name, ""),
+            )
+    return list(ops.values())
+
+
+def function_graphs(function: Any) -> dict[str, Any]:
+    """Return the graph of a concrete function and of every function in it, by name."""
+    known = {plain_name(function.name): function.graph}
+    for nested in all_graphs(function.graph):
+        for name, inner in functions_in(nested).items():
+            graph = getattr(inner, "graph", None)
+            if graph is not None:
+                known.setdefault(plain_name(name), graph)
+    return known
+
+
+def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
+    """Return the ops of functions that run as one op of the step, as they were traced.
+
+    Args:
+        function: The step's concrete function.
+        names: Names of the functions: its own, or those of functions in it.
+    """
+    known = function_graphs(function)
+    sources = sources_of(function.graph)
+    ops: dict[str, Op] = {}
+    for name in names:
+        graph = known.get(name)
+        for op in traced_ops(graph, sources) if graph is not None else ():
+            ops.setdefault(op.name, op)
+    return list(ops.values())
+
+
+def traced_graphs(graph: Any) -> list[TracedGraph]:
+    """Return the graph and its functions as they were traced, callers before the called."""
+    names: dict[int, str] = {id(graph): ""}
+    for nested in all_graphs(graph):
+        for name, function in functions_in(nested).items():
+            names.setdefault(id(getattr(function, "graph", None)), plain_name(name))
+    return [
+        TracedGraph(
+            names.get(id(nested), ""),
+            tuple(
+                TracedOp(op.name, tuple(tensor.name for tensor in op.inputs), _calls(op))
+                for op in nested.get_operations()
+            ),
+        )
+        for nested in all_graphs(graph)
+    ]
+
+
+def _calls(op: Any) -> tuple[str, ...]:
+    """Return the names of the functions that the op calls."""
+    if not op.outputs and not op.inputs:
+        return ()
+    calls: list[str] = []
+    for attr in op.node_def.attr.values() if "Call" in op.type or op.type in _CALLERS else ():
+        if attr.HasField("func"):
+            calls.append(attr.func.name)
+        calls.extend(function.name for function in attr.list.func)
+    return tuple(calls)
+
+
+def plain_name(name: Any) -> str:
+    """Return a function's or node's name as text, which TensorFlow may keep as bytes."""
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
+def all_graphs(graph: Any) -> list[Any]:
+    """Return the graph and those of every function in it, each once, outermost first."""
+    found = [graph]
+    seen = {id(graph)}
+    for current in found:
+        for function in functions_in(current).values():
+            nested = getattr(function, "graph", None)
+            if nested is not None and id(nested) not in seen:
+                seen.add(id(nested))
+                found.append(nested)
+    return found
+
+
+def sources_of(graph: Any) -> dict[str, str]:
+    """Return ``file:line`` of the innermost line of the user's own code for each op that has one."""
+    sources: dict[str, str] = {}
+    for nested in all_graphs(graph):
+        for op in nested.get_operations():
+            if op.name in sources or op.traceback is None:
+                continue
+            for frame in reversed(op.traceback.get_user_frames()):
+                if not is_library(frame.filename):
+                    sources[op.name] = f"{shown(frame.filename)}:{frame.lineno}"
+                    break
+    return sources

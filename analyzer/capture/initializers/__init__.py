@@ -1,0 +1,1 @@
+"""How variables come to be, without the memory that they would take."""

@@ -1,0 +1,199 @@
+"""ELF files of Linux on x86-64: what one exports, and a library written without a compiler.
+
+The library that is written has a function for each of a list of names, and all of them do one
+thing: call one function of another library with the name and with the first six arguments::
+
+    name_i:  mov  $i, %eax         common:  push %rbp ...         six arguments onto the stack
+             jmp  common                    lea  name of i, %rdi
+                                            mov  %rsp, %rsi
+                                            call *answer          from the other library
+                                            leave
+                                            ret
+
+Source: System V ABI (AMD64 supplement), and ``elf.h``'s layouts, which are the ABI's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PAGE: Final = 4096
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_DYNAMIC: Final = struct.Struct("<qQ")
+_RELOCATION: Final = struct.Struct("<QQq")
+_HEADER_BYTES: Final = 64
+_SHT_DYNSYM, _STT_FUNC, _GLOBAL_FUNC = 11, 2, 0x12
+_PT_LOAD, _PT_DYNAMIC, _PT_STACK = 1, 2, 0x6474E551
+_READ, _WRITE, _EXECUTE = 4, 2, 1
+_R_GLOB_DAT: Final = 6
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT = 1, 4, 5, 6, 7, 8, 9
+_STRSZ, _SYMENT, _SONAME, _RUNPATH = 10, 11, 14, 29
+_STUB_BYTES: Final = 10
+
+
+def exported(path: Path) -> Iterator[bytes]:
+    """Yield the names of the functions that a library defines for others.
+
+    Raises:
+        ValueError: it is no ELF file of 64 bits.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        if data[:5] != b"\x7fELF\x02":
+            raise ValueError(f"{path} is no ELF file of 64 bits")
+        at = struct.unpack_from("<Q", data, 0x28)[0]
+        size, count = struct.unpack_from("<HH", data, 0x3A)
+        heads = [_SECTION.unpack_from(data, at + number * size) for number in range(count)]
+        for head in heads:
+            if head[1] != _SHT_DYNSYM:
+                continue
+            text = heads[head[6]]
+            strings = data[text[4] : text[4] + text[5]]
+            for number in range(head[5] // _SYMBOL.size):
+                name, info, _, section, _, _ = _SYMBOL.unpack_from(
+                    data, head[4] + number * _SYMBOL.size
+                )
+                if section and info & 15 == _STT_FUNC:
+                    yield strings[name : strings.index(b"\0", name)]
+
+
+@dataclass(slots=True)
+class _Strings:
+    """A string table that is being filled."""
+
+    content: bytearray
+
+    def add(self, text: bytes) -> int:
+        at = len(self.content)
+        self.content += text + b"\0"
+        return at
+
+
+# Long: the file from its first byte to its last, in the order in which it lies on disk.
+def library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes) -> bytes:
+    """Return a shared library with a function for each name.
+
+    Args:
+        names: What it exports, each once.
+        answer: The function that each of them calls with its name and its first six arguments.
+        needed: The library that has it, looked for in the folder of this one first.
+        soname: What this library calls itself.
+    """
+    strings = _Strings(bytearray(b"\0"))
+    offsets = [strings.add(name) for name in names]
+    answer_at, needed_at = strings.add(answer), strings.add(needed)
+    soname_at, origin_at = strings.add(soname), strings.add(b"$ORIGIN")
+
+    first = _HEADER_BYTES + 4 * _SEGMENT.size
+    table = _hash_table([*names, answer])
+    symbols_at = _up(first + len(table), 8)
+    strings_at = symbols_at + _SYMBOL.size * (len(names) + 2)
+    relocation_at = _up(strings_at + len(strings.content), 8)
+    offsets_at = relocation_at + _RELOCATION.size
+    code_at = _up(offsets_at + 4 * len(names), 16)
+    common_at = code_at + _STUB_BYTES * len(names)
+    common_bytes = len(_common(0, 0, 0, 0))
+    dynamic_at = _up(common_at + common_bytes, _PAGE)
+    entries = [
+        (_NEEDED, needed_at),
+        (_SONAME, soname_at),
+        (_RUNPATH, origin_at),
+        (_HASH, first),
+        (_STRTAB, strings_at),
+        (_STRSZ, len(strings.content)),
+        (_SYMTAB, symbols_at),
+        (_SYMENT, _SYMBOL.size),
+        (_RELA, relocation_at),
+        (_RELASZ, _RELOCATION.size),
+        (_RELAENT, _RELOCATION.size),
+        (0, 0),
+    ]
+    slot_at = dynamic_at + _DYNAMIC.size * len(entries)
+    end = slot_at + 8
+
+    image = bytearray(end)
+    _place(image, 0, _header(4))
+    segments = [
+        (_PT_LOAD, _READ | _EXECUTE, 0, 0, 0, common_at + common_bytes, common_at + common_bytes),
+        (_PT_LOAD, _READ | _WRITE, *(dynamic_at,) * 3, *(end - dynamic_at,) * 2),
+        (_PT_DYNAMIC, _READ | _WRITE, *(dynamic_at,) * 3, *(slot_at - dynamic_at,) * 2),
+        (_PT_STACK, _READ | _WRITE, 0, 0, 0, 0, 0),
+    ]
+    for number, segment in enumerate(segments):
+        align = _PAGE if segment[0] == _PT_LOAD else 8
+        _place(image, _HEADER_BYTES + number * _SEGMENT.size, _SEGMENT.pack(*segment, align))
+    _place(image, first, table)
+    for number, offset in enumerate(offsets):
+        stub_at = code_at + _STUB_BYTES * number
+        symbol = _SYMBOL.pack(offset, _GLOBAL_FUNC, 0, 1, stub_at, _STUB_BYTES)
+        _place(image, symbols_at + _SYMBOL.size * (number + 1), symbol)
+        jump = struct.pack("<i", common_at - (stub_at + _STUB_BYTES))
+        _place(image, stub_at, b"\xb8" + struct.pack("<I", number) + b"\xe9" + jump)
+    undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
+    _place(image, symbols_at + _SYMBOL.size * (len(names) + 1), undefined)
+    _place(image, strings_at, bytes(strings.content))
+    info = (len(names) + 1) << 32 | _R_GLOB_DAT
+    _place(image, relocation_at, _RELOCATION.pack(slot_at, info, 0))
+    _place(image, offsets_at, struct.pack(f"<{len(offsets)}I", *offsets))
+    _place(image, common_at, _common(common_at, offsets_at, strings_at, slot_at))
+    for number, entry in enumerate(entries):
+        _place(image, dynamic_at + _DYNAMIC.size * number, _DYNAMIC.pack(*entry))
+    return bytes(image)
+
+
+def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
+    """Return the code that all functions jump to, with the number of the name in ``eax``."""
+    code = bytearray()
+
+    def relative(operation: bytes, target: int) -> None:
+        end = at + len(code) + len(operation) + 4
+        code.extend(operation + struct.pack("<i", target - end))
+
+    code += b"\x55\x48\x89\xe5"  # push %rbp; mov %rsp,%rbp
+    code += b"\x41\x51\x41\x50\x51\x52\x56\x57"  # push %r9 %r8 %rcx %rdx %rsi %rdi
+    relative(b"\x48\x8d\x3d", offsets_at)  # lea offsets(%rip),%rdi
+    code += b"\x8b\x3c\x87"  # mov (%rdi,%rax,4),%edi
+    relative(b"\x48\x8d\x35", strings_at)  # lea strings(%rip),%rsi
+    code += b"\x48\x01\xf7\x48\x89\xe6"  # add %rsi,%rdi; mov %rsp,%rsi
+    relative(b"\xff\x15", slot_at)  # call *slot(%rip)
+    code += b"\xc9\xc3"  # leave; ret
+    return bytes(code)
+
+
+def _hash_table(names: Sequence[bytes]) -> bytes:
+    """Return the table that a name's symbol is found by; symbol 0 is the empty one."""
+    buckets = max(len(names) // 2, 1)
+    first, chain = [0] * buckets, [0] * (len(names) + 1)
+    for symbol, name in enumerate(names, start=1):
+        bucket = _hash(name) % buckets
+        chain[symbol], first[bucket] = first[bucket], symbol
+    return struct.pack(f"<{2 + buckets + len(chain)}I", buckets, len(chain), *first, *chain)
+
+
+def _hash(name: bytes) -> int:
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ (high >> 24)) & ~high & 0xFFFFFFFF
+    return value
+
+
+def _header(segments: int) -> bytes:
+    identity = b"\x7fELF\x02\x01\x01" + bytes(9)
+    sizes = (_HEADER_BYTES, _SEGMENT.size, segments, 64, 0, 0)
+    return identity + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
+
+
+def _place(image: bytearray, at: int, content: bytes) -> None:
+    image[at : at + len(content)] = content
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

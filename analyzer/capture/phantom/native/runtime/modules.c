@@ -1,0 +1,154 @@
+// Modules, functions, occupancy and launches through the driver, as XLA does them.
+#include "phantom.h"
+
+typedef struct {
+  char name[128];
+} Function;
+
+API(cuMemAddressReserve)(void **p, uint64_t n, uint64_t align, void *at, uint64_t f);
+
+API(cuModuleLoadData)(void **m, const void *i) { return some(m); }
+API(cuModuleLoadDataEx)(void **m, const void *i, unsigned n, void *o, void *v) { return some(m); }
+API(cuModuleLoadFatBinary)(void **m, const void *i) { return some(m); }
+API(cuModuleGetFunction)(void **f, void *m, const char *n) {
+  say(3, "kernel %s", n);
+  Function *made = calloc(1, 4096);
+  snprintf(made->name, sizeof made->name, "%s", n);
+  *f = made;
+  return OK;
+}
+API(cuModuleGetGlobal_v2)(void **p, uint64_t *n, void *m, const char *name) {
+  static char *zeros;
+  if (!zeros)
+    cuMemAddressReserve((void **)&zeros, 64 * MIB, 0, 0, 0); // an address of the card's, not counted
+  say(3, "global %s", name);
+  if (p)
+    *p = zeros;
+  if (n)
+    *n = 64 * MIB;
+  return OK;
+}
+API(cuLibraryLoadData)(void **l, const void *c, void *a, void *b, unsigned n, void *o, void *v,
+                       unsigned k) {
+  return some(l);
+}
+API(cuLibraryGetKernel)(void **k, void *l, const char *n) { return some(k); }
+API(cuLibraryGetModule)(void **m, void *l) { return some(m); }
+API(cuKernelGetFunction)(void **f, void *k) { return some(f); }
+API(cudaGetFuncBySymbol)(void **f, const void *s) { return some(f); }
+API(cudaGetSymbolAddress)(void **p, const void *s) { return cuModuleGetGlobal_v2(p, 0, 0, "symbol"); }
+static long function_attribute(int *v, int a) {
+  *v = a == 0             ? 1024
+       : a == 4           ? 32
+       : a == 5 || a == 6 ? cards[current].major * 10 + cards[current].minor
+                          : 0;
+  return OK;
+}
+API(cuFuncGetAttribute)(int *v, int a, void *f) { return function_attribute(v, a); }
+API(cuKernelGetAttribute)(int *v, int a, void *k, int d) { return function_attribute(v, a); }
+API(cuFuncGetName)(const char **n, void *f) {
+  *n = "phantom";
+  return OK;
+}
+static long function_attributes(char *p) { // sizes, then threads, registers, PTX and binary version
+  const Card *m = &cards[current];
+  int version = m->major * 10 + m->minor, v[4] = {1024, 32, version, version};
+  memset(p, 0, 144);
+  put(p, 24, v, sizeof v);
+  int smem = 49152;
+  put(p, 44, &smem, 4);
+  return OK;
+}
+API(cudaFuncGetAttributes)(char *p, const void *f) { return function_attributes(p); }
+static long occupancy(int *n, int block) {
+  int t = block > 0 ? cards[current].threads / block : 1;
+  *n = t < 1 ? 1 : t > cards[current].blocks ? cards[current].blocks : t;
+  return OK;
+}
+API(cuOccupancyMaxActiveBlocksPerMultiprocessor)(int *n, void *f, int block, uint64_t smem) {
+  return occupancy(n, block);
+}
+API(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(int *n, void *f, int block, uint64_t smem,
+                                                          unsigned flags) {
+  return occupancy(n, block);
+}
+API(cudaOccupancyMaxActiveBlocksPerMultiprocessor)(int *n, const void *f, int block, uint64_t smem) {
+  return occupancy(n, block);
+}
+API(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(int *n, const void *f, int block,
+                                                            uint64_t smem, unsigned flags) {
+  return occupancy(n, block);
+}
+static long potential(int *grid, int *block) {
+  *block = 1024;
+  *grid = cards[current].sms * (cards[current].threads / 1024);
+  return OK;
+}
+API(cuOccupancyMaxPotentialBlockSize)(int *grid, int *block, void *f, void *g, uint64_t smem,
+                                      int limit) {
+  return potential(grid, block);
+}
+API(cuOccupancyMaxPotentialBlockSizeWithFlags)(int *grid, int *block, void *f, void *g, uint64_t smem,
+                                               int limit, unsigned flags) {
+  return potential(grid, block);
+}
+// Those that TensorFlow compiles while it runs have one name for all ("main_kernel").
+static int is_generated(const char *name) {
+  return strstr(name, "_GPU_DT_") || !strcmp(name, "main_kernel");
+}
+// TensorFlow's generated element-wise kernels ("IsFinite_GPU_DT_FLOAT_DT_BOOL_kernel") take, beside
+// sizes, each tensor as its address twice, an offset, and its axes; the last tensor is the result. The
+// arguments lie one behind the other, 8 bytes each. A result reads as 0, as any other kernel's does, but
+// for truths: the values of a card are taken to be finite, and conjunctions of truths are computed.
+static void generated(const char *name, void **args) {
+  uint64_t value[64];
+  char *tensor[32];
+  int n = 0, tensors = 0;
+  do
+    memcpy(&value[n], args[n], 8);
+  while (++n < 64 && (char *)args[n] == (char *)args[n - 1] + 8);
+  for (int i = 0; i + 2 < n && tensors < 32; i++)
+    if (value[i] == value[i + 1] && left_of((char *)value[i])) {
+      tensor[tensors++] = (char *)value[i];
+      i += 2;
+    }
+  if (!tensors)
+    return;
+  char *out = tensor[tensors - 1];
+  char truth = 0;
+  if (!strncmp(name, "IsFinite_", 9))
+    truth = 1;
+  else if (!strncmp(name, "LogicalAnd_", 11) && tensors == 3)
+    truth = *tensor[0] && *tensor[1];
+  else if (!strncmp(name, "LogicalOr_", 10) && tensors == 3)
+    truth = *tensor[0] || *tensor[1];
+  clear(out);
+  if (truth)
+    *out = 1;
+}
+API(cuLaunchKernel)(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                    unsigned bz, unsigned smem, void *s, void **args, void **extra) {
+  launch(s);
+  if ((char *)f != handle_block && args && is_generated(f->name))
+    generated(f->name, args);
+  else
+    mark_modules(s);
+  return OK;
+}
+API(cuLaunchKernelEx)(const char *config) {
+  mark_modules(*(void **)(config + 32));
+  launch(*(void **)(config + 32));
+  return OK;
+}
+API(cuLaunchCooperativeKernel)(void *f) {
+  launch(0);
+  return OK;
+}
+API(cudaLaunchKernelExC)(const char *config) {
+  launch(*(void **)(config + 32));
+  return OK;
+}
+API(cudaLaunchCooperativeKernel)(const void *f) {
+  launch(0);
+  return OK;
+}

@@ -1,0 +1,1 @@
+"""The child process that captures: started, supervised, and its end explained."""

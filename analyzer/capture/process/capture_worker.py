@@ -1,0 +1,338 @@
+"""The child process that imports TensorFlow and leaves a run folder.
+
+It runs the step under the profiler, or takes the graph that would run and runs nothing.
+
+It speaks to its parent in lines of JSON on the standard output that it was started with; whatever
+the user's code prints goes to the log. :mod:`analyzer.capture.process.launch` starts it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import faulthandler
+import functools
+import gzip
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from analyzer.capture.process import phantom_launch as phantom
+from analyzer.capture.process.launch import STOPPING
+from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
+from analyzer.capture.targets.target_spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.capture.xla.xla_dumps import dumping_flags
+from analyzer.contract import run_note as contract
+from analyzer.contract.graph_note import GraphFile, encode_graph
+from analyzer.contract.run_note import TargetNote, encode_run
+from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.parse.logdir import RUN_FILE
+
+if TYPE_CHECKING:
+    from analyzer.capture.run.profiled_run import Captured
+    from analyzer.capture.xla.xla_lowering import LoweredFunction
+
+    Capture = Callable[[TargetSpec, CaptureOptions, Path, Any], Captured]
+
+GRAPH_FILE = "graph.json.gz"
+DUMP = ".xla"
+"""Folder in the run folder that XLA leaves compiled modules in while the child runs."""
+
+GENERATED = ".autograph"
+"""Folder in the run folder for the code that TensorFlow makes of the user's."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM_WORDS = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+class Channel:
+    """Lines of JSON to the parent, over the standard output that this process was started with.
+
+    Attributes:
+        stage: What was told last.
+    """
+
+    def __init__(self) -> None:
+        self.stage = "starting"
+        self._owner = os.getpid()
+        self._descriptor = os.dup(1)
+        sys.stdout.flush()
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line; unbuffered, because a signal's handler sends too."""
+        if os.getpid() != self._owner:
+            os._exit(0)  # a copy that the user's code forked and let run on into ours
+        line = (json.dumps(message) + "\n").encode()
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+    def report(self, stage: str, share: float) -> None:
+        """Tell what is being done, and the share done."""
+        self.stage = stage
+        self.send({"stage": stage, "share": share})
+
+    def fail(self, error: AnalyzerError) -> int:
+        """Tell what went wrong; return the exit code."""
+        code = int(error.exit_code)
+        self.send({"error": error.message, "hint": error.hint, "exit_code": code})
+        return code
+
+    def interrupt_once(self, number: int, frame: FrameType | None) -> None:
+        """Stop the step at the first Ctrl-C and say so; another one is too late."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.send({"stage": STOPPING, "share": 0.0})
+        raise KeyboardInterrupt
+
+
+def main(request_path: str, places: list[str]) -> int:
+    """Do what the request says; return the exit code.
+
+    Args:
+        request_path: The request, a JSON file.
+        places: ``sys.path`` for the user's code.
+    """
+    faulthandler.enable()
+    channel = Channel()
+    # A shell starts background jobs with Ctrl-C ignored; the trace is to be written all the same.
+    signal.signal(signal.SIGINT, channel.interrupt_once)
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    spec = TargetSpec(**{**request["target"], "kind": TargetKind(request["target"]["kind"])})
+    try:
+        result = _serve(request, spec, places, channel.report)
+    except AnalyzerError as error:
+        return channel.fail(error)
+    except KeyboardInterrupt:
+        channel.send({"error": "Interrupted.", "hint": "", "exit_code": int(ExitCode.INTERRUPTED)})
+        return int(ExitCode.INTERRUPTED)
+    except BaseException as error:  # sys.exit() in the user's code too
+        traceback.print_exc()
+        return channel.fail(told(error, spec.text, channel.stage))
+    channel.send({"done": result})
+    main_thread = threading.main_thread()
+    if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
+        _end()
+    return int(ExitCode.OK)
+
+
+def told(error: BaseException, target: str, stage: str) -> AnalyzerError:
+    """Return what nobody expected as what it is: the user's, the machine's or a fault of ours.
+
+    Args:
+        error: What was raised.
+        target: What the user named.
+        stage: What was being done.
+    """
+    what = plain_message(f"{type(error).__name__}: {error}".rstrip(": "))
+    if _is_out_of_room(error):
+        return InputError(
+            f"The disk is full: {target} was stopped while {stage} ({what}).",
+            hint="Make room, or name another --out.",
+        )
+    if isinstance(error, MemoryError):
+        return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
+    if isinstance(error, SystemExit):
+        return TargetError(f"{target} called sys.exit({error.code}) while {stage}.")
+    if whose(error) == "user":
+        return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
+    return AnalyzerError(f"The capture of {target} failed while {stage}: {what}")
+
+
+def _is_out_of_room(error: BaseException) -> bool:
+    """Say whether an error is a full disk, told by the system or by TensorFlow's own file code."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    return any(words in str(error) for words in _NO_ROOM_WORDS)
+
+
+def _end() -> NoReturn:
+    """End the process as it is: taking a large graph apart object by object takes a second or more.
+
+    What was registered for the end is done, and no thread of the user's is left to wait for.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(ExitCode.OK))
+
+
+def _import_tensorflow() -> None:
+    """Import TensorFlow and Keras.
+
+    Raises:
+        InputError: they cannot be imported.
+    """
+    try:
+        import keras
+        import tensorflow  # noqa: F401
+    except Exception as error:
+        traceback.print_exc()
+        first = next(iter(str(error).splitlines()), "")
+        raise InputError(
+            f"TensorFlow cannot be imported: {type(error).__name__}: {first}",
+            hint="Check it with: python -c 'import tensorflow'.",
+        ) from None
+    # Keras cuts the user's own lines out of an error too.
+    keras.config.disable_traceback_filtering()
+
+
+@contextlib.contextmanager
+def _generated_code_in(folder: Path) -> Iterator[None]:
+    """Let autograph write the code that it makes of the user's into ``folder``.
+
+    It writes to the system's temporary folder, and removes that at the end of the process: not where
+    the process is killed.
+    """
+    from analyzer.capture.private_names import autograph_loader
+
+    loader = autograph_loader()
+    folder.mkdir()
+    if hasattr(loader, "tempfile"):
+        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
+    """Let modules and arguments be found as in a Python of the user's own.
+
+    Called after all of ours and TensorFlow is imported: from here on the user's ``json.py`` is the
+    user's business. What lies in the working folder is found last; a target's own folder comes first
+    when the target is loaded.
+    """
+    ours = [place for place in sys.path if place not in places]
+    sys.path[:] = [*places, *ours]
+    with contextlib.suppress(OSError):  # the working folder may have been removed
+        sys.path.append(os.getcwd())
+    sys.argv[:] = [spec.path]
+
+
+def _serve(
+    request: dict[str, Any], spec: TargetSpec, places: list[str], report: Any
+) -> dict[str, Any]:
+    report("starting TensorFlow", 0.0)
+    options = CaptureOptions.from_json(request["options"])
+    is_static = request.get("kind") == "static"
+    on_phantom = bool(options.gpu) and not is_static
+    if options.device == "cpu" or (options.gpu and is_static):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+    folder = Path(request["folder"])
+    os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
+    _import_tensorflow()
+    import tensorflow as tf
+
+    if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
+        raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+    if options.inter_op_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+    if on_phantom:
+        phantom.set_up(options, tf)
+    do = _leaving_unrun() if is_static else _running()
+    _as_started_by_the_user(spec, places)
+    with _generated_code_in(folder / GENERATED):
+        captured = do(spec, options, folder, report)
+    target = TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name)
+    captured.run = replace(
+        captured.run,
+        target=target,
+        from_process_start=True,
+        phantom=phantom.phantom_note(options) if on_phantom else None,
+    )
+    report("writing the graph", 0.97)
+    write_run(folder, captured)
+    shutil.rmtree(folder / DUMP, ignore_errors=True)
+    error = captured.run.error
+    return {"steps": captured.run.steps_done, "error": None if error is None else error.plain()}
+
+
+def _running() -> Capture:
+    """Return what runs the step; all that it needs is imported now."""
+    from analyzer.capture.run.profiled_run import profiling, run_steps
+    from analyzer.capture.targets.resolve_target import resolve
+
+    def run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+        with profiling(folder):
+            return run_steps(
+                lambda: resolve(spec, options), options.wanted_steps, report, dump=folder / DUMP
+            )
+
+    return run
+
+
+def _leaving_unrun() -> Capture:
+    """Return what takes the step's graph; all that it needs is imported now."""
+    from analyzer.capture.graph.estimate_capture import capture_unrun_step
+    from analyzer.capture.targets.resolve_target import resolve
+
+    def take(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+        return capture_unrun_step(lambda: resolve(spec, options), report, options, folder / DUMP)
+
+    return take
+
+
+def write_run(folder: Path, captured: Captured) -> None:
+    """Write the note and the graph into the run folder."""
+    run = replace(
+        captured.run,
+        graph=GRAPH_FILE if captured.ops else None,
+        xla=_write_compiled(folder, captured.compiled),
+    )
+    if captured.ops:
+        graph = GraphFile(
+            ops=tuple(captured.ops),
+            inside=tuple(captured.inside),
+            compiling=tuple(one.requests for one in captured.compiled),
+            traced=tuple(captured.traced),
+        )
+        _pack(folder / GRAPH_FILE, encode_graph(graph))
+    (folder / RUN_FILE).write_bytes(encode_run(run))
+
+
+def _write_compiled(
+    folder: Path, compiled: list[LoweredFunction]
+) -> tuple[contract.CompiledFunction, ...]:
+    """Write each compiled function's module and plan; return what the note says of them."""
+    rows = []
+    for number, one in enumerate(compiled):
+        suffix = f"-{number}" if number else ""
+        files: dict[str, str | None] = {"module": None, "plan": None}
+        for key, content in (("module", one.module), ("plan", one.plan)):
+            if content:
+                files[key] = f"{key}{suffix}.hlo.pb.gz"
+                _pack(folder / f"{key}{suffix}.hlo.pb.gz", content)
+        rows.append(
+            contract.CompiledFunction(
+                ops=one.ops,
+                function=one.function,
+                platform=one.platform,
+                fixed=one.fixed,
+                compilations=one.compilations,
+                module=files["module"],
+                plan=files["plan"],
+            )
+        )
+    return tuple(rows)
+
+
+def _pack(path: Path, content: bytes) -> None:
+    """Write a gzip file without name and time in it: the same content makes the same file."""
+    with path.open("wb") as file:
+        with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+            packed.write(content)

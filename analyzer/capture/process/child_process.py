@@ -1,0 +1,129 @@
+"""A child process under a supervisor: its messages, and its end, whatever that is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.capture.process import supervisor
+from analyzer.interrupts import held_back
+
+_LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
+_END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnd:
+    """How a child ended.
+
+    Attributes:
+        code: Its exit status, or less than 0 for the signal that ended it; None where not known.
+        peak_rss_bytes: The most memory that it held itself.
+    """
+
+    code: int | None
+    peak_rss_bytes: int = 0
+
+
+class Child:
+    """A command that writes a line of JSON for each thing it has to say.
+
+    It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
+    :meth:`interrupt`.
+
+    Attributes:
+        end: How it ended; None while it runs.
+        deadline_s: The instant of :func:`time.monotonic` at which it is no longer listened to.
+
+    Args:
+        command: What to run.
+        log: Where everything else goes that it prints.
+        folder: Removed when this process ends without a word.
+        environment: Its environment variables.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.end: ChildEnd | None = None
+        self.deadline_s = float("inf")
+        self._text = b""
+        self._lines: deque[bytes] = deque()
+        with log.open("ab") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield what the child says until it has ended, or ``deadline_s`` has come."""
+        while self.end is None and (left_s := self.deadline_s - time.monotonic()) > 0:
+            if not self._lines:
+                self._listen(min(_LOOK_S, left_s))
+                continue
+            message = _message(self._lines.popleft())
+            if "ended" in message:
+                self.end = ChildEnd(**message["ended"])
+            elif message:
+                yield message
+
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to it."""
+        self._order(supervisor.INTERRUPT)
+
+    def close(self) -> None:
+        """End it and all that it started, where that has not happened; then let go of it."""
+        with held_back():
+            self._order(supervisor.END)
+            self.deadline_s = time.monotonic() + _END_S
+            for _ in self.messages():
+                pass  # nobody listens any more
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()  # type: ignore[union-attr]
+            try:
+                self._process.wait(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # the child is ended with it, by the system
+                self._process.wait()
+            self._process.stdout.close()  # type: ignore[union-attr]
+
+    def _order(self, order: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), order)  # type: ignore[union-attr]
+
+    def _listen(self, patience_s: float) -> None:
+        """Read messages for up to ``patience_s`` seconds; set the ending where none can follow."""
+        # Not to the end of the pipe: some process that was started by the child may hold it open.
+        gone = self._process.poll() is not None
+        stdout = self._process.stdout
+        assert stdout is not None
+        if select.select([stdout], [], [], 0 if gone else patience_s)[0]:
+            got = os.read(stdout.fileno(), 1 << 16)
+            *lines, self._text = (self._text + got).split(b"\n")
+            self._lines.extend(lines)
+            gone = not got
+        if gone:
+            self.end = self.end or ChildEnd(None)
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """Return what a line says; nothing where it is no message."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}

@@ -1,0 +1,249 @@
+"""Start the child process that captures, and wait for its run folder. Needs no TensorFlow.
+
+A child, because the allocator that writes memory events has to be chosen before TensorFlow is
+imported, because a trace from the start of a process sees every buffer being born, and because a
+step that takes the process down must not take the command down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.capture.process import phantom_launch as phantom
+from analyzer.capture.process.child_ending import Ending, error_of, tail_of
+from analyzer.capture.process.child_process import Child, ChildEnd
+from analyzer.capture.process.declared_environment import declared_environment
+from analyzer.capture.process.memory_shortage import host_memory
+from analyzer.capture.process.run_folders import (
+    LOG_FILE,
+    check_free,
+    publish,
+    refusals_told,
+    staging_folder,
+)
+from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.parse.logdir import RUN_FILE
+
+STOPPING: Final = "stopping"
+"""Stage that the child tells as its answer to Ctrl-C, before it writes what was traced."""
+
+_CPU_LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+"""What TensorFlow reads the limit of a CPU's allocator from, in MiB."""
+
+_NOTHING: Final = "Interrupted; nothing was written."
+_ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C: one stuck in TensorFlow never does
+_WRITING_S: Final = 60.0  # for the child to write its trace after its answer
+_PARTING_S: Final = 10.0  # for what the user's code does at the end of its process
+_MOST_LOG_BYTES: Final = 16 << 20
+
+# Nothing may come from the working folder, where a json.py of the user's may lie, before all that is
+# not the user's has been imported: `-c` and PYTHONPATH put it first.
+_START: Final = """\
+import os, sys
+kept = [place for place in sys.path if place]
+try:
+    here = os.getcwd()
+except OSError:
+    here = ""
+sys.path[:] = [place for place in kept if os.path.realpath(place) != here]
+sys.path.append(sys.argv[1])
+from analyzer.capture.process.capture_worker import main
+sys.exit(main(sys.argv[2], kept))
+"""
+
+_ERRORS: Final[dict[int, type[AnalyzerError]]] = {
+    ExitCode.BAD_INPUT: TargetError,
+    ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory,
+}
+
+Progress = Callable[[str, float], None]
+
+
+def capture(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool,
+    progress: Progress,
+    kind: str = "run",
+) -> Path:
+    """Run the target's step in a child process and return the run folder.
+
+    The folder appears whole or not at all. A step that fails still leaves one, with its error in
+    ``run.json``.
+
+    Args:
+        spec: What to run.
+        options: How.
+        out: The folder to make; where another run comes to be there meanwhile, one with a number
+            behind the name.
+        force: Replace ``out`` where it holds an earlier run.
+        progress: Called with the stage and the share done, 0 to 1.
+        kind: ``run`` to run the step, ``static`` to take its graph and run nothing.
+
+    Raises:
+        InputError: ``out`` cannot be used, or the target cannot be made a step or ends its process.
+        StepOutOfMemory: there was not enough host memory.
+        AnalyzerError: the child failed otherwise.
+    """
+    check_free(out, force=force)
+    environment = _environment()
+    environment |= declared_environment(spec, environment)
+    with staging_folder(out) as staging:
+        request = staging / "request.json"
+        content = {
+            "target": {**asdict(spec), "kind": spec.kind.value},
+            "options": options.to_json(),
+            "folder": str(staging),
+            "kind": kind,
+        }
+        if kind == "run" and not options.gpu and options.memory_limit_bytes is not None:
+            environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
+        if kind == "run" and options.gpu:
+            environment |= phantom.variables(options, staging)
+        with refusals_told(out):
+            request.write_text(json.dumps(content), encoding="utf-8")
+            _run(request, environment, spec, progress, keeps_a_part=kind == "run")
+            request.unlink(missing_ok=True)
+        shutil.rmtree(staging / phantom.FOLDER, ignore_errors=True)
+        if not (staging / RUN_FILE).is_file():
+            raise TargetError(
+                f"What was captured is gone: {spec.text} or another program removed it.",
+                hint="Name another --out.",
+            )
+        return publish(staging, out, force=force)
+
+
+def _environment() -> dict[str, str]:
+    """Return the child's environment variables.
+
+    Raises:
+        InputError: Keras is set to run on something other than TensorFlow.
+    """
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise InputError(
+            f"The environment variable KERAS_BACKEND is {backend}, and the memory of TensorFlow's "
+            "steps is what is analysed.",
+            hint="Set KERAS_BACKEND=tensorflow.",
+        )
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    return environment
+
+
+def child_command(request: Path) -> list[str]:
+    """Return the command of the child; the package is found even where it runs from a checkout."""
+    root = str(Path(__file__).parents[3])
+    return [sys.executable, "-c", _START, root, str(request)]
+
+
+def _run(
+    request: Path,
+    environment: dict[str, str],
+    spec: TargetSpec,
+    progress: Progress,
+    *,
+    keeps_a_part: bool,
+) -> None:
+    """Run the child to its end; an interrupted one may still write what it has, if that is of use."""
+    log = request.with_name(LOG_FILE)
+    before = host_memory()
+    child = Child(child_command(request), log, request.parent, environment)
+    last: dict[str, Any] = {}
+    stage = "starting"
+    try:
+        for message in child.messages():
+            last = message
+            if "stage" in message:
+                stage = message["stage"]
+                progress(stage, message["share"])
+            else:  # its last word; a thread of the user's may go on for ever
+                child.deadline_s = time.monotonic() + _PARTING_S
+    except KeyboardInterrupt:
+        if not keeps_a_part:
+            raise KeyboardInterrupt(_NOTHING) from None
+        last = _after_interrupt(child, progress)
+    finally:
+        child.close()
+    if "done" in last:
+        return
+    if "error" in last:
+        raise _told_by_child(last, log)
+    raise error_of(
+        Ending(
+            target=spec.text,
+            stage=stage,
+            child=child.end or ChildEnd(None),
+            before=before,
+            after=host_memory(),
+            log=tail_of(log),
+            kept_log=_keep(log),
+        )
+    )
+
+
+def _after_interrupt(child: Child, progress: Progress) -> dict[str, Any]:
+    """Pass Ctrl-C on and return the child's last word, which says that it wrote what it had.
+
+    Raises:
+        KeyboardInterrupt: it wrote nothing; it was stuck, say, where no Ctrl-C is seen.
+    """
+    child.interrupt()
+    child.deadline_s = time.monotonic() + _ANSWER_S
+    last: dict[str, Any] = {}
+    for message in child.messages():
+        last = message
+        if message.get("stage") == STOPPING:
+            child.deadline_s = time.monotonic() + _WRITING_S
+        elif "stage" in message:
+            progress(message["stage"], message["share"])
+    if "done" not in last:
+        raise KeyboardInterrupt(_NOTHING)
+    return last
+
+
+def _told_by_child(last: dict[str, Any], log: Path) -> AnalyzerError:
+    """Return the error that the child itself told.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted.
+    """
+    if last["exit_code"] == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt(_NOTHING)
+    kind = _ERRORS.get(last["exit_code"], AnalyzerError)
+    hint = last["hint"]
+    if kind is AnalyzerError and (kept := _keep(log)) is not None:
+        hint = f"{hint} All that it printed: {kept}".strip()
+    return kind(last["error"], hint=hint)
+
+
+def _keep(log: Path) -> Path | None:
+    """Keep the end of a log where the user finds it; return where, None where there is no room."""
+    with contextlib.suppress(OSError):
+        size_bytes = log.stat().st_size
+        if not size_bytes:
+            return None
+        handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
+        try:
+            with os.fdopen(handle, "wb") as kept, log.open("rb") as file:
+                file.seek(max(size_bytes - _MOST_LOG_BYTES, 0))
+                shutil.copyfileobj(file, kept)
+        except OSError:
+            Path(name).unlink()
+            return None
+        return Path(name)
+    return None

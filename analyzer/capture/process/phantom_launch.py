@@ -1,0 +1,80 @@
+"""A trace on cards that are not there: what the child's environment and its TensorFlow are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.capture.phantom.phantom_environment import (
+    PhantomOptions,
+    cards_named,
+    phantom_environment,
+)
+from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.phantom_assumptions import (
+    ASSUMPTIONS,
+    BATCH_NORM_RESERVE,
+    CONTEXT,
+    PRODUCT_WORKSPACE,
+    RECURRENT_RESERVE,
+    WORKSPACE,
+)
+from analyzer.contract.run_note import PhantomNote
+from analyzer.errors import InputError
+from analyzer.user_cache import cache_folder
+
+_MIB: Final = 1 << 20
+FOLDER: Final = ".phantom"
+"""Where the libraries lie in the staging folder where the user keeps no cache."""
+
+
+def variables(options: CaptureOptions, staging: Path) -> dict[str, str]:
+    """Return the environment variables of a child that sees the cards.
+
+    Args:
+        options: What the user asked for.
+        staging: A folder that is gone when the child has ended.
+
+    Raises:
+        InputError: the cards cannot be had on this machine.
+    """
+    kept = cache_folder()
+    told = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
+    cards = PhantomOptions(
+        gpus=cards_named(options.gpu),
+        context_bytes=told[CONTEXT.name],
+        workspace_bytes=told[WORKSPACE.name],
+        product_workspace_bytes=told[PRODUCT_WORKSPACE.name],
+        recurrent_reserve=told[RECURRENT_RESERVE.name],
+        batch_norm_reserve_bytes=told[BATCH_NORM_RESERVE.name],
+    )
+    return phantom_environment(cards, staging / FOLDER if kept is None else kept)
+
+
+def phantom_note(options: CaptureOptions) -> PhantomNote:
+    """Return what the run's note says of the cards."""
+    return PhantomNote(
+        cards=tuple(gpu.id for gpu in cards_named(options.gpu)),
+        assumed=dict(options.assume),
+        memory_limit_bytes=options.memory_limit_bytes,
+    )
+
+
+def set_up(options: CaptureOptions, tf: Any) -> None:
+    """Set TensorFlow's limit and growth on each card, before it makes its devices.
+
+    Raises:
+        InputError: TensorFlow does not see the cards.
+    """
+    cards = tf.config.list_physical_devices("GPU")
+    if len(cards) != len(cards_named(options.gpu)):
+        raise InputError(
+            f"This TensorFlow ({tf.__version__}) cannot be given phantom cards.",
+            hint="analyze estimate --gpu NAME predicts with any.",
+        )
+    for card in cards:
+        if options.memory_limit_bytes is not None:
+            limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / _MIB)
+            tf.config.set_logical_device_configuration(card, [limit])
+        if options.growth:
+            tf.config.experimental.set_memory_growth(card, True)

@@ -1,0 +1,154 @@
+"""The folder that a run is left in: made apart, shown whole, and never in another run's place.
+
+A new folder is renamed into place. Into a folder that exists (an empty one, a mounted one, an earlier
+run that may be replaced) the parts of the run are moved; what in it is no part of a run stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import itertools
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from analyzer.capture.targets.target_spec import TargetSpec
+from analyzer.contract.run_note import RUN_FORMAT
+from analyzer.errors import InputError
+from analyzer.interrupts import held_back
+from analyzer.parse.logdir import RUN_FILE
+
+LOG_FILE: Final = "capture.log"
+
+PARTS: Final = (
+    *("plugins", "graph.json.gz", "card.json", "prediction.npz", "report.json", "report.html"),
+    LOG_FILE,
+    *("module*.hlo.pb.gz", "plan*.hlo.pb.gz", "*.plan.gz", RUN_FILE),
+)
+_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+
+
+def default_out(spec: TargetSpec) -> Path:
+    """Return ``traces/NAME-TIME`` in the working folder."""
+    now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    return Path("traces") / f"{spec.name}-{now}"
+
+
+def check_free(out: Path, *, force: bool) -> None:
+    """Raise InputError where ``out`` exists and holds something."""
+    with refusals_told(out):
+        with contextlib.suppress(FileNotFoundError):
+            out.stat()  # a circle of links is told here
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{out} is a file.", hint="Name a folder with --out.")
+        if not out.is_dir() or not any(out.iterdir()):
+            return
+    if not force:
+        raise InputError(f"{out} is not empty.", hint="Name another --out, or add --force.")
+    if not _is_run(out):
+        raise InputError(
+            f"{out} holds something that is no run of ours.", hint="Name another --out."
+        )
+
+
+@contextlib.contextmanager
+def staging_folder(out: Path) -> Iterator[Path]:
+    """Make a folder beside ``out``, or in it where it exists, gone again unless it was moved.
+
+    Its path is absolute: the code that works in it may change the working folder.
+    """
+    with refusals_told(out):
+        real = Path(os.path.realpath(out))
+        missing = [folder for folder in (real.parent, *real.parent.parents) if not folder.exists()]
+        real.parent.mkdir(parents=True, exist_ok=True)
+        staging = (real if real.is_dir() else real.parent) / f".analyze-{secrets.token_hex(6)}"
+        staging.mkdir()
+    try:
+        yield staging
+    finally:
+        with held_back():
+            shutil.rmtree(staging, ignore_errors=True)
+            for folder in missing:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # only where nothing was written into it
+
+
+def publish(staging: Path, out: Path, *, force: bool) -> Path:
+    """Make the finished folder appear as ``out`` and return where it is.
+
+    Where another run has come to be there meanwhile, that is ``out`` with a number behind it.
+
+    Args:
+        staging: What :func:`staging_folder` made.
+        out: Where it is to be.
+        force: An earlier run there is replaced.
+
+    Raises:
+        InputError: it cannot be moved there.
+    """
+    with refusals_told(out), held_back():
+        real = Path(os.path.realpath(out))
+        inside = staging.parent == real
+        if inside and _has_room(real, staging, force=force):
+            _remove_parts(real)
+            for part in sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE):
+                part.rename(real / part.name)
+            return out
+        for number in itertools.count(2 if inside else 1):
+            name = real.name if number == 1 else f"{real.name}-{number}"
+            try:
+                staging.rename(real.with_name(name))
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                continue
+            return out if number == 1 else out.with_name(name)
+    raise AssertionError("numbers do not end")
+
+
+def retract(folder: Path) -> None:
+    """Take a run back out of ``folder``, and the folder itself where nothing else is in it."""
+    with held_back():
+        _remove_parts(folder)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _has_room(real: Path, staging: Path, *, force: bool) -> bool:
+    others = any(part != staging for part in real.iterdir())
+    return not others or (force and _is_run(real))
+
+
+def _is_run(folder: Path) -> bool:
+    """Say whether a folder holds a run of ours: other programs call a file run.json too."""
+    try:
+        note = json.loads((folder / RUN_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(note, dict) and note.get("format") == RUN_FORMAT
+
+
+def _remove_parts(folder: Path) -> None:
+    for pattern in PARTS:
+        for part in folder.glob(pattern):
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def refusals_told(out: Path) -> Iterator[None]:
+    """Tell what the system refuses as what the user can change."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be written: {error.strerror or error}.", hint="Name another --out."
+        ) from None

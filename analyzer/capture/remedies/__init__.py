@@ -1,0 +1,1 @@
+"""Changes of a step that lower its memory, made to the model before it is captured."""

@@ -1,0 +1,93 @@
+"""A remedy as a change of the model itself: what is captured is the remedied step.
+
+A remedy is written ``KIND`` or ``KIND=VALUE``:
+
+    accumulate=4        gradients of four batches are added up before the optimizer applies them
+    freeze=all-but-last every layer but the last one with weights is not trained
+    remat=full          ``keras.RematScope`` around the code that makes the model
+    ema=off, ema=on     the optimizer's moving average of the weights
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import keras
+
+from analyzer.capture.private_names import layers_of
+from analyzer.errors import TargetError
+
+_EVERY: Final = "all-but-last"
+
+
+@contextlib.contextmanager
+def around_making(remedy: str) -> Iterator[None]:
+    """Be in the block what the code that makes a model must be run in.
+
+    Raises:
+        TargetError: this Keras has no such scope.
+    """
+    kind, _, value = remedy.partition("=")
+    if kind != "remat":
+        yield
+        return
+    scope = getattr(keras, "RematScope", None)
+    if scope is None:
+        raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
+    with scope(mode=value):
+        yield
+
+
+def change_layers(model: Any, remedy: str) -> None:
+    """Change the model's layers before it is compiled.
+
+    Raises:
+        TargetError: it has no two layers with weights.
+    """
+    if remedy != f"freeze={_EVERY}":
+        return
+    layers = layers_of(model, include_self=False, recursive=False)
+    weighted = [layer for layer in layers if layer.trainable_variables]
+    if len(weighted) < 2:
+        raise TargetError(f"The model {model.name!r} has no two layers with weights to train.")
+    for layer in weighted[:-1]:
+        layer.trainable = False
+
+
+def change_optimizer(model: Any, remedy: str) -> None:
+    """Change the compiled model's optimizer.
+
+    Raises:
+        TargetError: the optimizer takes no such option.
+    """
+    kind, _, value = remedy.partition("=")
+    if kind == "accumulate":
+        changes: dict[str, Any] = {"gradient_accumulation_steps": int(value)}
+    elif kind == "ema":
+        changes = {"use_ema": value == "on"}
+    else:
+        return
+    optimizer = model.optimizer
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TargetError("Only an optimizer of Keras 3 accumulates or averages by an option.")
+    inner = getattr(optimizer, "inner_optimizer", None)
+    changed = _with(inner if inner is not None else optimizer, changes)
+    if inner is not None:
+        config = {key: v for key, v in optimizer.get_config().items() if key != "inner_optimizer"}
+        changed = type(optimizer)(changed, **_kept(config))
+    model.optimizer = changed
+
+
+def _with(optimizer: Any, changes: dict[str, Any]) -> Any:
+    try:
+        return type(optimizer).from_config({**optimizer.get_config(), **changes})
+    except (TypeError, ValueError) as error:
+        raise TargetError(
+            f"The optimizer {type(optimizer).__name__} takes no {', '.join(changes)}: {error}"
+        ) from error
+
+
+def _kept(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: config[key] for key in ("initial_scale", "dynamic_growth_steps") if key in config}

@@ -1,0 +1,183 @@
+"""What is observed while the user's step is traced or run: gradients, layer scopes, phases.
+
+The graph alone does not say which tensor is the gradient of a parameter or which layer a name scope
+belongs to; ``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do. They are wrapped
+for the time of a capture and put back after it. Nothing that they compute is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.private_names import closes_scope, is_eager, keras_name_scope
+from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.parse.xplane import MARKER_PREFIX
+
+# Ops that hand their input's buffer on: the gradient's buffer is made further up.
+_ALIASES: Final = {
+    "Identity",
+    "IdentityN",
+    "Reshape",
+    "Squeeze",
+    "ExpandDims",
+    "StopGradient",
+    "PreventGradient",
+    "Snapshot",
+    "EnsureShape",
+}
+
+
+@dataclass
+class Observations:
+    """What was seen.
+
+    Attributes:
+        gradients: (id of the graph, name) of graph tensors that are gradients, with those that
+            they share a buffer with.
+        scopes: Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
+        eager_gradients: Index of the marker in the trace -> addresses of the gradients then.
+    """
+
+    gradients: set[tuple[int, str]] = field(default_factory=set)
+    scopes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    eager_gradients: dict[int, list[int]] = field(default_factory=dict)
+    eager: bool = False
+    _marks: int = 0
+
+    def add_gradients(self, gradients: Any) -> None:
+        """Record each of a structure of gradients; None and unconnected ones are passed over."""
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        tensors = [leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf for leaf in flat]
+        addresses = []
+        for tensor in tensors:
+            if tensor is None or not tf.is_tensor(tensor):
+                continue
+            if hasattr(tensor, "graph") and hasattr(tensor, "op") and not is_eager(tensor):
+                self._add_symbolic(tensor)
+            elif (address := address_of(tensor)) is not None:
+                addresses.append(address)
+        if addresses and self.eager:
+            self.eager_gradients[self._marks] = addresses
+            with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}gradients", index=self._marks):
+                pass
+            self._marks += 1
+
+    def _add_symbolic(self, tensor: Any) -> None:
+        while (key := (id(tensor.graph), tensor.name)) not in self.gradients:
+            self.gradients.add(key)
+            if tensor.op.type not in _ALIASES:
+                return
+            tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+
+
+@contextlib.contextmanager
+def observing_step() -> Iterator[Observations]:
+    """Wrap the three places for the time of the block."""
+    observed = Observations()
+    undo: list[Callable[[], None]] = []
+    try:
+        _wrap_tape(observed, undo)
+        _wrap_optimizer(observed, undo)
+        _wrap_name_scope(observed, undo)
+        yield observed
+    finally:
+        for restore in reversed(undo):
+            restore()
+
+
+def _replace(owner: Any, name: str, new: Any, undo: list[Callable[[], None]]) -> None:
+    old = getattr(owner, name)
+    setattr(owner, name, functools.wraps(old)(new))
+    undo.append(lambda: setattr(owner, name, old))
+
+
+@contextlib.contextmanager
+def _phase(observed: Observations, name: str) -> Iterator[None]:
+    """Mark a phase of an eager step in the trace; the graph tells the phases of a traced one."""
+    if observed.eager and tf.executing_eagerly():
+        with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name):
+            yield
+    else:
+        yield
+
+
+def _wrap_tape(observed: Observations, undo: list[Callable[[], None]]) -> None:
+    old = tf.GradientTape.gradient
+
+    def gradient(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _phase(observed, "backward"):
+            result = old(self, *args, **kwargs)
+        observed.add_gradients(result)
+        return result
+
+    _replace(tf.GradientTape, "gradient", gradient, undo)
+
+    old_gradients = tf.gradients
+
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        result = old_gradients(*args, **kwargs)
+        observed.add_gradients(result)
+        return result
+
+    _replace(tf, "gradients", gradients, undo)
+
+
+def _wrap_optimizer(observed: Observations, undo: list[Callable[[], None]]) -> None:
+    old = keras.optimizers.Optimizer.apply
+
+    def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        grads = list(grads)
+        observed.add_gradients(grads)
+        with _phase(observed, "update"):
+            return old(self, grads, *args, **kwargs)
+
+    _replace(keras.optimizers.Optimizer, "apply", apply, undo)
+
+
+def _wrap_name_scope(observed: Observations, undo: list[Callable[[], None]]) -> None:
+    name_scope = keras_name_scope()
+    if name_scope is None:  # layers are then told by the ops' names alone
+        return
+    old_enter = name_scope.__enter__
+    old_exit = name_scope.__exit__
+
+    def enter(self: Any) -> Any:
+        result = old_enter(self)
+        if closes_scope(self) and self.caller is not None:
+            kind, path = _owner_of(self.caller)
+            if not tf.executing_eagerly():
+                scope = tf.get_current_name_scope()
+                if scope:
+                    observed.scopes.setdefault(scope, (kind, path))
+            elif observed.eager and kind == "layer":
+                mark = tf.profiler.experimental.Trace(f"{MARKER_PREFIX}layer", path=path)
+                mark.__enter__()
+                self._analyzer_mark = mark
+        return result
+
+    def leave(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mark = self.__dict__.pop("_analyzer_mark", None)
+        if mark is not None:
+            mark.__exit__(None, None, None)
+        return old_exit(self, *args, **kwargs)
+
+    _replace(name_scope, "__enter__", enter, undo)
+    _replace(name_scope, "__exit__", leave, undo)
+
+
+def _owner_of(caller: Any) -> tuple[str, str]:
+    path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
+    if isinstance(caller, keras.optimizers.Optimizer):
+        return "optimizer", path
+    if isinstance(caller, keras.metrics.Metric):
+        return "metric", path
+    if isinstance(caller, keras.losses.Loss):
+        return "loss", path
+    return "layer", path

@@ -1,0 +1,1 @@
+"""What the user named, made a step that can be called."""

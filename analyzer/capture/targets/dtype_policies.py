@@ -1,0 +1,59 @@
+"""The dtype policy that was asked for, and whether the target follows it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from analyzer.capture.private_names import layers_of, own_weights
+from analyzer.capture.targets.honoured_options import policy_not_followed
+from analyzer.capture.targets.keras_api import layer_kinds
+from analyzer.capture.targets.step_program import Program
+from analyzer.errors import TargetError
+
+
+def ask_for(policy: str) -> None:
+    """Make it Keras' policy for all layers that are made from now on.
+
+    Raises:
+        TargetError: Keras knows none of this name.
+    """
+    try:
+        keras.config.set_dtype_policy(policy)
+    except ValueError:
+        raise TargetError(
+            f"Keras has no dtype policy {policy!r}.",
+            hint="Try float32, mixed_float16 or mixed_bfloat16.",
+        ) from None
+
+
+def check_followed(program: Program, text: str, policy: str) -> None:
+    """Refuse a target that was made under another policy: loaded with its own, or set in its code.
+
+    Args:
+        program: The step.
+        text: What the user named, for the error.
+        policy: Name of the policy that was asked for.
+
+    Raises:
+        InputError: no layer with weights follows the policy.
+    """
+    layers = [layer for model in program.models for layer in layers_of(model)] or list(_live())
+    found = {str(layer.dtype_policy.name) for layer in layers if _owns_weights(layer)}
+    if policy not in found:
+        raise policy_not_followed(text, policy, ", ".join(sorted(found)))
+
+
+def _live() -> Iterator[Any]:
+    kinds = layer_kinds()
+    for thing in gc.get_objects():
+        if issubclass(type(thing), kinds):  # not isinstance: proxies would be woken up
+            yield thing
+
+
+def _owns_weights(layer: Any) -> bool:
+    """Say whether weights are the layer's own: a model's policy says nothing of its layers'."""
+    return own_weights(layer) and hasattr(layer, "dtype_policy")

@@ -1,0 +1,98 @@
+"""What a Keras model is fed with: its inputs' specs, filled and made up."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.private_names import build_shapes, layers_of
+from analyzer.capture.targets.keras_api import api_of
+from analyzer.capture.targets.synthetic_inputs import (
+    check_batch,
+    check_names,
+    fill_axes,
+    message_on_values,
+    tensor_like,
+)
+from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.errors import TargetError
+
+_SAY_SHAPE: Final = (
+    "Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args)."
+)
+
+
+def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tuple[Any, int | None]:
+    """Return the model's inputs, in the structure that it takes, and the batch size.
+
+    Args:
+        model: A Keras model.
+        options: Batch size and shapes by name.
+        messages: Where to say what was made up beyond shapes.
+
+    Raises:
+        TargetError: the model says nothing of its inputs, leaves axes open, or does not fit what was
+            asked for.
+    """
+    structure = api_of(model).input_specs(model)
+    if structure is None:
+        structure = _specs_of_subclass(model, options)
+    flat = tf.nest.flatten(structure)
+    if not flat:
+        raise TargetError(
+            f"The model {model.name!r} has no inputs.",
+            hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
+        )
+    names = [str(spec.name) for spec in flat]
+    axes = [None if spec.shape is None else tuple(spec.shape) for spec in flat]
+    check_names(names, options)
+    check_batch(dict(zip(names, axes, strict=True)), options)
+    tensors = []
+    for spec, name, own in zip(flat, names, axes, strict=True):
+        shape = fill_axes(name, own, options, only=len(flat) == 1)
+        tensors.append(tensor_like(spec, shape))
+        messages.extend(message_on_values(name, tensors[-1]))
+    batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
+    return tf.nest.pack_sequence_as(structure, tensors), batch_size
+
+
+def _specs_of_subclass(model: Any, options: CaptureOptions) -> Any:
+    """Return input specs of a model that was not made from Inputs."""
+    built = build_shapes(model)
+    if built and len(built) == 1:
+        shape = next(iter(built.values()))
+        if _is_shape(shape):
+            return _spec(model, shape[1:], "input")
+        if isinstance(shape, dict) and all(map(_is_shape, shape.values())):
+            return {name: _spec(model, axes[1:], name) for name, axes in shape.items()}
+    if options.shapes:
+        named = {
+            name or "input": _spec(model, shape, name or "input")
+            for name, shape in options.shapes.items()
+        }
+        return next(iter(named.values())) if len(named) == 1 else named
+    raise TargetError(
+        f"The model {model.name!r} has no inputs: it is not built, and says nothing of their shape.",
+        hint=_SAY_SHAPE,
+    )
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(
+        axis is None or isinstance(axis, int) for axis in shape
+    )
+
+
+def _spec(model: Any, axes: Any, name: str) -> Any:
+    """Return the spec of an input of which only the axes but the batch are known.
+
+    One with at most one axis holds words where the model has an embedding; Keras casts what is not
+    whole numbers before it looks them up, so that a wrong guess costs a dtype and not the step.
+    """
+    has_embedding = any(type(part).__name__ == "Embedding" for part in layers_of(model))
+    dtype = str(getattr(model, "input_dtype", None) or "float32")
+    if has_embedding and len(axes) < 2:
+        dtype = "int32"
+    return keras.KerasTensor((None, *axes), dtype=dtype, name=name)

@@ -1,0 +1,135 @@
+"""``analyze gpus`` and ``--gpu list``: the cards that can be predicted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from analyzer.commands import shared_options as options
+from analyzer.commands.outputs import check_paths, write_all
+from analyzer.commands.stdout import printing, terminal
+from analyzer.errors import InputError
+from analyzer.gpus import Gpu, all_gpus, memory_limit
+from analyzer.gpus.catalogue import gpus_named
+from analyzer.report.exports.output_files import write_text
+from analyzer.units import format_bytes
+
+_LIST = "list"
+
+CATALOGUE_VERSION: Final = 1
+
+
+class CardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One card of the list.
+
+    Attributes:
+        id, name: What ``--gpu`` takes, and what the driver calls it.
+        compute_capability: Such as ``8.0``.
+        nominal_bytes: The memory on the box.
+        memory_bytes: What CUDA reports.
+        limit_bytes: What TensorFlow's allocator may use of it by default.
+        memory_source: Who read ``memory_bytes``; empty where it is derived.
+    """
+
+    id: str
+    name: str
+    compute_capability: str
+    nominal_bytes: int
+    memory_bytes: int
+    limit_bytes: int
+    memory_source: str
+
+
+class CardList(msgspec.Struct, frozen=True, kw_only=True):
+    """The cards that were asked for, by their name."""
+
+    schema_version: int = CATALOGUE_VERSION
+    cards: tuple[CardRow, ...]
+
+
+def gpus(
+    search: Annotated[
+        str,
+        typer.Argument(
+            help="Words of a card's name, or a compute capability: 4090, a100, 8.9.",
+            show_default=False,
+        ),
+    ] = "",
+    json: options.JsonFile = None,
+) -> None:
+    """List the cards of the catalogue, or those that words mean."""
+    check_paths(json)
+    found = _found(search)
+
+    def write(path: Path) -> None:
+        rows = CardList(cards=tuple(map(_row, found)))
+        write_text(path, msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
+
+    if not write_all((path, write) for path in (json,) if path is not None):
+        _print(found)
+
+
+def list_gpus(name: str) -> str:
+    """Print every card and exit where the name is ``list``; else return the name."""
+    if name.strip().lower() != _LIST:
+        return name
+    _print(_found(""))
+    raise typer.Exit
+
+
+def _found(search: str) -> Sequence[Gpu]:
+    """Return the cards whose name holds the words, or else those that the words mean.
+
+    Raises:
+        InputError: there are none.
+    """
+    words = search.lower().split()
+    cards = [
+        card
+        for card in sorted(all_gpus(), key=lambda card: card.id)
+        if all(
+            word == card.capability_text or word in f"{card.id} {card.name.lower()}"
+            for word in words
+        )
+    ]
+    if cards:
+        return cards
+    if not search.strip():
+        raise InputError("The catalogue holds no card.")
+    return gpus_named(search)
+
+
+def _row(card: Gpu) -> CardRow:
+    return CardRow(
+        id=card.id,
+        name=card.name,
+        compute_capability=card.capability_text,
+        nominal_bytes=card.nominal_bytes,
+        memory_bytes=card.memory_bytes,
+        limit_bytes=memory_limit(card).bytes,
+        memory_source=card.memory_source,
+    )
+
+
+def _print(cards: Sequence[Gpu]) -> None:
+    from rich.table import Table
+
+    table = Table(
+        "--gpu", "card", "memory", "of which CUDA reports", "TensorFlow's limit", "capability",
+        box=None,
+    )  # fmt: skip
+    for card in cards:
+        table.add_row(
+            card.id,
+            card.name,
+            format_bytes(card.nominal_bytes),
+            format_bytes(card.memory_bytes),
+            format_bytes(memory_limit(card).bytes),
+            card.capability_text,
+        )
+    with printing():
+        terminal().print(table)

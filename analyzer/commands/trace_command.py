@@ -1,0 +1,248 @@
+"""``analyze trace TARGET``: capture a step's memory, or open a trace, and explain it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyzer.capture.phantom.phantom_environment import cards_named
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
+from analyzer.capture.targets.target_spec import (
+    STEPS,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+    parse_card_assumptions,
+    parse_shapes,
+    parse_target,
+)
+from analyzer.commands import shared_options as options
+from analyzer.commands.gpu_list import list_gpus
+from analyzer.commands.outputs import Outputs, check_not_read, deliver
+from analyzer.commands.progress import progress_bar
+from analyzer.commands.run_place import Place
+from analyzer.contract.phantom_assumptions import ASSUMPTIONS
+from analyzer.errors import ExitCode, InputError
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.opening import open_result
+from analyzer.session import Result, trace_target
+
+
+# Long: its options are its parameters.
+def trace(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+            "folder; or a logdir, run folder or .xplane.pb to open.",
+            show_default=False,
+        ),
+    ],
+    batch_size: options.BatchSize = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Steps to trace; default {STEPS}.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    mode: options.Mode = "",
+    shape: options.Shape = None,
+    optimizer: options.OptimizerName = "",
+    loss: options.Loss = "",
+    jit: options.Jit = None,
+    dtype_policy: options.DtypePolicy = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu or gpu; default a GPU where there is one.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = "",
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="Run on a card that is not there, with TensorFlow's own GPU runtime: t4, a100-80gb, "
+            "2xt4 ... (Linux on x86-64). --limit and --growth are then TensorFlow's own. "
+            "`--gpu list` lists all.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+            callback=list_gpus,
+            is_eager=True,
+        ),
+    ] = "",
+    inter_op_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads that run ops side by side; 1 makes runs repeatable.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N",
+            help="With --gpu: what to take for what the card's libraries would say: "
+            f"{', '.join(one.name for one in ASSUMPTIONS)}. Repeatable.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    no_save: options.NoSave = False,
+    json: options.JsonFile = None,
+    html: options.HtmlFile = None,
+    csv: options.CsvFile = None,
+    graph: options.GraphFile = None,
+    markdown: options.MarkdownFile = None,
+    perfetto: options.PerfettoFile = None,
+    parquet: options.ParquetFile = None,
+    max_peak: options.MaxPeak = None,
+    limit: options.Limit = None,
+    growth: options.Growth = None,
+    fragmentation_fraction: options.FragmentationFraction = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Which host's file, where a logdir has several.",
+            rich_help_panel=options.RESULT,
+            show_default=False,
+        ),
+    ] = "",
+    allocator: Annotated[
+        str,
+        typer.Option(
+            help="Which allocator; default the device's.",
+            rich_help_panel=options.RESULT,
+            show_default=False,
+        ),
+    ] = "",
+    open_page: options.OpenPage = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Capture the memory of a step, or open a trace, and say where it goes and what to change.
+
+    The step runs in a process of its own, on the allocator class that a GPU uses, and is traced from
+    the process's start.
+    """
+    outputs = Outputs(
+        json=json,
+        html=html,
+        csv=csv,
+        graph=graph,
+        markdown=markdown,
+        perfetto=perfetto,
+        parquet=parquet,
+        open_page=open_page,
+        quiet=quiet,
+        max_peak=max_peak,
+    )
+    outputs.check()
+    spec = parse_target(target)
+    check_not_read(outputs.paths, spec.source)
+    options.check_choice("--mode", mode, ("train", "infer"))
+    options.check_choice("--device", device, ("cpu", "gpu"))
+    chosen = CaptureOptions(
+        steps=steps,
+        mode=mode,
+        batch_size=batch_size,
+        shapes=parse_shapes(shape or []),
+        optimizer=optimizer,
+        loss=loss,
+        jit=jit,
+        dtype_policy=dtype_policy,
+        inter_op_threads=inter_op_threads,
+        device=device,
+        gpu=gpu,
+    )
+    what_if = options.what_if_of(limit, growth, fragmentation_fraction)
+    if not gpu or spec.kind is TargetKind.TRACE:
+        options.refuse_given(
+            "cannot be honoured: only of a card that is not there anything is assumed",
+            "Name the card with --gpu, and a model or a step to run on it.",
+            assume=bool(assume),
+        )
+    if gpu and spec.kind is not TargetKind.TRACE:
+        if device:
+            raise InputError("--device and --gpu: a phantom card is a GPU.", hint="Leave one out.")
+        cards_named(gpu)
+        chosen = replace(
+            chosen,
+            memory_limit_bytes=what_if.memory_limit_bytes,
+            growth=what_if.growth,
+            assume=parse_card_assumptions(assume or []),
+        )
+        what_if = replace(what_if, memory_limit_bytes=None, growth=None)
+    place = Place(out=out, force=force, no_save=no_save)
+    if spec.kind is TargetKind.TRACE:
+        check_honoured(spec.text, TargetForm.TRACE, chosen.given)
+        place.refuse_for(spec)
+    else:
+        options.refuse_given(
+            f"cannot be honoured: that chooses from a trace, and {spec.text} is none yet",
+            "Leave it out, or open the trace afterwards.",
+            host=host,
+            allocator=allocator,
+        )
+    place.check()
+    with place.made(spec) as folder:
+        result = _result(
+            spec, chosen, folder, force, host, allocator, what_if, search=outputs.has_files
+        )
+        deliver(place.seen(result), outputs)
+    if spec.kind is not TargetKind.TRACE:
+        place.say(
+            "report.html, report.json, and a TensorBoard logdir",
+            "trace",
+            result.folder or folder,
+            quiet=quiet,
+        )
+    _exit_where_bad(result, spec)
+
+
+def _exit_where_bad(result: Result, spec: TargetSpec) -> None:
+    """Exit with the step's own code where it failed, with 3 where it does not fit a limit asked for."""
+    if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
+        raise typer.Exit(int(result.exit_code))
+    if result.is_over_limit:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _result(
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    out: Path,
+    force: bool,
+    host: str,
+    allocator: str,
+    what_if: WhatIf,
+    *,
+    search: bool,
+) -> Result:
+    with progress_bar() as progress:
+        if spec.kind is TargetKind.TRACE:
+            return open_result(
+                Path(spec.path),
+                host=host,
+                allocator=allocator,
+                what_if=what_if,
+                search=search,
+                progress=progress,
+            )
+        return trace_target(
+            spec,
+            chosen,
+            out,
+            force=force,
+            what_if=what_if,
+            progress=progress,
+        )

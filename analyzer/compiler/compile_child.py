@@ -1,0 +1,223 @@
+"""Compile a module for a card in a child process, and bring back its memory plan.
+
+A child, because XLA reads its flags once a process, because a compiler that aborts must not take the
+command down, and because its memory goes back when it ends. Nothing of it stays: its folder, and all
+that XLA and ptxas write, is removed however it ends, and it dies with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.compiler.compiler_worker import ANSWER, MODULE, REQUEST
+from analyzer.compiler.flags import with_path
+from analyzer.contract.card_note import Statistics
+from analyzer.errors import CompilerUnavailable
+from analyzer.gpus.installed_compiler import Compiler
+
+TIME_OUT_S: Final = 600.0
+
+_WORKER: Final = (sys.executable, "-m", "analyzer.compiler.compiler_worker")
+_POLL_S: Final = 0.1
+_LONGEST: Final = 300  # characters of the compiler's message that fit one line
+
+Progress = Callable[[str, float], None]
+
+
+class CompilerRefused(CompilerUnavailable):
+    """The compiler was there and did not compile this module: other flags may do better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledModule:
+    """A module compiled for a card.
+
+    Attributes:
+        hlo: The serialized HloProto: optimised module, schedule, buffer assignment, heap trace.
+        statistics: The compiler's own totals.
+        compiler: Which compiler, with its version.
+        module_sha256: Digest of the module that was compiled; empty where not known.
+        is_cached: It was compiled earlier and kept.
+    """
+
+    hlo: bytes
+    statistics: Statistics
+    compiler: str
+    module_sha256: str = ""
+    is_cached: bool = False
+
+
+def compile_in_child(
+    module: bytes,
+    target: str,
+    compiler: Compiler,
+    *,
+    flags: tuple[str, ...] = (),
+    time_out_s: float = TIME_OUT_S,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> CompiledModule:
+    """Compile ``module`` for the card that ``target`` describes.
+
+    Args:
+        module: A serialized ``HloModuleProto``, not optimised.
+        target: ``GpuTargetConfigProto`` in text form.
+        compiler: The compiler.
+        flags: XLA flags beside those that make it tell the plan.
+        time_out_s: After which it is ended.
+        folder: Where its temporary folder is made; None for the system's place.
+        progress: Called with the stage and the share of the time that is likely gone.
+
+    Raises:
+        CompilerRefused: it refused the module or died; the message is one line.
+        CompilerUnavailable: it took too long.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix=".xla-", dir=folder, ignore_cleanup_errors=True
+    ) as made:
+        place = Path(made).resolve()  # the child works there
+        (place / MODULE).write_bytes(module)
+        request = {"library": str(compiler.library), "target": target}
+        (place / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        dump = place / "dump"
+        log = place / "log"
+        expected_s = 1.0 + 3.0 * len(module) / 1e6  # seen: 1.4 s for 78 kB, 10 s for 3.5 MB
+        code = _run(
+            place,
+            log,
+            _environment(place, dump, compiler, flags),
+            time_out_s,
+            lambda gone_s: _tell(progress, min(0.95, gone_s / expected_s)),
+        )
+        answer = _answer(place, code, log)
+        plans = sorted(
+            dump.glob("*after_optimizations.hlo.pb"), key=lambda file: file.stat().st_size
+        )
+        if not plans:
+            raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
+        _tell(progress, 1.0)
+        return CompiledModule(
+            hlo=plans[-1].read_bytes(),
+            statistics=Statistics(
+                **{f"{name}_bytes": value for name, value in answer["statistics"].items()}
+            ),
+            compiler=compiler.version,
+            module_sha256=hashlib.sha256(module).hexdigest(),
+        )
+
+
+def _answer(place: Path, code: int, log: Path) -> dict[str, Any]:
+    """Return what the child wrote.
+
+    Args:
+        place: The folder that it worked in.
+        code: Its exit code.
+        log: What it printed.
+
+    Raises:
+        CompilerRefused: it refused the module or died.
+    """
+    file = place / ANSWER
+    if not file.is_file():
+        raise CompilerRefused(_how_it_died(code, log))
+    answer: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    if "refused" in answer:
+        raise CompilerRefused(f"XLA's compiler refused: {_one_line(answer['refused'])}")
+    return answer
+
+
+def _environment(
+    place: Path, dump: Path, compiler: Compiler, flags: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the child's environment: the XLA flags asked for and ours, temporary files beside it."""
+    ours = (
+        *flags,
+        with_path("--xla_gpu_cuda_data_dir", compiler.cuda),
+        with_path("--xla_dump_to", dump),
+        "--xla_dump_hlo_as_proto",
+    )
+    root = str(Path(__file__).parents[2])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "XLA_FLAGS": " ".join(ours),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TMPDIR": str(place),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def _run(
+    place: Path,
+    log: Path,
+    environment: dict[str, str],
+    time_out_s: float,
+    waiting: Callable[[float], None],
+) -> int:
+    """Run the child to its end and return its exit status.
+
+    Raises:
+        CompilerUnavailable: it took too long.
+    """
+    started = time.monotonic()
+    with log.open("wb") as log_file:
+        # A session of its own: ptxas, which it starts, ends with it.
+        child = subprocess.Popen(
+            [*_WORKER, str(place)],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=place,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                gone_s = time.monotonic() - started
+                if gone_s > time_out_s:
+                    raise CompilerUnavailable(
+                        f"XLA's compiler was not done after {time_out_s:.0f} s.",
+                        hint="Allow it more with --compile-timeout.",
+                    )
+                waiting(gone_s)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return child.wait(timeout=min(_POLL_S, max(0.01, time_out_s - gone_s)))
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _tell(progress: Progress | None, share: float) -> None:
+    if progress is not None:
+        progress("compiling for the card", share)
+
+
+def _how_it_died(code: int, log: Path) -> str:
+    how = f"ended with status {code}"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            how = f"died of {signal.Signals(-code).name}"
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    told = next((line for line in lines if line[:1] in "EF" and "]" in line), "")
+    word = (told.partition("]")[2] if told else lines[-1] if lines else "").strip()
+    return f"XLA's compiler {how}" + (f": {_one_line(word)}" if word else ".")
+
+
+def _one_line(text: str) -> str:
+    """Return the first lines of a message as one, without what follows the matter itself."""
+    head = text.partition("\n\n")[0].partition("Stack trace")[0]
+    line = " ".join(head.split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

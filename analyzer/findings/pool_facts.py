@@ -1,0 +1,253 @@
+"""The pool behind the allocated bytes: what it held, and what it would hold under other settings.
+
+A trace says how much is allocated, not how much the allocator took for it. Where the trace begins
+with the process, replaying it through the allocator gives the pool too; the replay is checked against
+what TensorFlow wrote, event by event, and is used only where both agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+
+from analyzer.allocator import (
+    BfcOptions,
+    FailedRequest,
+    Replay,
+    compare,
+    from_recording,
+    growth_history,
+    minimum_limit,
+    recorded_options,
+    replay,
+)
+from analyzer.allocator.bfc.bfc_options import UNLIMITED_BYTES
+from analyzer.contract.report.limit_figures import (
+    LimitParts,
+    OtherSettings,
+    PoolChange,
+    PoolFacts,
+    PoolRegion,
+    ReplayFailure,
+)
+from analyzer.contract.report.trust_figures import ReplayCheck
+from analyzer.findings.allocator_findings import find_allocator
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.questions.fragmentation import Fragmentation
+from analyzer.findings.questions.out_of_memory import would_have_fitted
+from analyzer.findings.verdict.judgement import card_of, card_options
+from analyzer.recording.records import Recording
+from analyzer.recording.timeline import main_rows
+
+_ROWS: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Settings of the allocator to replay under; None keeps what the recording ran under."""
+
+    memory_limit_bytes: int | None = None
+    growth: bool | None = None
+    fragmentation_fraction: float | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is to be different."""
+        return any(
+            value is not None
+            for value in (self.memory_limit_bytes, self.growth, self.fragmentation_fraction)
+        )
+
+
+def begins_with_process(recording: Recording) -> bool:
+    """Say whether nothing was allocated before the first event."""
+    rows = main_rows(recording)
+    return bool(len(rows)) and bool((rows["born"] >= 0).all())
+
+
+def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
+    """Return the analysis with the pool, the minimum limit and, if asked, another setting.
+
+    Args:
+        analysis: The analysis.
+        what_if: Other settings to replay under.
+        search: Search the minimum limit, which takes a second or, for long traces, several.
+
+    Raises:
+        TraceError: the recording cannot be replayed and a setting was asked for.
+    """
+    recording = analysis.recording
+    if not begins_with_process(recording):
+        if not what_if.is_asked:
+            return analysis
+        options = options_of(recording, what_if)
+        facts = _with_minimum(analysis.pool, recording, options, what_if)
+        analysis = replace(analysis, pool=facts)
+        return _add_what_if(analysis, options)
+    own = options_of(recording, WhatIf())
+    if recording.kind.ran:
+        match = compare(recording.events, own, allocator=recording.allocator)
+        facts = PoolFacts(
+            replay_equals_trace=match.is_exact,
+            replay_check=ReplayCheck(events=match.events, equal=match.equal),
+        )
+        if match.is_exact:
+            facts = structs.replace(
+                _with_facts(facts, analysis, replay(from_recording(recording), own)),
+                failure_fits=would_have_fitted(analysis, own),
+            )
+    else:
+        facts = _predicted_facts(analysis, own)
+    if search or what_if.is_asked:
+        facts = _with_minimum(facts, recording, options_of(recording, what_if), what_if)
+    analysis = replace(
+        analysis,
+        pool=facts,
+        fragmentation=_with_pool(analysis.fragmentation, facts),
+    )
+    return _add_what_if(analysis, options_of(recording, what_if)) if what_if.is_asked else analysis
+
+
+def options_of(recording: Recording, what_if: WhatIf) -> BfcOptions:
+    """Return the recording's own settings with those of ``what_if`` in their place."""
+    own = card_options(recording) or recorded_options(
+        recording.events, allocator=recording.allocator
+    )
+    if what_if.memory_limit_bytes is not None:
+        own = replace(own, memory_limit_bytes=what_if.memory_limit_bytes)
+    if what_if.growth is not None:
+        own = replace(own, growth=what_if.growth)
+    if what_if.fragmentation_fraction is not None:
+        own = replace(own, fragmentation_fraction=what_if.fragmentation_fraction)
+    return own
+
+
+def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
+    """Return the facts of a prediction under its own settings.
+
+    A card that the step does not fit has no pool that holds it: nothing is said of one. The limit of
+    a CPU's allocator is nobody's; without it the pool is that of a run.
+    """
+    sequence = from_recording(analysis.recording)
+    result = replay(sequence, own)
+    fits = result.failure is None
+    if not fits and sequence.spare.any():
+        result = replay(sequence.without(sequence.spare), own)
+        fits = result.failure is None
+    if not fits and card_options(analysis.recording) is not None:
+        return PoolFacts(fits_limit=False)
+    if not fits:
+        result = replay(sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True))
+    return _with_facts(PoolFacts(fits_limit=fits), analysis, result)
+
+
+def _with_facts(facts: PoolFacts, analysis: Analysis, result: Replay) -> PoolFacts:
+    instant = analysis.peak.allocated_instant
+    at = int(np.searchsorted(result.instant, instant, side="right")) - 1
+    inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
+    pool = result.pool_bytes
+    return structs.replace(
+        facts,
+        pool_bytes=int(pool[inside].max()) if inside.any() else int(pool[at]),
+        pool_ever_bytes=result.peak_pool_bytes,
+        free_bytes=int(pool[at] - result.in_use_bytes[at]),
+        largest_free_bytes=int(result.largest_free_bytes[at]),
+        pool_timeline=_changes(result),
+    )
+
+
+def _changes(result: Replay) -> tuple[PoolChange, ...]:
+    """Return the pool's size wherever it changes."""
+    changed = np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
+    return tuple(
+        PoolChange(instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at]))
+        for at in changed
+    )
+
+
+def _with_pool(fragmentation: Fragmentation, facts: PoolFacts) -> Fragmentation:
+    if facts.free_bytes is None:
+        return fragmentation
+    return replace(
+        fragmentation,
+        free_bytes=facts.free_bytes,
+        largest_free_bytes=facts.largest_free_bytes,
+    )
+
+
+def _with_minimum(
+    facts: PoolFacts, recording: Recording, options: BfcOptions, what_if: WhatIf
+) -> PoolFacts:
+    """Return the facts with the least memory limits: that which works, and that from which on all do.
+
+    The limit that the verdict will be about is among those tried, so that both agree.
+    """
+    asked = what_if.memory_limit_bytes is not None or card_of(recording) is not None
+    found = minimum_limit(
+        from_recording(recording), options, also=[options.memory_limit_bytes] if asked else ()
+    )
+    least = LimitParts(
+        requested_bytes=found.requested_peak_bytes,
+        rounding_bytes=found.rounding_bytes,
+        unsplit_bytes=found.unsplit_bytes,
+        external_bytes=found.external_bytes,
+    )
+    return structs.replace(
+        facts,
+        minimum_limit_bytes=found.limit_bytes,
+        safe_limit_bytes=found.safe_bytes,
+        minimum_limit_parts=least,
+        safe_limit_parts=structs.replace(
+            least,
+            unsplit_bytes=found.safe_unsplit_bytes,
+            external_bytes=found.safe_external_bytes,
+        ),
+    )
+
+
+def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
+    recording = analysis.recording
+    result = replay(from_recording(recording), options)
+    failure = result.failure
+    facts = OtherSettings(
+        memory_limit_bytes=options.memory_limit_bytes,
+        growth=options.growth,
+        fragmentation_fraction=options.fragmentation_fraction,
+        fits=failure is None,
+        peak_requested_bytes=result.peak_requested_bytes,
+        peak_allocated_bytes=result.peak_in_use_bytes,
+        peak_pool_bytes=result.peak_pool_bytes,
+        pool_timeline=_changes(result),
+        failure=None if failure is None else _failure(failure),
+        regions=tuple(
+            PoolRegion(
+                size_bytes=growth.size_bytes,
+                why=str(growth.why),
+                instant=growth.instant,
+                requested_bytes=growth.requested_bytes,
+                free_bytes=growth.free_bytes,
+                largest_free_bytes=growth.largest_free_bytes,
+            )
+            for growth in growth_history(result)[:_ROWS]
+        ),
+    )
+    return replace(
+        analysis,
+        pool=structs.replace(analysis.pool, what_if=facts),
+        findings=(*analysis.findings, *find_allocator(recording, options)),
+    )
+
+
+def _failure(failure: FailedRequest) -> ReplayFailure:
+    return ReplayFailure(
+        instant=failure.instant,
+        requested_bytes=failure.requested_bytes,
+        in_use_bytes=failure.in_use_bytes,
+        pool_bytes=failure.pool_bytes,
+        free_bytes=failure.free_bytes,
+        largest_free_bytes=failure.largest_free_bytes,
+        available_bytes=failure.available_bytes,
+    )

@@ -1,0 +1,1 @@
+"""One file a question; an analysis in, findings out."""

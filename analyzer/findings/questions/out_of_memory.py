@@ -1,0 +1,116 @@
+"""The step ran out of memory: what it asked for, what was in use, and by how much it missed."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from analyzer.allocator import BfcOptions, from_recording, replay
+from analyzer.allocator.sequence import NOWHERE
+from analyzer.contract.element_sizes import ITEM_BYTES
+from analyzer.contract.report.limit_figures import UnservedRequest
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.buffer_words import describe_buffer
+from analyzer.recording.records import Finding, Severity
+from analyzer.recording.timeline import alive_at
+from analyzer.units import format_bytes
+
+# op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
+_REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
+_TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
+_EVIDENCE_ROWS: Final = 15
+
+
+def find_out_of_memory(analysis: Analysis) -> list[Finding]:
+    """Explain the error where the step ended with one of memory."""
+    failure = failure_of(analysis)
+    if failure is None:
+        return []
+    wanted, in_use = failure.requested_bytes, failure.in_use_bytes
+    requested, _ = analysis.line.at(failure.instant)
+    limit = failure.memory_limit_bytes
+    alive = alive_at(analysis.rows, failure.instant).nlargest(_EVIDENCE_ROWS, "requested_bytes")
+    asked = format_bytes(wanted) if wanted is not None else "more"
+    detail = (
+        f"{format_bytes(requested)} were asked for by live tensors and {format_bytes(in_use)} "
+        "allocated in chunks just before."
+    )
+    if limit is not None:
+        free = limit - in_use
+        detail += f" The limit is {format_bytes(limit)}, so {format_bytes(free)} were free"
+        if wanted is not None and wanted <= free:
+            detail += ", but in no piece as large: the pool is fragmented."
+        elif wanted is not None:
+            detail += f": {format_bytes(wanted - free)} too little for this tensor."
+        else:
+            detail += "."
+    return [
+        Finding(
+            id="out-of-memory",
+            severity=Severity.HIGH,
+            title=f"The step ran out of memory when it asked for {asked}",
+            detail=detail,
+            evidence=tuple(describe_buffer(row) for row in alive.to_dict("records")),
+        )
+    ]
+
+
+def failure_of(analysis: Analysis) -> UnservedRequest | None:
+    """Return the request that failed, None where the step did not end for want of memory."""
+    error = analysis.recording.error
+    if error is None or error.type != "ResourceExhaustedError":
+        return None
+    instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
+    _, in_use = analysis.line.at(instant)
+    limit = analysis.recording.device.memory_limit_bytes
+    return UnservedRequest(
+        instant=instant,
+        requested_bytes=requested_by(error.message),
+        in_use_bytes=in_use,
+        memory_limit_bytes=limit,
+        free_bytes=None if limit is None else max(limit - in_use, 0),
+    )
+
+
+def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
+    """Say whether the request that failed would have been served after the events of the trace.
+
+    Then the trace lacks some: its end, where it was cut while memory ran out. It has to begin with its
+    process.
+    """
+    failure = failure_of(analysis)
+    if failure is None or not failure.requested_bytes:
+        return False
+    sequence, wanted = from_recording(analysis.recording), failure.requested_bytes
+    done = int(np.searchsorted(sequence.instant, failure.instant, side="right"))
+    more = replace(
+        sequence,
+        slot=np.append(sequence.slot[:done], sequence.n_buffers),
+        request=np.append(sequence.request[:done], wanted),
+        instant=np.append(sequence.instant[:done], failure.instant),
+        requested_bytes=np.append(sequence.requested_bytes, wanted),
+        address=np.append(sequence.address, NOWHERE),
+        row=np.append(sequence.row, NOWHERE),
+    )
+    return replay(more, options).failure is None
+
+
+def requested_by(message: str) -> int | None:
+    """Return the bytes that the failing request asked for, None where the message does not say."""
+    match = _REQUEST.search(message)
+    if match is None:
+        return None
+    item = ITEM_BYTES.get(_TYPES.get(match[2], match[2]))
+    axes = [int(axis) for axis in match[1].split(",") if axis.strip()]
+    return None if item is None else item * math.prod(axes)
+
+
+def _instant_of_failure(analysis: Analysis, last: int) -> int:
+    """Return the instant with the most bytes in use in the last step: after it all is torn down."""
+    first = analysis.first if analysis.step is not None else 0
+    window = analysis.line.allocated[first + 1 : last + 2]
+    return first + int(window.argmax())

@@ -1,0 +1,1 @@
+"""Whether the step fits a card or a limit: worked out once."""

@@ -1,0 +1,1 @@
+"""A log's bytes to what it says of memory: lines, wordings, records."""

@@ -1,0 +1,114 @@
+"""Addresses and chunks for a predicted table, and the events that would have been traced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from analyzer.allocator import BfcOptions, Engine, Replay, Sequence, from_allocations, replay
+from analyzer.allocator.bfc.bfc_options import UNLIMITED_BYTES
+from analyzer.allocator.replay import in_use_bytes
+from analyzer.errors import AccountingError
+from analyzer.recording.records import Step
+from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform
+
+
+def place(
+    table: pd.DataFrame, instants: int, options: BfcOptions | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
+    """Play a table through the device's allocator.
+
+    Args:
+        table: Columns of :data:`analyzer.recording.schema.ALLOCATIONS`, every instant used once.
+        instants: Number of allocations and frees.
+        options: The allocator's set-up; None for the CPU's. Where the table does not fit its limit,
+            there is none.
+
+    Returns:
+        The table with addresses and the bytes of the chunks, the table of
+        :data:`analyzer.recording.schema.EVENTS`, and the allocator's set-up.
+
+    Raises:
+        AccountingError: the table leaves an instant out or uses one twice.
+    """
+    sequence = from_allocations(table, n_events=instants)
+    _check(sequence, instants)
+    options = options or BfcOptions.cpu()
+    result = replay(sequence, options)
+    if result.failure is not None:
+        result = replay(sequence, _unlimited(options))
+    address, chunk_bytes = result.buffers()
+    addresses = np.zeros(len(table), dtype=np.int64)
+    chunks = np.zeros(len(table), dtype=np.int64)
+    addresses[sequence.row], chunks[sequence.row] = address, chunk_bytes
+    placed = table.assign(address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks)
+    assert isinstance(result.options, BfcOptions)
+    return conform(placed, ALLOCATIONS), _events(placed, result), result.options
+
+
+def allocated_in_step(
+    sequence: Sequence,
+    instants: int,
+    step: Step,
+    options: BfcOptions | None = None,
+    *,
+    engine: Engine = Engine.AUTO,
+) -> tuple[int, int]:
+    """Return the most bytes of chunks in use at once in a step, and those in use before it.
+
+    Args:
+        sequence: The predicted requests and frees.
+        instants: Number of events.
+        step: The step.
+        options: The allocator's settings; TensorFlow's for the CPU where None.
+        engine: Which allocator replays.
+    """
+    _check(sequence, instants)
+    options = options or BfcOptions.cpu()
+    in_use = in_use_bytes(sequence, options, engine=engine)
+    if len(in_use) < len(sequence):
+        in_use = in_use_bytes(sequence, _unlimited(options), engine=engine)
+    before = int(in_use[step.first - 1]) if step.first else 0
+    return int(in_use[step.first : step.last + 1].max(initial=before)), before
+
+
+def _check(sequence: Sequence, instants: int) -> None:
+    if not np.array_equal(sequence.instant, np.arange(instants)):
+        raise AccountingError("the prediction leaves an instant out or uses one twice")
+
+
+def _unlimited(options: BfcOptions) -> BfcOptions:
+    return replace(options, memory_limit_bytes=UNLIMITED_BYTES)
+
+
+def _events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
+    sequence = result.sequence
+    rows = sequence.row[sequence.slot]
+    limit = result.options.memory_limit_bytes
+    chosen = table.iloc[rows]
+    count = len(sequence)
+    return conform(
+        pd.DataFrame(
+            {
+                "time_ps": np.arange(count, dtype=np.int64),
+                "kind": np.where(sequence.request > 0, 1, -1),
+                "allocator": chosen["allocator"].to_numpy(),
+                "address": result.address,
+                "requested_bytes": chosen["requested_bytes"].to_numpy(),
+                "allocated_bytes": result.chunk_bytes,
+                "in_use_bytes": result.in_use_bytes,
+                "available_bytes": limit - result.in_use_bytes,
+                "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
+                "fragmentation": np.nan_to_num(result.fragmentation),
+                "op": chosen["op"].astype(object).to_numpy(),
+                "run_id": 0,
+                "region": chosen["region"].astype(object).to_numpy(),
+                "dtype": chosen["dtype"].astype(object).to_numpy(),
+                "shape": chosen["shape"].astype(object).to_numpy(),
+                "thread": 0,
+            }
+        ),
+        EVENTS,
+    )

@@ -1,0 +1,192 @@
+"""Several threads that run a step's ops side by side, in simulated time.
+
+The executor's rules are those of :mod:`analyzer.predict.executor.sequential`; what differs is that
+each thread has a deque of its own and takes from the other end of another's when it has nothing to do
+(Eigen's ``ThreadPoolTempl``), and that a kernel takes time, in which its inputs and temporaries live on
+while the other threads' kernels allocate theirs. How long is only known roughly
+(:mod:`analyzer.predict.executor.op_cost`), so each draw stretches every kind of op and every run by
+chance.
+
+Left out: a deque that is full (1,024 tasks) runs a task at once; here it grows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from random import Random
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from analyzer.predict.executor.measured_rates import measured
+
+Task = TypeVar("Task")
+
+WAKE_SECONDS: Final = measured("wake_s")
+WAKE_SPREAD: Final = measured("wake_spread")
+SPIN_SECONDS: Final = measured("spin_s")
+NOTICE_SECONDS: Final = measured("notice_s")
+KIND_SPREAD: Final = measured("kind_spread")
+RUN_SPREAD: Final = measured("run_spread")
+RARE_SHARE: Final = measured("rare_share")
+RARE_SPREAD: Final = measured("rare_spread")
+
+_CHUNK: Final = 500
+_CHANCES: Final = 4096
+
+
+class BufferHolder(Protocol):
+    """What the ops of several threads need beside the executor's own."""
+
+    def take(self) -> list[int]:
+        """Return the buffers that the op started last uses until it ends."""
+
+    def release(self, buffer: int) -> None:
+        """Drop a reference."""
+
+
+class Workers(Generic[Task]):
+    """Threads of one executor.
+
+    Args:
+        count: How many.
+        machine: Where the ops run.
+        seconds: About how long each node runs.
+        expensive: Whether each node is dispatched rather than run at once.
+        seed: Which draw of chances.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        machine: BufferHolder,
+        seconds: Sequence[float],
+        expensive: Sequence[bool],
+        seed: int,
+    ) -> None:
+        self._machine = machine
+        self._expensive = expensive
+        self._random = Random(seed)
+        chances = np.random.default_rng(seed)
+        expected = np.asarray(seconds, dtype=np.float64)
+        # Equal durations are off by the same factor: that of their kind of kernel.
+        kinds, kind = np.unique(expected, return_inverse=True)
+        self._seconds = (expected * chances.lognormal(0.0, KIND_SPREAD, len(kinds))[kind]).tolist()
+        widths = np.where(chances.random(_CHANCES) < RARE_SHARE, RARE_SPREAD, RUN_SPREAD)
+        self._chances = cycle(chances.lognormal(0.0, widths).tolist())
+        self._inline: list[deque[Task]] = [deque() for _ in range(count)]
+        self._own: list[deque[Sequence[Task]]] = [deque() for _ in range(count)]
+        self._idle: set[int] = set()
+        self._spinner, self._spins_until = -1, 0.0
+        self._events: list[tuple[float, int, int, tuple[Task, Any, list[int]] | None]] = []
+        self._number = 0
+
+    def run(
+        self,
+        roots: Sequence[Task],
+        begin: Callable[[Task], Any],
+        end: Callable[[Task, Any], Sequence[Task]],
+        node_of: Callable[[Task], int],
+    ) -> None:
+        """Run the roots and all that becomes ready after them.
+
+        Args:
+            roots: What is ready at the start; the first thread looks at them.
+            begin: Called when a task starts; what it returns is given to ``end``.
+            end: Called when it is over; returns the tasks that it made ready.
+            node_of: The node that a task runs; -1 where it does nothing.
+        """
+        self._node_of = node_of
+        self._idle = set(range(1, len(self._own)))
+        self._schedule(0, 0.0, roots)
+        self._go_on(0, 0.0, begin, end)
+        while self._events:
+            now, _, worker, running = heapq.heappop(self._events)
+            if running is not None:
+                task, outputs, in_use = running
+                for buffer in in_use:
+                    self._machine.release(buffer)
+                self._schedule(worker, now, end(task, outputs))
+            self._go_on(worker, now, begin, end)
+
+    def _go_on(
+        self,
+        worker: int,
+        now: float,
+        begin: Callable[[Task], Any],
+        end: Callable[[Task, Any], Sequence[Task]],
+    ) -> None:
+        """Run a thread's tasks until something happens elsewhere, or there are none."""
+        events, machine = self._events, self._machine
+        while True:
+            taken = self._take(worker, now)
+            if taken is None:
+                self._idle.add(worker)
+                if now >= self._spins_until or self._spinner not in self._idle:
+                    self._spinner, self._spins_until = worker, now + SPIN_SECONDS
+                return
+            (task,) = taken
+            outputs = begin(task)
+            in_use = machine.take()
+            node = self._node_of(task)
+            if node >= 0:
+                now += self._seconds[node] * next(self._chances)
+            if events and events[0][0] <= now:
+                self._push(now, worker, (task, outputs, in_use))
+                return
+            for buffer in in_use:
+                machine.release(buffer)
+            self._schedule(worker, now, end(task, outputs))
+
+    def _take(self, worker: int, now: float) -> tuple[Task] | None:
+        """Return the thread's next task: of its own the newest, of another's the oldest."""
+        if self._inline[worker]:
+            return (self._inline[worker].popleft(),)
+        own = self._own[worker]
+        while True:
+            if own:
+                found = own.popleft()
+            else:
+                others = [k for k, tasks in enumerate(self._own) if tasks]
+                if not others:
+                    return None
+                found = self._own[self._random.choice(others)].pop()
+            if len(found) == 1:
+                return (found[0],)
+            for task in found:
+                own.appendleft((task,))
+                self._wake(now)
+
+    def _schedule(self, worker: int, now: float, ready: Sequence[Task]) -> None:
+        queue = self._inline[worker]
+        expensive: list[Task] = []
+        for task in ready:
+            (queue if self._is_cheap(task) else expensive).append(task)
+        if expensive and not queue:
+            queue.append(expensive.pop())
+        size = _CHUNK if len(expensive) >= _CHUNK else 1
+        for start in range(0, len(expensive), size):
+            self._own[worker].appendleft(expensive[start : start + size])
+            self._wake(now)
+
+    def _is_cheap(self, task: Task) -> bool:
+        node = self._node_of(task)
+        return node < 0 or not self._expensive[node]
+
+    def _wake(self, now: float) -> None:
+        if not self._idle:
+            return
+        if self._spinner in self._idle and now < self._spins_until:
+            woken, delay = self._spinner, NOTICE_SECONDS
+        else:
+            woken = self._random.choice(sorted(self._idle))
+            delay = self._random.lognormvariate(0.0, WAKE_SPREAD) * WAKE_SECONDS
+        self._idle.remove(woken)
+        self._push(now + delay, woken, None)
+
+    def _push(self, time: float, worker: int, running: tuple[Task, Any, list[int]] | None) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (time, self._number, worker, running))

@@ -1,0 +1,1 @@
+"""The graph as the executor holds it: nodes, edges and their order."""

@@ -1,0 +1,119 @@
+"""Addresses of a graph's edges, and the hash set whose order follows from them.
+
+TensorFlow keeps up to eight edges of a node in the order they were made, and more than eight in a hash
+set of pointers (``EdgeSet``, ``FlatSet``). The edges lie in the graph's arena: blocks of 8 KiB, 32 bytes
+an edge and 200 bytes a node (``graph.h``, ``arena.cc``), each block wherever the heap has room. The
+first block's place is as random as the heap's, and the next one most often follows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+INLINE_EDGES: Final = 8
+"""Edges that a node keeps in order (``EdgeSet::kInline``)."""
+
+EDGE_BYTES: Final = 32
+"""``sizeof(Edge)``: two pointers and three numbers."""
+
+NODE_BYTES: Final = 200
+"""``sizeof(Node)`` in TensorFlow 2.21."""
+
+_BLOCK_BYTES: Final = 8192
+"""Bytes of one block of the graph's arena."""
+_HEADER_BYTES: Final = 16
+"""Bytes that the heap puts before a block."""
+_ADDRESS_BITS: Final = 31
+"""Bits of a block's address that are drawn."""
+_SLOTS_PER_BUCKET: Final = 8
+"""Slots of one bucket of a ``FlatSet`` (``flatrep.h``, ``kWidth``)."""
+_FULL_RATIO: Final = 0.8
+"""Share of its slots from which on a ``FlatSet`` doubles (``flatrep.h``)."""
+
+
+class Arena:
+    """Where the things of a graph lie that are allocated one after another.
+
+    Args:
+        seed: Which addresses; the same seed gives the same ones.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = random.Random(seed)
+        self._blocks: list[int] = []
+
+    def address(self, offset: int) -> int:
+        """Return the address of what lies ``offset`` bytes from the arena's start."""
+        block, rest = divmod(offset, _BLOCK_BYTES)
+        while len(self._blocks) <= block:
+            self._blocks.append(self._next_block())
+        return self._blocks[block] + rest
+
+    def order(self, offsets: Sequence[int], *, grows: bool = True) -> list[int]:
+        """Return positions in ``offsets`` in the order in which a set of such edges yields them.
+
+        Args:
+            offsets: Where the edges lie in the arena, bytes, in the order of their making.
+            grows: Whether the set begins small; otherwise it has room for all.
+        """
+        if len(offsets) <= INLINE_EDGES:
+            return list(range(len(offsets)))
+        self.address(max(offsets))  # every block up to there has its place
+        blocks = self._blocks
+        addresses = [blocks[offset // _BLOCK_BYTES] + offset % _BLOCK_BYTES for offset in offsets]
+        table = _PointerSet(1 if grows else len(offsets))
+        table.insert_all(addresses)
+        return table.items()
+
+    def _next_block(self) -> int:
+        if not self._blocks:
+            return self._generator.getrandbits(_ADDRESS_BITS) & ~15
+        return self._blocks[-1] + _BLOCK_BYTES + _HEADER_BYTES
+
+
+class _PointerSet:
+    """``FlatSet<const Edge*>``: open addressing, quadratic probes, four fifths full at most."""
+
+    def __init__(self, count: int) -> None:
+        self._slots: list[tuple[int, int] | None] = []
+        self._resize(count)
+
+    def insert_all(self, addresses: Sequence[int]) -> None:
+        """Insert addresses, none twice; what an address brings in is its position among them."""
+        slots, room = self._slots, int(len(self._slots) * _FULL_RATIO)
+        mask = len(slots) - 1
+        for position, address in enumerate(addresses):
+            if position >= room:
+                self._resize(position + 1)
+                slots, room = self._slots, int(len(self._slots) * _FULL_RATIO)
+                mask = len(slots) - 1
+            index = ((address + (address >> 6)) >> 8) & mask
+            probes = 1
+            while slots[index] is not None:
+                index = (index + probes) & mask
+                probes += 1
+            slots[index] = (address, position)
+
+    def items(self) -> list[int]:
+        return [slot[1] for slot in self._slots if slot is not None]
+
+    def _resize(self, count: int) -> None:
+        old = self._slots
+        size = _SLOTS_PER_BUCKET
+        while count >= _FULL_RATIO * size:
+            size *= 2
+        self._slots = [None] * size
+        for slot in old:
+            if slot is not None:
+                self._place(*slot)
+
+    def _place(self, address: int, item: int) -> None:
+        mask = len(self._slots) - 1
+        index = ((address + (address >> 6)) >> 8) & mask
+        probes = 1
+        while self._slots[index] is not None:
+            index = (index + probes) & mask
+            probes += 1
+        self._slots[index] = (address, item)

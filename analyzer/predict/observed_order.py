@@ -1,0 +1,69 @@
+"""A step in an order that was seen, to tell errors of the kernels' rules from those of the order.
+
+A trace shows the order in which the ops ran, but for the cheap ones, which hand buffers on and ask for
+none: when they run makes no difference to what lives. They, and what the trace does not show, run here
+as soon as they can.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from analyzer.errors import InputError
+from analyzer.predict.executor.sequential import NO_BUFFER, NodeRunner
+from analyzer.predict.graph.edges import Wiring
+
+
+class Follower:
+    """Runs a graph without control flow in a given order.
+
+    Args:
+        wiring: The graph.
+        machine: What each node's turn does.
+        order: Nodes in the order in which they ran; those that are missing run when they can.
+    """
+
+    def __init__(self, wiring: Wiring, machine: NodeRunner, order: Sequence[int]) -> None:
+        self._wiring = wiring
+        self._machine = machine
+        self._order = order
+        self._shown = frozenset(order)
+        self._pending = list(wiring.pending)
+        self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
+
+    def run(self) -> None:
+        """Run every node once.
+
+        Raises:
+            InputError: the order runs a node before one that it waits for.
+        """
+        self._follow([node for node in self._wiring.roots if node not in self._shown])
+        for node in self._order:
+            if self._pending[node]:
+                name = self._wiring.ops[node].name
+                raise InputError(f"The order runs {name} before what it waits for.")
+            self._follow([node])
+
+    def _follow(self, nodes: Sequence[int]) -> None:
+        queue = deque(nodes)
+        while queue:
+            node = queue.popleft()
+            outputs = self._machine.compute(node, self._slots[node])
+            self._slots[node] = []
+            for consumer, output, slot in self._wiring.data_out[node]:
+                buffer = outputs[output]
+                if buffer >= 0:
+                    self._machine.retain(buffer)
+                    self._slots[consumer][slot] = buffer
+                self._arrive(consumer, queue)
+            for consumer in self._wiring.control_out[node]:
+                self._arrive(consumer, queue)
+            for buffer in outputs:
+                if buffer >= 0:
+                    self._machine.release(buffer)
+
+    def _arrive(self, consumer: int, queue: deque[int]) -> None:
+        self._pending[consumer] -= 1
+        if not self._pending[consumer] and consumer not in self._shown:
+            queue.append(consumer)

@@ -1,0 +1,405 @@
+"""One step played: the graph, the executor's order and the kernels brought together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from analyzer.contract.categories import Category
+from analyzer.contract.graph_note import Op
+from analyzer.errors import InputError
+from analyzer.kernels.kernel_device import CPU, KernelDevice
+from analyzer.kernels.shared.memory_plan import VariableAccess
+from analyzer.predict.buffers.reference_counts import Buffers, Ledger, Running
+from analyzer.predict.executor.control_flow import ControlExecutor
+from analyzer.predict.executor.data_decisions import NOTHING_TOLD, Assumptions, Loop
+from analyzer.predict.executor.op_cost import durations_of, first_durations_of
+from analyzer.predict.executor.scalar_values import Value
+from analyzer.predict.executor.sequential import Executor
+from analyzer.predict.executor.thread_pool import Workers
+from analyzer.predict.graph.constant_folding import fold
+from analyzer.predict.graph.edge_addresses import Arena
+from analyzer.predict.graph.edges import SWITCHES, Wiring, wire_all
+from analyzer.predict.graph.kernel_calls import Kernels, plan_kernels
+from analyzer.predict.graph.successor_order import FanOut
+from analyzer.predict.observed_order import Follower
+from analyzer.recording.timeline import running_sum
+from analyzer.xla.buffer_plan import BufferPlan
+
+STEPS: Final = 3
+"""Steps played from the start, unless asked for otherwise: the second may differ from the first (slots),
+the third from the second (chunks); more differ where a counter decides a branch (accumulation)."""
+
+REWRITES: Final = 16
+"""Orders of oneDNN's rewritten nodes that are drawn from."""
+
+LARGE_OPS: Final = 4000
+"""From this size on half as many orders are drawn from: each costs a walk of the graph."""
+
+_HELD: Final = ("Const", "HostConst", "ImmutableConst", "_Arg", "_DeviceArg", "Placeholder")
+_RESULTS: Final = ("_Retval", "_DeviceRetval")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A variable that the step uses.
+
+    Attributes:
+        op: Name of the op that brings its handle in.
+        path: Path of the variable, as Keras or TensorFlow names it.
+        size_bytes: Bytes of its value.
+        category: Parameter, optimizer state and so on.
+        is_counter: Whether it is a whole number that may decide a branch; it starts at 0.
+        begins_with: Equal for variables that begin with one value, and so with one buffer; empty where
+            it has a buffer of its own.
+    """
+
+    op: str
+    path: str
+    size_bytes: int
+    category: Category = Category.PARAMETER
+    is_counter: bool = False
+    begins_with: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A graph ready to be played.
+
+    Attributes:
+        wirings: Nodes and edges, in several orders of creation; nodes keep their numbers.
+        kernels: What each node's kernel does.
+        owners: The variables.
+        variables: For each node, the number of the variable behind its first input; -1 for none.
+        arguments: For each call of a compiled function, the same for every input.
+        counters: Nodes that bring in the handle of a counter.
+        held_bytes: For each node whose output something outside the step holds, its bytes.
+        results: Nodes that hand a tensor to the caller.
+        shares: Variable -> an earlier variable whose buffer it has before the first step.
+        settles: Whether the second step begins with other buffers than the first: one that a kernel
+            holds as its constant becomes a variable's value (an accumulator set to zero).
+        varies: Whether a counter decides a branch, so that each step may be another.
+        grows: Whether each step keeps something: one that is compiled anew keeps old values.
+        seconds: About how long each node runs.
+        first_seconds: The same in a process's first step.
+        device: The device that it runs on.
+        steps: Steps played from the start.
+        assumed: What is taken for branches and loops that the data decide.
+    """
+
+    wirings: tuple[Wiring, ...]
+    kernels: Kernels
+    owners: tuple[Owner, ...]
+    variables: tuple[int, ...]
+    arguments: Mapping[int, tuple[int, ...]]
+    counters: tuple[int, ...]
+    held_bytes: Mapping[int, int]
+    results: frozenset[int]
+    shares: Mapping[int, int]
+    settles: bool
+    varies: bool
+    grows: bool
+    seconds: tuple[float, ...]
+    first_seconds: tuple[float, ...]
+    device: KernelDevice = CPU
+    steps: int = STEPS
+    assumed: Assumptions = NOTHING_TOLD
+
+    @property
+    def wiring(self) -> Wiring:
+        """Nodes and edges in the order in which the graph lists them."""
+        return self.wirings[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One schedule that the executor could take.
+
+    Attributes:
+        seed, threads: Which one, and how many threads run it.
+        buffers: What lived, with instants of birth and death.
+        instants: Number of allocations and frees.
+        steps: First and last instant of each step played.
+        resident_bytes: Requested bytes alive before the last step: variables, constants, arguments, the
+            results of the step before.
+        peak_bytes: Highest requested bytes of the last step, what is resident included.
+        peak_instant: Where.
+        order: Nodes in the order in which the last step ran them.
+        loops: Name of a loop whose condition could not be followed -> what became of it.
+        branches: Node that brings a predicate that could not be followed -> branches there are.
+        stranded: Nodes that the run never came to: none, but in a graph that could not run.
+        values: Before the first step, the buffer of each variable.
+        held: Node -> the buffer of its output that something outside the step holds.
+    """
+
+    seed: int
+    threads: int
+    buffers: Buffers
+    instants: int
+    steps: tuple[tuple[int, int], ...]
+    resident_bytes: int
+    peak_bytes: int
+    peak_instant: int
+    order: tuple[int, ...]
+    loops: Mapping[str, Loop] = field(default_factory=dict)
+    branches: Mapping[int, int] = field(default_factory=dict)
+    stranded: tuple[int, ...] = ()
+    values: tuple[int, ...] = ()
+    held: Mapping[int, int] = field(default_factory=dict)
+
+
+def prepare(
+    ops: Sequence[Op],
+    owners: Sequence[Owner],
+    *,
+    threads: int,
+    device: KernelDevice = CPU,
+    compiled: Mapping[str, BufferPlan] | None = None,
+    steps: int = STEPS,
+) -> Prepared:
+    """Wire the graph and look up its kernels.
+
+    Args:
+        ops: The graph that the executor runs.
+        owners: The variables that it uses.
+        threads: Intra-op threads of the device.
+        device: The device that it runs on.
+        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
+        steps: Steps to play from the start.
+    """
+    unfolded, ops = ops, fold(ops)
+    rewrites = _rewrites(ops, device)
+    wirings = wire_all(ops, rewrites, is_cheap=device.is_cheap, unfolded=unfolded)
+    wiring = wirings[0]
+    kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
+    number = {op.name: node for node, op in enumerate(ops)}
+    known = [owner for owner in owners if owner.op in number]
+    by_node = {number[owner.op]: position for position, owner in enumerate(known)}
+    counters = tuple(number[owner.op] for owner in known if owner.is_counter)
+    seconds = durations_of(wiring, kernels.plans)
+    return Prepared(
+        wirings=tuple(wirings),
+        kernels=kernels,
+        owners=tuple(known),
+        variables=tuple(by_node.get(handle, -1) for handle in kernels.handles),
+        arguments={
+            node: tuple(by_node.get(handle, -1) for handle in handles)
+            for node, handles in kernels.arguments.items()
+        },
+        counters=counters,
+        held_bytes={
+            node: size
+            for node, op in enumerate(ops)
+            if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
+        },
+        results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
+        shares=_shares(known),
+        settles=_assigns_constants(wiring, kernels),
+        varies=wiring.has_branches and _decide_branches(wiring, counters),
+        grows=any(
+            plan.compiled is not None and plan.compiled.keeps and plan.compiled.anew
+            for plan in kernels.plans
+        ),
+        seconds=seconds,
+        first_seconds=first_durations_of(wiring, seconds),
+        device=device,
+        steps=steps,
+    )
+
+
+# Long: what it is told and what it returns are half of it; the rest is one loop over the steps.
+def play(
+    prepared: Prepared,
+    seed: int = 0,
+    *,
+    threads: int = 1,
+    steps: int | None = None,
+    order: Sequence[str] | None = None,
+) -> Draw:
+    """Run the executor's order and return what lived.
+
+    Args:
+        prepared: The graph.
+        seed: Which of the possible schedules.
+        threads: Threads that run ops side by side (inter-op).
+        steps: Steps to run; None runs a graph in which no counter decides a branch once, or twice where
+            the first step differs: each later one is the same.
+        order: Ops in the order in which a real step ran them; None for the drawn schedule's.
+
+    Raises:
+        InputError: the graph cannot run in the order given, or has branches or loops.
+    """
+    wiring = prepared.wirings[seed % len(prepared.wirings)]
+    # A graph that is played once is in a later step, when every slot has been written.
+    begins = bool(steps) or prepared.varies
+    ledger = _ledger_of(prepared, shares=begins, ran_before=steps is None)
+    values, held = tuple(ledger.values), dict(ledger.held)
+    fan_out = FanOut(wiring, Arena(seed))
+    counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
+    loops: dict[str, Loop] = {}
+    branches: dict[int, int] = {}
+    stranded: list[int] = []
+    spans: list[tuple[int, int]] = []
+    running = Running(ledger)
+    machine = ledger if threads == 1 else running
+    for number in range(steps or _steps_to_settle(prepared)):
+        first = ledger.instants
+        ledger.ran.clear()
+        if order is not None:
+            _follow(prepared, ledger, order)
+        else:
+            chosen = _executor(prepared, wiring, fan_out, machine, counters)
+            if threads == 1:
+                chosen.run()
+            else:
+                chance = seed * (prepared.steps + 1) + number
+                seconds = prepared.first_seconds if begins and not number else prepared.seconds
+                chosen.run_on(Workers(threads, running, seconds, wiring.expensive, chance))
+            if isinstance(chosen, ControlExecutor):
+                loops |= chosen.deciding.loops
+                branches |= chosen.deciding.branches
+                stranded = chosen.stranded
+        ledger.end_step()
+        spans.append((first, ledger.instants - 1))
+    if steps is None and len(spans) == 1:  # it finds the results of the step before it
+        ledger.had_results()
+    return replace(
+        _lived(ledger, spans),
+        seed=seed,
+        threads=threads,
+        loops=loops,
+        branches=branches,
+        stranded=tuple(stranded),
+        values=values,
+        held=held,
+    )
+
+
+def _steps_to_settle(prepared: Prepared) -> int:
+    """Return how many steps to play until each later one is the same."""
+    if prepared.varies or prepared.grows:
+        return prepared.steps
+    return 2 if prepared.settles else 1
+
+
+def _executor(
+    prepared: Prepared,
+    wiring: Wiring,
+    fan_out: FanOut,
+    machine: Ledger | Running,
+    counters: dict[int, Value],
+) -> Executor | ControlExecutor:
+    """Return the executor of one step: the plain one where the graph has no branches and loops."""
+    if not wiring.has_control_flow:
+        return Executor(wiring, fan_out, machine)
+    handles = prepared.kernels.handles
+    return ControlExecutor(wiring, fan_out, machine, handles, counters, assumed=prepared.assumed)
+
+
+def _lived(ledger: Ledger, spans: list[tuple[int, int]]) -> Draw:
+    """Return what lived in the steps that were played, without what decided their order."""
+    live = live_bytes(ledger.buffers, ledger.instants)
+    first = spans[-1][0]
+    top = first + int(live[first:].argmax())
+    return Draw(
+        seed=0,
+        threads=1,
+        buffers=ledger.buffers,
+        instants=ledger.instants,
+        steps=tuple(spans),
+        resident_bytes=int(live[first]),
+        peak_bytes=int(live[top]),
+        peak_instant=top - 1,
+        order=tuple(ledger.ran),
+    )
+
+
+def _ledger_of(prepared: Prepared, *, shares: bool, ran_before: bool) -> Ledger:
+    """Return the buffers as they are before a step.
+
+    Args:
+        prepared: The graph.
+        shares: Whether variables that begin with one value still share its buffer.
+        ran_before: Whether a step has run.
+    """
+    return Ledger(
+        prepared.kernels.plans,
+        prepared.variables,
+        [owner.size_bytes for owner in prepared.owners],
+        prepared.held_bytes,
+        prepared.results,
+        prepared.shares if shares else None,
+        prepared.arguments,
+        ran_before=ran_before,
+    )
+
+
+def _shares(owners: Sequence[Owner]) -> dict[int, int]:
+    """Return, for each variable that begins with the buffer of an earlier one, that one."""
+    first: dict[str, int] = {}
+    shares = {}
+    for position, owner in enumerate(owners):
+        if owner.begins_with:
+            earliest = first.setdefault(owner.begins_with, position)
+            if earliest != position:
+                shares[position] = earliest
+    return shares
+
+
+def _rewrites(ops: Sequence[Op], device: KernelDevice) -> list[int | None]:
+    """Return the orders of oneDNN's rewrites to draw from; one where it rewrote nothing."""
+    if device.is_cheap or not any(op.type.startswith("_Mkl") for op in ops):
+        return [None]
+    return list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
+
+
+def _decide_branches(wiring: Wiring, counters: Sequence[int]) -> bool:
+    """Say whether a branch may be taken by what is computed from one of these variables.
+
+    Args:
+        wiring: The graph.
+        counters: The nodes that bring in the variables' handles.
+    """
+    reached = set(counters)
+    queue = list(counters)
+    while queue:
+        for consumer, _, slot in wiring.data_out[queue.pop()]:
+            if wiring.ops[consumer].type in SWITCHES and slot == 1:
+                return True
+            if consumer not in reached:
+                reached.add(consumer)
+                queue.append(consumer)
+    return False
+
+
+def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:
+    """Say whether an op sets a variable to a constant, as it is or handed on."""
+    for node, plan in enumerate(kernels.plans):
+        if plan.variable is not VariableAccess.ASSIGN:
+            continue
+        source = wiring.inputs[node][plan.value or 0][0]
+        while wiring.ops[source].type in ("Identity", "Reshape") and wiring.inputs[source]:
+            source = wiring.inputs[source][0][0]
+        if wiring.ops[source].type in _HELD:
+            return True
+    return False
+
+
+def _follow(prepared: Prepared, ledger: Ledger, order: Sequence[str]) -> None:
+    wiring = prepared.wiring
+    if wiring.has_control_flow:
+        raise InputError("A graph with branches or loops cannot follow a given order.")
+    number = {op.name: node for node, op in enumerate(wiring.ops)}
+    Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
+
+
+def live_bytes(buffers: Buffers, instants: int) -> np.ndarray:
+    """Return requested bytes at every instant from -1 on, shape ``(instants + 1,)``."""
+    size = np.asarray(buffers.size_bytes, dtype=np.int64)
+    born = np.asarray(buffers.born, dtype=np.int64)
+    dies = np.asarray(buffers.dies, dtype=np.int64)
+    held = size > 0
+    return running_sum(born[held], np.where(dies < 0, instants, dies)[held], size[held], instants)

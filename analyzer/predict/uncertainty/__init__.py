@@ -1,0 +1,1 @@
+"""How far a prediction may be off, and what that comes from."""

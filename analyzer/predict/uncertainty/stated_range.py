@@ -1,0 +1,154 @@
+"""The range that a prediction states, and what it comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median_low
+from typing import Final
+
+from analyzer.contract.report.range_figures import DecidingOp, ScheduleRange, StatedRange
+from analyzer.predict.played_step import Draw
+from analyzer.predict.representative import Chosen
+from analyzer.predict.schedules import Prediction, Schedules
+from analyzer.units import format_bytes
+
+MARGIN: Final = 0.002
+"""Share of the peak added on both sides for what no schedule shows: constants that the runtime folds or
+shares, small buffers that Python holds, kernels' scratch of a few kilobytes."""
+
+FLOOR_BYTES: Final = 16 << 10
+"""The least margin: a hundred or so small buffers."""
+
+
+_DECIDING: Final = 8
+
+
+def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:
+    """Return the range of the peak, and what it comes from.
+
+    The draws know the graph alone; what the process holds beside it (constants that the traced graph
+    keeps, tensors of Python's) is added to all of them, so that the peak shown lies in its range.
+
+    Args:
+        prediction: The draws.
+        chosen: The one shown, and what the chunks of the others need.
+        unsized: How many tensors have a size that is not known, and count as nothing.
+    """
+    allocated, limit_bytes = chosen.allocated_bytes, chosen.limit_bytes
+    margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
+    less, more = _unmodelled(prediction)
+    beside = chosen.beside_bytes
+    spread = prediction.high_bytes - prediction.low_bytes
+    # What else the data may decide was not laid out in chunks: as far as it is from the draws.
+    below = min(kind.low_bytes for kind in prediction.kinds) - prediction.low_bytes
+    above = prediction.high_bytes - max(kind.high_bytes for kind in prediction.kinds)
+    because = []
+    deciding = deciding_ops(prediction) if spread else []
+    if spread:
+        because += [told(kind, beside) for kind in prediction.kinds]
+    because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
+    if less or more:
+        because.append(
+            f"Ops without a rule, and Python's, may hold {format_bytes(less)} less, where a "
+            f"result takes over other memory, or {format_bytes(more)} more, for scratch as large as a "
+            "result."
+        )
+    if limit_bytes is not None:
+        because.append(
+            f"A memory limit of {format_bytes(limit_bytes)} suffices for the orders that need most."
+        )
+    return StatedRange(
+        limit_high_bytes=limit_bytes,
+        low_bytes=max(prediction.low_bytes + beside - margin - less, 0),
+        high_bytes=prediction.high_bytes + beside + margin + more,
+        allocated_low_bytes=max(min(map(min, allocated.values())) - below - margin - less, 0),
+        allocated_high_bytes=max(map(max, allocated.values())) + above + margin + more,
+        because=tuple(because),
+        deciding_ops=tuple(deciding),
+        schedules=tuple(
+            _schedule(kind, allocated[kind.threads], beside) for kind in prediction.kinds
+        ),
+        unsized=unsized,
+    )
+
+
+def _schedule(kind: Schedules, allocated: Sequence[int], beside: int) -> ScheduleRange:
+    return ScheduleRange(
+        inter_op_threads=kind.threads,
+        draws=len(kind.seeds),
+        requested_bytes=kind.middle_bytes + beside,
+        requested_low_bytes=kind.low_bytes + beside,
+        requested_high_bytes=kind.high_bytes + beside,
+        allocated_bytes=median_low(allocated),
+        allocated_low_bytes=min(allocated),
+        allocated_high_bytes=max(allocated),
+    )
+
+
+def _unmodelled(prediction: Prediction) -> tuple[int, int]:
+    """Return the bytes that ops without a rule may hold less, and more, at the peak.
+
+    Less: all of their results that are alive then. More: one op's scratch, the size of its results.
+    """
+    prepared = prediction.prepared
+    nodes = prepared.kernels.unmodelled
+    borrowing = [node for node, plan in enumerate(prepared.kernels.plans) if plan.borrows]
+    if not nodes and not borrowing:
+        return 0, 0
+    alive = _alive_at_peak(prediction.middle)
+    ops = prepared.wiring.ops
+    scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in nodes)
+    return sum(alive[node] for node in (*nodes, *borrowing)), max(scratch, default=0)
+
+
+def deciding_ops(prediction: Prediction) -> list[DecidingOp]:
+    """Return the ops whose order decides the peak.
+
+    Their buffers are alive at the peak of the highest draw and not at that of the lowest, or the
+    other way round (then ``bytes`` is negative).
+    """
+    prepared = prediction.prepared
+    low, high = prediction.ends
+    difference = _alive_at_peak(high)
+    difference.subtract(_alive_at_peak(low))
+    ops = prepared.wiring.ops
+    found = sorted(difference.items(), key=lambda item: (-abs(item[1]), item[0]))
+    return [
+        DecidingOp(op=ops[node].name, op_type=ops[node].type, bytes=size)
+        for node, size in found[:_DECIDING]
+        if size and node >= 0
+    ]
+
+
+def told(kind: Schedules, beside: int = 0) -> str:
+    """Return a sentence about the peaks of one kind of draws, with what is held beside them."""
+    where = f"On {kind.threads} inter-op threads" if kind.threads > 1 else "On one inter-op thread"
+    ends = (kind.draws_bytes[0], kind.low_bytes, kind.high_bytes, kind.draws_bytes[-1])
+    lowest, low, high, highest = (format_bytes(size + beside) for size in ends)
+    rare = [
+        f"as {word} as {size}"
+        for word, size, end in (("low", lowest, low), ("high", highest, high))
+        if size != end
+    ]
+    rarely = f" (rarely {' or '.join(rare)})" if rare else ""
+    middle = format_bytes(kind.middle_bytes + beside)
+    peak = f"between {low} and {high}{rarely}, the middle one at {middle}"
+    if low == high:
+        peak = f"at {low}{rarely}"
+    return (
+        f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
+        f"{peak}."
+    )
+
+
+def _alive_at_peak(draw: Draw) -> Counter[int]:
+    """Return node -> bytes of its buffers alive at the draw's peak."""
+    alive: Counter[int] = Counter()
+    buffers = draw.buffers
+    for node, size, born, dies in zip(
+        buffers.node, buffers.size_bytes, buffers.born, buffers.dies, strict=True
+    ):
+        if size and born <= draw.peak_instant and (dies < 0 or dies > draw.peak_instant):
+            alive[node] += size
+    return alive

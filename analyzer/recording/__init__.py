@@ -1,0 +1,1 @@
+"""A recording: its records, its two tables, and bytes over time."""

@@ -1,0 +1,141 @@
+"""Two steps side by side as one thing that can be shown and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePath
+
+from analyzer.contract.report.diff_file import DiffFile, PeakOfBoth
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.contract.report.writing import Json, plain_report, report_text
+from analyzer.errors import InputError
+from analyzer.findings.comparison import KIND_WORDS, compare
+from analyzer.recording.records import Recording
+from analyzer.report.exports.other_formats import markdown
+from analyzer.report.exports.output_files import write_text
+from analyzer.units import format_bytes, parse_bytes
+
+Side = tuple[ReportFile, Recording]
+
+
+@dataclass(frozen=True, eq=False)
+class Diff:
+    """What differs between two steps at their peaks.
+
+    Attributes:
+        report: Everything that differs.
+        newer: Report and recording of the second step, which the page shows in full.
+    """
+
+    report: DiffFile
+    newer: Side = field(repr=False)
+
+    @cached_property
+    def document(self) -> dict[str, Json]:
+        """The report as JSON values, version 1."""
+        return plain_report(self.report)
+
+    @property
+    def growth_bytes(self) -> int:
+        """Requested bytes by which the second peak is higher; negative where it is lower."""
+        return self._requested.delta_bytes or 0
+
+    @property
+    def _requested(self) -> PeakOfBoth:
+        return next(row for row in self.report.peak if row.number == "requested")
+
+    def exceeds(self, allowed: str) -> str:
+        """Say how the requested peak grew by more than ``allowed``; empty where it did not.
+
+        Args:
+            allowed: A share of the first peak such as ``5%``, or a size such as ``100MiB``.
+
+        Raises:
+            InputError: ``allowed`` is neither.
+        """
+        before = self._requested.a_bytes or 0
+        most_bytes = allowed_growth(allowed, before)
+        if self.growth_bytes <= most_bytes:
+            return ""
+        share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+        return (
+            f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from "
+            f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; allowed is "
+            f"{allowed.strip()}."
+        )
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the document."""
+        write_text(Path(path), report_text(self.report))
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page of the second step, with the difference as its first view."""
+        from analyzer.report.page.build import render  # the page's assets are read only here
+
+        write_text(Path(path), render(*self.newer, comparison=self.report))
+
+    def to_markdown(self, path: str | os.PathLike[str]) -> None:
+        """Write a summary for a pull request."""
+        write_text(Path(path), markdown(self.newer[0], self.report))
+
+    def __repr__(self) -> str:
+        return f"<difference: {self.report.headline}>"
+
+    def _repr_html_(self) -> str:
+        from analyzer.report.page.build import render_inline
+
+        return render_inline(self.newer[0], comparison=self.report)
+
+
+def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)) -> Diff:
+    """Compare two steps.
+
+    Args:
+        older: Report and recording of the first.
+        newer: Report and recording of the second.
+        names: What the user called each, such as a path; None for what tells them apart.
+    """
+    labels = _labels(names)
+    kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
+    if labels is not None and kinds[0] != kinds[1]:
+        labels = f"{labels[0]} ({kinds[0]})", f"{labels[1]} ({kinds[1]})"
+    return Diff(compare(*older, *newer, labels=labels), newer)
+
+
+def allowed_growth(allowed: str, before_bytes: int) -> int:
+    """Return the bytes that ``5%`` of ``before_bytes``, or a size such as ``100MiB``, stands for.
+
+    Raises:
+        InputError: ``allowed`` is neither.
+    """
+    text = allowed.strip()
+    if not text.endswith("%"):
+        try:
+            return parse_bytes(text)
+        except InputError:
+            number = text.replace(".", "", 1).isdecimal()
+            what = "has no unit" if number else "is neither a share nor a size"
+            wanted = f"{text}% or {text}MiB" if number else "5% or 100MiB"
+            raise InputError(f"{allowed!r} {what}.", hint=f"Write it as {wanted}.") from None
+    try:
+        share = float(text[:-1])
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise InputError(f"{allowed!r} is not a share.", hint="Write it as 5%.")
+    return int(before_bytes * share / 100)
+
+
+def _labels(names: Sequence[str | None]) -> tuple[str, str] | None:
+    """Return the shortest ends of two paths that differ; None where they tell nothing apart."""
+    first, second = (None if name is None else PurePath(os.path.abspath(name)) for name in names)
+    if first is None or second is None or first == second:
+        return None
+    for length in range(1, max(len(first.parts), len(second.parts)) + 1):
+        ends = [PurePath(*path.parts[-length:]) for path in (first, second)]
+        if ends[0] != ends[1]:
+            return str(ends[0]), str(ends[1])
+    return None

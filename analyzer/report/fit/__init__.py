@@ -1,0 +1,1 @@
+"""The answer of ``analyze fit`` as text and as a page."""

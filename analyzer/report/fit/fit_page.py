@@ -1,0 +1,97 @@
+"""The answer of ``analyze fit`` as one HTML file: the report page's style, a chart, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import jinja2
+from markupsafe import Markup
+
+from analyzer.report.fit.fit_words import basis_of, sentences_of, step_words
+from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
+from analyzer.scaling.fit_answer import FitAnswer
+from analyzer.units import format_bytes
+
+_FIT: Final = "analyzer.report.fit"
+
+_WIDTH: Final = 760
+_HEIGHT: Final = 300
+_LEFT: Final = 90
+_RIGHT: Final = 12
+_TOP: Final = 12
+_BOTTOM: Final = 34
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """Places in the chart, in its own units.
+
+    Attributes:
+        requested, allocated: The curves, as points of a polyline.
+        limit: Height of the limit; None where it is above the chart.
+        largest: Place of the largest size along the axis; None where it is beyond it.
+        sizes: Marks along the axis: place and size.
+        heights: Marks upwards: place and bytes.
+    """
+
+    requested: str
+    allocated: str
+    limit: float | None
+    largest: float | None
+    sizes: tuple[tuple[float, str], ...]
+    heights: tuple[tuple[float, str], ...]
+
+
+def render_fit_page(answer: FitAnswer) -> str:
+    """Return the answer as the text of one HTML file."""
+    style = _style()
+    text = _template().render(
+        answer=answer,
+        chart=_chart(answer) if answer.curve else None,
+        step=step_words(answer),
+        basis=basis_of(answer),
+        sentences=list(sentences_of(answer)),
+        style=Markup(style),
+        policy=policy_of(style),
+    )
+    return writable(text)
+
+
+def _chart(answer: FitAnswer) -> _Chart:
+    points = answer.curve
+    last = max(point.size for point in points)
+    top = max(max(point.allocated_bytes for point in points), answer.limit_bytes) * 1.05
+    if answer.limit_bytes > 4 * max(point.allocated_bytes for point in points):
+        top = max(point.allocated_bytes for point in points) * 1.05
+
+    def along(size: float) -> float:
+        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * size / max(last, 1), 1)
+
+    def up(size_bytes: float) -> float:
+        return round(_HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * size_bytes / top, 1)
+
+    def line(values: Sequence[tuple[int, int]]) -> str:
+        return " ".join(f"{along(size)},{up(size_bytes)}" for size, size_bytes in values)
+
+    return _Chart(
+        requested=line([(point.size, point.requested_bytes) for point in points]),
+        allocated=line([(point.size, point.allocated_bytes) for point in points]),
+        limit=up(answer.limit_bytes) if answer.limit_bytes <= top else None,
+        largest=along(answer.largest) if 0 < answer.largest <= last else None,
+        sizes=tuple((along(size), str(size)) for size in sorted({last * k // 5 for k in range(6)})),
+        heights=tuple((up(top * k / 5), format_bytes(int(top * k / 5))) for k in range(6)),
+    )
+
+
+def _style() -> str:
+    return asset("analyzer.report.page", "assets/page.css") + asset(_FIT, "fit_page.css")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = templates_in(_FIT)
+    environment.undefined = jinja2.StrictUndefined
+    return environment.get_template("fit_page.html")

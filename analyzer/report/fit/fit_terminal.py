@@ -1,0 +1,141 @@
+"""The answer of ``analyze fit`` as tables in the terminal. Computes nothing but what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from analyzer.report.fit.fit_words import sentences_of, step_words
+from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
+from analyzer.report.untrusted import printable, printable_path
+from analyzer.scaling.fit_answer import CardAnswer, FitAnswer, StepRemedy
+from analyzer.units import format_bytes
+
+_ROWS: Final = 12
+_BAR: Final = 30
+_LONGEST: Final = 400
+
+
+def print_answer(answer: FitAnswer, console: Console) -> None:
+    """Print the whole answer."""
+    console.print(render_answer(answer, console.width), markup=False)
+
+
+def render_answer(answer: FitAnswer, width: int = 100) -> RenderableType:
+    """Return the answer as one renderable, ``width`` columns wide."""
+    parts: list[RenderableType] = [
+        Text(f"{printable(answer.target, 200)}  {step_words(answer)}", style="bold"),
+        Text(printable(answer.headline, 400), style="green" if answer.largest else "red"),
+    ]
+    parts += [Text(printable(sentence, 400)) for sentence in sentences_of(answer)]
+    for table in _tables(answer, width):
+        parts.append(Padding(table, (1, 0, 0, 0)))
+    parts += [Text(printable(note, 400), style="dim") for note in answer.notes]
+    return Group(*map(whole_numbers, parts))
+
+
+def _tables(answer: FitAnswer, width: int) -> Iterator[RenderableType]:
+    if answer.curve:
+        yield _curve(answer, width)
+    if len(answer.moves) > 1:
+        yield _moves(answer, width)
+    if answer.cards:
+        yield _cards(answer, width)
+    if answer.remedies:
+        yield _remedies(answer.remedies, width)
+
+
+def _curve(answer: FitAnswer, width: int) -> RenderableType:
+    points = answer.curve
+    shown = points if len(points) <= _ROWS else points[:: -(-len(points) // _ROWS)]
+    top = max(point.allocated_bytes for point in points) or 1
+    columns = [
+        number("batch"),
+        number("requested"),
+        number("allocated"),
+        TableColumn(name="", least=8, rank=1),
+    ]
+    cells: list[list[str | Text]] = [
+        [
+            str(point.size),
+            format_bytes(point.requested_bytes),
+            format_bytes(point.allocated_bytes),
+            Text("█" * max(round(_BAR * point.allocated_bytes / top), 1)),
+        ]
+        for point in shown
+    ]
+    return fitted_table("Peak against the batch", columns, cells, width)
+
+
+def _moves(answer: FitAnswer, width: int) -> RenderableType:
+    columns = [
+        number("from batch"),
+        number("peak"),
+        TableColumn(name="op at the peak", least=24, shorten=printable_path),
+        TableColumn(name="layer", rank=1),
+    ]
+    cells: list[list[str | Text]] = [
+        [
+            str(move.from_size),
+            format_bytes(move.requested_bytes),
+            printable(move.op or "(none)", _LONGEST),
+            printable(move.layer, _LONGEST),
+        ]
+        for move in answer.moves[:_ROWS]
+    ]
+    return fitted_table("Where the peak lies", columns, cells, width)
+
+
+def _cards(answer: FitAnswer, width: int) -> RenderableType:
+    columns = [
+        TableColumn(name="--gpu", least=20),
+        number("memory"),
+        number("limit"),
+        *([number("batch"), number("safe")] if answer.cards[0].largest is not None else []),
+        *([TableColumn(name=f"{answer.wanted}?", least=4)] if answer.wanted else []),
+    ]
+    title = "Cards" if answer.cards[0].largest is not None else f"Cards for batch {answer.wanted}"
+    return fitted_table(title, columns, [_card(card) for card in answer.cards], width)
+
+
+def _card(card: CardAnswer) -> list[str | Text]:
+    row: list[str | Text] = [
+        printable(card.id, _LONGEST),
+        format_bytes(card.memory_bytes),
+        format_bytes(card.limit_bytes),
+    ]
+    if card.largest is not None:
+        row += [str(card.largest), str(card.safe)]
+    if card.holds_wanted is not None:
+        row.append("fits" if card.holds_wanted else Text("no", style="dim"))
+    return row
+
+
+def _remedies(remedies: Sequence[StepRemedy], width: int) -> RenderableType:
+    columns = [
+        number("saves"),
+        number("peak"),
+        TableColumn(name="remedy", least=24),
+        TableColumn(name="what to write", least=30),
+        TableColumn(name="fits", least=4, rank=1),
+    ]
+    cells: list[list[str | Text]] = []
+    for remedy in remedies:
+        if remedy.saves_bytes is None or remedy.requested_bytes is None:
+            failed = Text(printable(remedy.failed, _LONGEST), style="dim")
+            cells.append(["-", "-", printable(remedy.title, _LONGEST), failed, ""])
+            continue
+        cells.append(
+            [
+                format_bytes(remedy.saves_bytes),
+                format_bytes(remedy.requested_bytes),
+                printable(remedy.title, _LONGEST),
+                printable(remedy.code.splitlines()[0], _LONGEST),
+                "" if remedy.fits is None else "yes" if remedy.fits else "no",
+            ]
+        )
+    return fitted_table("Remedies, each captured and estimated anew", columns, cells, width)

@@ -1,0 +1,71 @@
+"""Sentences of an answer that the terminal and the page share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from analyzer.scaling.fit_answer import FitAnswer
+from analyzer.units import format_bytes
+
+
+def basis_of(answer: FitAnswer) -> str:
+    """Return what the figures rest on, in one word for a badge."""
+    return "predicted" if answer.confirmation is None else "predicted, and run to confirm"
+
+
+def sentences_of(answer: FitAnswer) -> Iterator[str]:
+    """Yield what the answer rests on."""
+    low, high = answer.limit_low_bytes, answer.limit_high_bytes
+    limit = f"The allocator may use {format_bytes(answer.limit_bytes)}"
+    if low != high:
+        limit += f" ({format_bytes(low)} to {format_bytes(high)})"
+    whose = {
+        "card": f" of {answer.card_name}",
+        "machine": ", this machine's memory",
+        "given": ", as given",
+    }
+    yield f"{limit}{whose[answer.limit_of]}."
+    if answer.largest:
+        yield (
+            f"Batch {answer.safe} fits in every order of the ops that was drawn, with 3 % to spare and "
+            f"at the least that the limit may be; above {answer.most} none fits."
+            if answer.safe
+            else f"With a margin not even a batch of 1 is sure; above {answer.most} none fits."
+        )
+    captured = ", ".join(map(str, answer.forms.captured_at))
+    if answer.forms.is_closed_form:
+        checked = ", ".join(map(str, answer.forms.checked_at))
+        yield (
+            f"The step was captured at batch {captured}; every other size is a closed form of it"
+            + (f", checked at {checked}." if checked else ".")
+        )
+    else:
+        yield f"Each size was captured anew ({captured}): {answer.forms.why_not}."
+    yield from _confirmed(answer)
+
+
+def _confirmed(answer: FitAnswer) -> Iterator[str]:
+    confirmation = answer.confirmation
+    if confirmation is None:
+        return
+    how = {
+        "phantom": "TensorFlow's own GPU runtime without the card",
+        "cpu": "TensorFlow's allocator under this limit, on this machine's CPU",
+    }[confirmation.by]
+    told = ", ".join(
+        f"{run.size} {'ran' if run.ran else 'ran out of memory'}" for run in confirmation.runs
+    )
+    yield f"Run on {how}: {told}."
+    if confirmation.predicted != answer.largest:
+        yield f"Predicted was {confirmation.predicted}; the runs are right."
+
+
+def step_words(answer: FitAnswer) -> str:
+    """Return how the step is run."""
+    parts = (
+        "train" if answer.mode == "train" else "inference",
+        answer.optimizer,
+        answer.dtype_policy,
+        "XLA" if answer.jit else "op by op",
+    )
+    return ", ".join(part for part in parts if part)

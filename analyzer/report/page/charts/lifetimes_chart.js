@@ -1,0 +1,191 @@
+// The largest buffers as bars from birth to death, with the uses that are known from the graph.
+// The longest stretch without a use is drawn light: held, not read.
+
+const LIFETIME_ROW = 15;
+const LIFETIME_ROWS = 60;
+
+function createLifetimes(container, recording, axis, state) {
+  const { columns } = recording;
+  const chartBox = element('div', { class: 'chart' });
+  const key = element('p', { class: 'note' });
+  const list = element('div');
+  container.append(key, chartBox, list);
+  let rows = [];
+
+  function chooseRows() {
+    const [first, last] = axis.visibleStates();
+    const candidates = [];
+    for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
+      if (columns.dies[b] > first && columns.dies[b] - columns.born[b] > 1) candidates.push(b);
+    }
+    const weight = (b) => columns.requested[b];
+    candidates.sort((a, b) => weight(b) - weight(a));
+    // What is less than a ten-thousandth of the peak hides what matters, unless there is little else.
+    const least = recording.total[recording.peakState] / 1e4;
+    const worth = candidates.filter((b) => weight(b) >= least);
+    const shown = worth.length >= 10 ? worth : candidates;
+    rows = shown.slice(0, LIFETIME_ROWS);
+    // The chosen tensor is among them whatever its size, unless it does not live in the part in view.
+    const b = state.values.buffer;
+    const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
+    if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
+    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads, in which it is only held.${
+      isAway ? ' The chosen tensor does not live in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
+    rows.sort((a, b) => columns.born[a] - columns.born[b] || weight(b) - weight(a));
+    chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
+  }
+
+  function draw(context, width, height) {
+    context.textAlign = 'left';
+    const left = AXIS_PADDING.left;
+    const right = width - AXIS_PADDING.right;
+    rows.forEach((b, row) => {
+      const y = row * LIFETIME_ROW + 2;
+      const clip = (x) => Math.max(left, Math.min(right, x));
+      const from = clip(axis.xOfState(columns.born[b], width));
+      const to = Math.max(from + 1, clip(axis.xOfState(columns.dies[b], width)));
+      const isChosen = b === state.values.buffer;
+      if (isChosen) {
+        context.fillStyle = colours.accent;
+        context.globalAlpha = 0.18;
+        context.fillRect(0, y - 2, width, LIFETIME_ROW);
+        context.globalAlpha = 1;
+        context.fillRect(0, y - 2, 4, LIFETIME_ROW);
+      }
+      context.fillStyle = colours.category[columns.category[b]];
+      context.fillRect(from, y, to - from, LIFETIME_ROW - 4);
+      const wait = longestWait(columns, b);
+      if (wait) {
+        const waitFrom = clip(axis.xOfState(wait[0], width));
+        const waitTo = clip(axis.xOfState(wait[1], width));
+        context.fillStyle = colours.page;
+        context.globalAlpha = 0.55;
+        context.fillRect(waitFrom, y + 1, waitTo - waitFrom, LIFETIME_ROW - 6);
+        context.globalAlpha = 1;
+      }
+      context.fillStyle = colours.ink;
+      for (const use of usesOf(columns, b)) {
+        const x = axis.xOfState(use, width);
+        if (x >= left && x <= right) context.fillRect(Math.round(x), y, 1, LIFETIME_ROW - 4);
+      }
+      if (isChosen) {
+        context.strokeStyle = colours.accent;
+        context.lineWidth = 2;
+        context.strokeRect(from - 1, y - 1, to - from + 2, LIFETIME_ROW - 2);
+      }
+      drawLifetimeLabel(context, recording, b, from, to, y + LIFETIME_ROW / 2 - 2, right);
+      context.fillStyle = isChosen ? colours.ink : colours.muted;
+      context.textAlign = 'right';
+      context.fillText(formatBytes(columns.requested[b]), left - 6, y + LIFETIME_ROW / 2 - 2);
+      context.textAlign = 'left';
+    });
+    drawAxisLabels(context, axis, recording, width, height - 8);
+  }
+
+  const chart = createCanvas(chartBox, {
+    height: 120, label: 'Lifetimes of the largest buffers. The list below names them.', draw,
+    overlay: (context, width, height) => drawAxisCursor(context, chart, axis, state, width, height),
+  });
+  const bufferAt = (y) => rows[Math.floor(y / LIFETIME_ROW)];
+  attachAxisGestures(chart, axis, recording, state, {
+    pick: (x, y) => { const b = bufferAt(y); if (b !== undefined) state.update({ buffer: b }); },
+    hover: (x, y, event) => {
+      chart.hoverX = x;
+      chart.redrawOverlay();
+      const b = bufferAt(y);
+      if (b === undefined) hideTooltip(); else showTooltip(event, recording.nameOf(b), lifetimeLines(recording, b));
+    },
+    leave: () => { chart.hoverX = null; chart.redrawOverlay(); },
+  });
+
+  const table = createTable({
+    name: 'Lifetimes in view', rows: () => rows, initialSort: { key: 'born', descending: false },
+    onPick: (b) => state.update({ buffer: b }),
+    isPicked: (b) => b === state.values.buffer,
+    onChoice: () => state.touch('choices'),
+    columns: [
+      { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
+      { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
+      { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
+      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), rank: 2, title: 'The last read before the longest time without one' },
+      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), rank: 1, title: 'The end of the longest time without a read' },
+      { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
+    ],
+  });
+  list.append(element('details', { class: 'as-table' }, element('summary', { text: 'The same as a table' }), table.root));
+
+  return {
+    chart,
+    update(keys) {
+      if (keys.has('viewKey') || keys.has('shown') || keys.has('buffer')) { chooseRows(); table.update(); }
+      if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
+    },
+    focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },
+    reset: () => table.reset(),
+    table, rows: () => rows,
+    // Scroll the page to the chosen tensor's bar where it is out of sight.
+    reveal() {
+      const row = rows.indexOf(state.values.buffer);
+      if (row < 0) return;
+      const pane = byId('detail').getBoundingClientRect();
+      const end = pane.left === 0 && pane.height ? pane.top : innerHeight; // a sheet covers the end of the window
+      const y = chart.canvas.getBoundingClientRect().top + row * LIFETIME_ROW;
+      if (y < 60 || y > end - 40) scrollBy(0, y - end / 2);
+    },
+  };
+}
+
+function drawLifetimeLabel(context, recording, b, from, to, y, right) {
+  const name = shortName(recording.nameOf(b), 80);
+  const inside = to - from > 150;
+  context.font = '10.5px ui-monospace, monospace';
+  const before = !inside && right - to < 160 && from - AXIS_PADDING.left > right - to;
+  const room = inside ? to - from - 10 : before ? from - AXIS_PADDING.left - 8 : right - to - 8;
+  const text = room > 40 ? fitText(context, name, room) : '';
+  context.textAlign = before ? 'right' : 'left';
+  const paled = inside && longestWait(recording.columns, b) !== null;
+  context.fillStyle = inside && !paled ? inkOn(colours.category[recording.columns.category[b]]) : colours.ink;
+  context.fillText(text, inside ? from + 6 : before ? from - 5 : to + 5, y);
+  context.textAlign = 'left';
+  context.font = '11px system-ui, sans-serif';
+}
+
+function usesOf(columns, b) {
+  if (!columns.use_offset || columns.use_offset.length === 0) return [];
+  return columns.use_state.slice(columns.use_offset[b], columns.use_offset[b + 1]);
+}
+
+// The longest stretch between birth, known uses and death; null where no use is known. A reader that
+// asks for no memory leaves no trace of when it ran, so a life may end without a known use.
+function longestWait(columns, b) {
+  const known = usesOf(columns, b);
+  if (known.length === 0) return null;
+  const uses = [...known, columns.dies[b]];
+  let longest = null;
+  let before = columns.born[b];
+  for (const use of uses) {
+    if (!longest || use - before > longest[1] - longest[0]) longest = [before, use];
+    before = use;
+  }
+  return longest && longest[1] - longest[0] > 2 ? longest : null;
+}
+
+function lifeText({ columns, states }, b) {
+  const born = columns.born[b] === 0 ? 'before the first event' : `instant ${formatCount(columns.born[b] - 1)}`;
+  return `born ${born}, ${columns.dies[b] >= states ? 'not freed' : `freed at ${formatCount(columns.dies[b] - 1)}`}`;
+}
+
+function waitText({ columns }, b) {
+  const wait = longestWait(columns, b);
+  return wait ? `from ${formatCount(wait[0] - 1)} to ${formatCount(wait[1] - 1)}` : '';
+}
+
+function lifetimeLines(recording, b) {
+  const { columns } = recording;
+  /** @type {(string | any[])[]} */
+  const lines = [[recording.categories[columns.category[b]], 'requested', columns.requested[b]], [null, 'allocated', columns.allocated[b]]];
+  lines.push(lifeText(recording, b));
+  if (waitText(recording, b)) lines.push(`no known read ${waitText(recording, b)}`);
+  for (const column of ['layer', 'shape', 'why']) if (recording.textOf(column, b)) lines.push(recording.textOf(column, b));
+  return lines;
+}

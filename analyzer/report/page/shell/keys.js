@@ -1,0 +1,63 @@
+// Keys that work anywhere on the page, the theme, and the help drawer.
+
+function attachKeys({ state, recording, axis, currentView, chooseTab, resetAll }) {
+  const jump = (at) => { if (at !== undefined) { state.update({ at }); axis.showState(at); } };
+  const actions = {
+    '/': () => currentView().focusSearch(),
+    p: () => jump(recording.peakState),
+    '[': () => jump(recording.localPeaks.filter((peak) => peak < state.values.at).pop()),
+    ']': () => jump(recording.localPeaks.find((peak) => peak > state.values.at)),
+    t: toggleTheme,
+    '?': () => byId('help').showModal(),
+  };
+  document.addEventListener('keydown', (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || byId('help').open) return;
+    const target = /** @type {HTMLElement} */ (event.target);
+    const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName);
+    if (event.key === 'Escape') {
+      if (typing) target.blur();
+      resetAll();
+      return;
+    }
+    if (typing) return;
+    const action = actions[event.key] || (/^[1-9]$/.test(event.key) ? () => chooseTab(Number(event.key) - 1) : null);
+    if (!action) return;
+    event.preventDefault();
+    action();
+  });
+}
+
+function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+}
+
+function toggleTheme() {
+  const theme = isDark() ? 'light' : 'dark';
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem('tf-memory-analyzer-theme', theme);
+  } catch (denied) {
+    // The choice then holds for this visit.
+  }
+  document.dispatchEvent(new Event('themechange'));
+}
+
+// Paper is white: the chart that is printed is drawn in the light colours, then as before.
+function attachPrint(chart, categories) {
+  const { dataset } = document.documentElement;
+  let before = null;
+  const draw = () => { readColours(categories); chart.paintNow(); };
+  addEventListener('beforeprint', () => { before = dataset.theme ?? ''; dataset.theme = 'light'; draw(); });
+  addEventListener('afterprint', () => {
+    if (before) dataset.theme = before; else delete dataset.theme;
+    draw();
+  });
+}
+
+function attachTheme(redrawAll) {
+  byId('theme').addEventListener('click', toggleTheme);
+  document.addEventListener('themechange', redrawAll);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redrawAll);
+  byId('help-open').addEventListener('click', () => byId('help').showModal());
+}

@@ -1,0 +1,214 @@
+// Decode, build the views, and let one state drive them all.
+
+function createTabs(views, state) {
+  const list = byId('tabs');
+  const panels = byId('panels');
+  for (const view of views) {
+    view.button = element('button', { type: 'button', role: 'tab', id: `tab-${view.name}`, 'aria-controls': `panel-${view.name}`, text: view.label, onclick: () => state.update({ tab: view.name }) });
+    view.panel = element('section', { role: 'tabpanel', id: `panel-${view.name}`, 'aria-labelledby': `tab-${view.name}`, hidden: true });
+    list.append(view.button);
+    panels.append(view.panel);
+  }
+  list.addEventListener('keydown', (event) => {
+    const forward = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
+    if (!forward) return;
+    const place = views.findIndex((view) => view.name === state.values.tab);
+    const next = views[(place + forward + views.length) % views.length];
+    state.update({ tab: next.name });
+    next.button.focus();
+  });
+}
+
+function start(decoded) {
+  const recording = createRecording(decoded);
+  const { comparison } = recording.header;
+  const opening = { at: recording.peakState, buffer: null, axis: 'events', layerMode: 'layer', measure: 'instant', part: '' };
+  const state = createState({ ...opening, tab: null, viewKey: '' });
+  readColours(recording.categories);
+  const axis = createAxis(recording, state);
+  const openingStates = statesOfPeakStep(recording);
+  axis.showStates(...openingStates);
+
+  const timeline = createTimeline(byId('timeline'), recording, axis, state);
+  const minimap = createMinimap(byId('minimap'), recording, axis);
+  /** @type {any[]} */
+  const views = [
+    { name: 'tensors', label: 'Tensors', make: (panel) => tableView(panel, createTensorTable(recording, state), ['at']) },
+    { name: 'lifetimes', label: 'Lifetimes', make: (panel) => createLifetimes(panel, recording, axis, state) },
+    { name: 'layers', label: 'Layers', make: (panel) => createIcicle(panel, recording, axis, state) },
+    { name: 'ops', label: 'Ops', make: (panel) => tableView(panel, createOpTable(recording, state), ['at']) },
+    { name: 'retained', label: 'Retained', make: (panel) => tableView(panel, createRetainedTable(recording, state), []) },
+    { name: 'map', label: 'Allocator map', make: (panel) => createMap(panel, recording, axis, state) },
+    { name: 'graph', label: 'Graph', make: (panel) => createGraph(panel, recording, state) },
+    { name: 'findings', label: 'Findings', make: (panel) => renderFindings(panel, recording.document.findings || [], state) },
+  ];
+  if (comparison) views.unshift({ name: 'compare', label: comparison.a.kind === comparison.b.kind ? 'Difference' : 'Predicted and measured', make: (panel) => createCompare(panel, comparison, state) });
+  createTabs(views, state);
+  const detailBox = byId('detail');
+  const renderDetail = createDetail(detailBox, recording, state);
+  const current = () => views.find((view) => view.name === state.values.tab) || views[0];
+  const renderControls = createControls(byId('timeline-controls'), recording, axis, state, resetAll);
+  const address = createAddress(fieldsOfView, follow);
+
+  // The choices of a view's table: each view has its own, the address holds those of the one in view.
+  const tableOf = ({ content }) => (content && content.choose ? content : content && content.table && content.table.choose ? content.table : null);
+
+  function showTab(keys) {
+    const view = current();
+    for (const other of views) {
+      other.button.setAttribute('aria-selected', String(other === view));
+      other.button.tabIndex = other === view ? 0 : -1;
+      other.panel.hidden = other !== view;
+    }
+    if (!view.content) { view.content = view.make(view.panel); view.seen = new Set(['shown', 'at', 'buffer', 'viewKey', 'measure', 'layerMode', 'part']); }
+    for (const key of keys) view.seen.add(key);
+    if (keys.has('tab') && view.content.chart) view.content.chart.resize();
+    view.content.update(view.seen);
+    if (view.asked && tableOf(view)) tableOf(view).choose(view.asked);
+    view.asked = null;
+    if ((keys.has('tab') || keys.has('buffer')) && tableOf(view) && tableOf(view).reveal) tableOf(view).reveal();
+    if (keys.has('tab') && state.values.buffer !== null && view.content.reveal) view.content.reveal();
+    view.seen = new Set();
+  }
+
+  function onChange(keys) {
+    const started = performance.now();
+    if ((state.values.axis === 'time') !== axis.isTime()) {
+      const seen = axis.viewStates();
+      axis.useTime(state.values.axis === 'time');
+      axis.showStates(...seen);
+      keys.add('viewKey');
+    }
+    if (keys.has('viewKey')) { timeline.chart.redraw(); minimap.redraw(); } else if (keys.has('at')) timeline.chart.redrawOverlay();
+    if (keys.has('at')) renderInstant(recording, state);
+    for (const view of views) if (view.content) for (const key of keys) view.seen.add(key);
+    const show = () => { if (keys.has('buffer') || keys.has('at')) renderDetail(); showTab(keys); };
+    if (keys.has('buffer') && !keys.has('tab')) keepInPlace(current(), detailBox, show); else show();
+    renderControls();
+    address.save();
+    report.lastChangeMs = performance.now() - started;
+  }
+
+  function fieldsOfView() {
+    const { values } = state;
+    const [from, to] = axis.viewStates();
+    const isOpening = axis.isView(...openingStates.map(axis.positionOf));
+    const unless = (value, usual) => (value === usual ? null : value);
+    const view = current();
+    return {
+      tab: unless(view.name, views[0].name), at: values.at === recording.peakState ? null : values.at - 1,
+      from: isOpening ? null : from, to: isOpening ? null : to, buffer: values.buffer,
+      axis: unless(values.axis, opening.axis), by: unless(values.layerMode, opening.layerMode),
+      size: unless(values.measure, opening.measure), part: values.part,
+      choices: view.asked ?? (tableOf(view) ? tableOf(view).choices() : null),
+    };
+  }
+
+  // Show what an address asks for; what it does not name, or names wrongly, is as the page opens.
+  function follow(asked) {
+    const isState = (s) => s !== null && s >= 0 && s < recording.states;
+    const view = views.find(({ name }) => name === asked.tab) || views[0];
+    axis.useTime(asked.axis === 'time' && recording.times !== null);
+    const isPart = isState(asked.from) && asked.to !== null && asked.to > asked.from;
+    axis.showStates(...(isPart ? [asked.from, asked.to] : openingStates));
+    state.update({
+      tab: view.name,
+      at: asked.at !== null && isState(asked.at + 1) ? asked.at + 1 : opening.at,
+      buffer: asked.buffer !== null && asked.buffer >= 0 && asked.buffer < recording.buffers ? asked.buffer : null,
+      axis: axis.isTime() ? 'time' : 'events',
+      layerMode: asked.layerMode === 'source' ? 'source' : opening.layerMode,
+      measure: ICICLE_MEASURES.some(([name]) => name === asked.measure) ? asked.measure : opening.measure,
+      part: asked.part || '',
+    });
+    view.asked = asked.choices;
+    state.touch('choices');
+  }
+
+  // Back to how the page opens, in the view that the reader is in.
+  function resetAll() {
+    axis.useTime(false);
+    axis.showStates(...openingStates);
+    state.update(opening);
+    hideTooltip();
+    for (const { content } of views) if (content) content.reset();
+    state.touch('choices');
+  }
+
+  function redrawAll() {
+    readColours(recording.categories);
+    timeline.chart.redraw();
+    minimap.redraw();
+    for (const view of views) if (view.content && view.content.chart) view.content.chart.redraw();
+  }
+
+  state.subscribe(onChange);
+  attachTheme(redrawAll);
+  attachPrint(timeline.chart, recording.categories);
+  attachKeys({ state, recording, axis, currentView: () => current().content, chooseTab: (place) => { if (views[place]) state.update({ tab: views[place].name }); }, resetAll });
+  document.addEventListener('click', (event) => {
+    const instant = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest('[data-instant]'));
+    if (instant) {
+      event.preventDefault();
+      state.update({ at: Math.min(Number(instant.dataset.instant) + 1, recording.states - 1) });
+      axis.showState(state.values.at);
+      byId('explore').scrollIntoView({ block: 'start' });
+      return;
+    }
+    const link = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest('[data-tab-link]'));
+    if (!link) return;
+    event.preventDefault();
+    state.update({ tab: link.dataset.tabLink });
+    byId('tabs').scrollIntoView({ block: 'start' });
+  });
+  Object.assign(report, { state, recording, axis, timeline, minimap, views, current, formatBytes, shortName });
+  renderInstant(recording, state);
+  follow(readHash());
+  renderDetail();
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    report.readyMs = performance.now();
+    document.documentElement.dataset.ready = 'true';
+  }));
+}
+
+// Building a model and tracing it can take a hundred times the events of a step, and the first step
+// begins with them: the page opens where the step of the peak moves, with some of what is around it.
+// The small chart shows the whole.
+function statesOfPeakStep(recording) {
+  const step = recording.stepAt(recording.peakState);
+  const whole = [0, recording.states];
+  if (!step) return whole;
+  const [from, to] = [firstMove(recording, step), step.last + 2];
+  const margin = Math.ceil(0.15 * (to - from));
+  return to - from < 0.25 * recording.states ? [Math.max(0, from - margin), Math.min(recording.states, to + margin)] : whole;
+}
+
+function firstMove({ total, peakState }, step) {
+  const start = step.first + 1;
+  const enough = 0.05 * total[peakState];
+  let s = start;
+  while (s < peakState && Math.abs(total[s] - total[start]) < enough) s += 1;
+  return s - start > 0.5 * (step.last - step.first) ? s : start;
+}
+
+function tableView(panel, table, drivenBy) {
+  panel.append(table.root);
+  return {
+    update(keys) {
+      if (keys.has('shown') || drivenBy.some((key) => keys.has(key))) table.update();
+      else if (keys.has('buffer')) table.repaint();
+    },
+    focusSearch: table.focusSearch, reset: table.reset, table,
+  };
+}
+
+/** @type {any} */
+const report = {};
+Object.assign(window, { memoryReport: report });
+decodePacked(byId('packed').textContent).then((decoded) => {
+  report.decodedMs = performance.now();
+  start(decoded);
+}).catch((problem) => {
+  showProblem(`The charts could not be drawn: ${problem.message} The answer and the largest rows are on this page.`);
+  document.documentElement.classList.remove('js');
+  throw problem;
+});

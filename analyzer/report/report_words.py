@@ -1,0 +1,99 @@
+"""What the terminal, the page and Markdown say in the same words, taken from the document."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from analyzer.contract.report.finding import Finding, Severity
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.units import format_bytes
+
+FIRST: Final = 3
+"""Findings on the page's first screen and in Markdown."""
+
+_TOLD: Final = 0.02
+"""Share of the highest moment from which on the first step's trials are told."""
+
+
+def front_findings(report: ReportFile) -> tuple[Finding, ...]:
+    """Return the first findings that are more than notes, in the report's order."""
+    return tuple(each for each in report.findings if each.severity is not Severity.INFO)[:FIRST]
+
+
+def saving_words(finding: Finding) -> str:
+    """Say what following a finding saves, and which kind of bytes; empty where nothing is known."""
+    if not finding.saves_bytes:
+        return ""
+    what = {"limit": "of the memory limit"}.get(finding.saves_kind, finding.saves_kind)
+    return f"saves up to {format_bytes(finding.saves_bytes)} {what}"
+
+
+def highest_words(report: ReportFile) -> str:
+    """Say when the requested bytes of the need are reached, where it is not the steady step's peak."""
+    waste = report.fragmentation
+    reached = None if waste is None else waste.limit_reached_in
+    return f" at the highest moment of all ({reached})" if reached else ""
+
+
+def closer_words(report: ReportFile) -> str:
+    """Say why the least limit is below the allocated peak, where it is; a sentence, or nothing.
+
+    With less room the free chunks are smaller, so that fewer are handed out whole (a chunk is split only
+    where it is twice the request), and what kernels merely try is skipped where it does not fit.
+    """
+    waste, allocated = report.fragmentation, report.peak.allocated_bytes
+    if waste is None or waste.safe_limit_bytes is None or waste.safe_limit_bytes >= allocated:
+        return ""
+    return (
+        f"That is less than the {format_bytes(allocated)} allocated: with less room, chunks are handed "
+        "out closer to what is asked for."
+    )
+
+
+def island_words(report: ReportFile) -> str:
+    """Say that some smaller limits work too, where they do; the word before it is *replayed*."""
+    waste = report.fragmentation
+    least = None if waste is None else waste.minimum_limit_bytes
+    if waste is None or least is None or least == waste.safe_limit_bytes:
+        return ""
+    return f"; limits from {format_bytes(least)} up to that work only some of the time"
+
+
+def trial_words(report: ReportFile) -> list[str]:
+    """Say what of the highest moment the first step alone asks for; nothing where it is little."""
+    ever = report.peak_ever
+    if ever is None or ever.first_step_only_bytes < max(_TOLD * ever.requested_bytes, 1):
+        return []
+    return [
+        f"Trials: {format_bytes(ever.first_step_only_bytes)} of the highest moment's "
+        f"{format_bytes(ever.requested_bytes)} requested are what only the first step asks for, such as "
+        "trials of algorithms."
+    ]
+
+
+def card_words(report: ReportFile) -> list[str]:
+    """Say what each card held, where there were several."""
+    lines = []
+    for use in report.cards:
+        named = f" ({use.card})" if use.card else ""
+        limit = use.memory_limit_bytes
+        lines.append(
+            f"Card {use.number}{named}: peak {format_bytes(use.requested_bytes)} requested, "
+            f"{format_bytes(use.allocated_bytes)} allocated"
+            + (f", of a limit of {format_bytes(limit)}" if limit else "")
+            + ("; the figures shown are this card's." if use.is_shown else ".")
+        )
+    return lines
+
+
+def assumed_words(report: ReportFile) -> list[str]:
+    """Say what is assumed of a card that is not there: the setting, its value, its bytes at the peak."""
+    lines = []
+    for one in () if report.phantom is None else report.phantom.settings:
+        shown = format_bytes if one.is_bytes else str
+        at_peak = f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
+        lines.append(
+            f"Assumed ({one.name}): {one.what}: {shown(one.value)}{at_peak}; "
+            f"usual {shown(one.usual)}, at most {shown(one.most)} ({one.source})."
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""The document as tables in the terminal."""

@@ -1,0 +1,216 @@
+"""What ``analyze fit`` answers: one record, written as it is.
+
+Schema version 1. Sizes are whole numbers of what was varied; bytes are whole bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+FIT_VERSION: Final = 1
+
+LimitOwner = Literal["card", "given", "machine"]
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The peak of the steady step at one size.
+
+    Attributes:
+        size: The size.
+        requested_bytes: What its live tensors ask for.
+        allocated_bytes: The chunks that hold them, with room for all.
+        op: The op whose request makes the peak.
+    """
+
+    size: int
+    requested_bytes: int
+    allocated_bytes: int
+    op: str
+
+
+class PeakMove(msgspec.Struct, frozen=True, kw_only=True):
+    """From a size on the peak is another op's.
+
+    Attributes:
+        from_size: The size.
+        op, layer: Whose request makes the peak from there on.
+        requested_bytes: The peak there.
+    """
+
+    from_size: int
+    op: str
+    layer: str
+    requested_bytes: int
+
+
+class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one card.
+
+    Attributes:
+        id, name: The card.
+        memory_bytes: What CUDA reports as its memory.
+        limit_bytes: What TensorFlow's allocator may use of it.
+        largest, safe: As in :class:`FitAnswer`; None where only the wanted size was asked about.
+        holds_wanted: Whether the wanted size fits; None where none was wanted.
+    """
+
+    id: str
+    name: str
+    memory_bytes: int
+    limit_bytes: int
+    largest: int | None
+    safe: int | None
+    holds_wanted: bool | None
+
+
+class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the step that was to confirm the answer.
+
+    Attributes:
+        size: The size that it ran with.
+        ran: Whether it came to its end.
+        peak_bytes: Allocated bytes at its peak; None where it did not end.
+        detail: What stopped it; empty where nothing did.
+    """
+
+    size: int
+    ran: bool
+    peak_bytes: int | None = None
+    detail: str = ""
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of the size found and of the next ones.
+
+    Attributes:
+        by: ``phantom`` (TensorFlow's GPU runtime without a card) or ``cpu`` (TensorFlow's allocator
+            under the limit, kernels and all).
+        runs: By size, rising.
+        predicted: The largest size before any run.
+    """
+
+    by: Literal["phantom", "cpu"]
+    runs: tuple[ConfirmingRun, ...]
+    predicted: int
+
+
+class StepRemedy(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the step, captured and estimated anew.
+
+    Attributes:
+        id: Stable name, such as ``mixed-bfloat16``.
+        title: What it does, in one line.
+        code: What to write.
+        saves_bytes: What the requested peak shrinks by; negative where it grows.
+        requested_bytes, allocated_bytes: The peak with it.
+        fits: Whether the step then fits the limit; None without one.
+        costs: What it costs, in a few words; empty for nothing.
+        failed: Why it cannot be applied here; then the other figures are None.
+    """
+
+    id: str
+    title: str
+    code: str
+    costs: str = ""
+    saves_bytes: int | None = None
+    requested_bytes: int | None = None
+    allocated_bytes: int | None = None
+    fits: bool | None = None
+    failed: str = ""
+
+
+class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """How the sizes between were worked out.
+
+    Attributes:
+        captured_at: Sizes at which the step was captured.
+        checked_at: Sizes among them at which the closed forms, made from others, were found right.
+        is_closed_form: Whether other sizes are closed forms; else each figure is of a capture.
+        why_not: Why there are none; empty where there are.
+    """
+
+    captured_at: tuple[int, ...]
+    checked_at: tuple[int, ...]
+    is_closed_form: bool
+    why_not: str = ""
+
+
+class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest size that fits.
+
+    Attributes:
+        schema_version: Which form of this record.
+        kind: Always ``fit``.
+        target: As the user named it.
+        varied: What the size is of: ``batch size``.
+        mode, jit, optimizer, dtype_policy: How the step is run.
+        device: ``cpu`` or ``gpu``.
+        card: The catalogue's name of the card; empty for none.
+        card_name: What the driver calls it.
+        limit_of: Whose limit: the card's, the one given, this machine's memory.
+        limit_bytes, limit_low_bytes, limit_high_bytes: What the allocator may use.
+        largest: The largest size that fits; 0 where not even 1 does.
+        safe: The largest that fits in every order of ops that was drawn, with a margin and at the least
+            that the limit may be.
+        most: Above this it fits in none.
+        peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
+        wanted: A size asked about; None for none.
+        wanted_fits: Whether it fits; None where none was asked about.
+        forms: How the sizes between were worked out.
+        curve: The peak against the size.
+        moves: Where the peak moves to another op.
+        cards: Cards of the catalogue, in order of memory; empty where not asked for.
+        confirmation: Runs; None for none.
+        remedies: What else could be changed, the one that saves most first.
+        headline: The answer in one line.
+        notes: Sentences for the reader.
+        versions: Of TensorFlow, Keras and this package.
+    """
+
+    schema_version: int = FIT_VERSION
+    kind: Literal["fit"] = "fit"
+    target: str
+    varied: str
+    mode: str
+    jit: bool
+    optimizer: str
+    dtype_policy: str
+    device: Literal["cpu", "gpu"]
+    card: str
+    card_name: str
+    limit_of: LimitOwner
+    limit_bytes: int
+    limit_low_bytes: int
+    limit_high_bytes: int
+    largest: int
+    safe: int
+    most: int
+    peak_requested_bytes: int | None
+    peak_allocated_bytes: int | None
+    wanted: int | None = None
+    wanted_fits: bool | None = None
+    forms: FormsUsed
+    curve: tuple[CurvePoint, ...] = ()
+    moves: tuple[PeakMove, ...] = ()
+    cards: tuple[CardAnswer, ...] = ()
+    confirmation: Confirmation | None = None
+    remedies: tuple[StepRemedy, ...] = ()
+    headline: str = ""
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+
+
+def encode_answer(answer: FitAnswer) -> bytes:
+    """Return an answer as JSON text."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=1) + b"\n"
+
+
+def decode_answer(content: bytes) -> FitAnswer:
+    """Return the answer that :func:`encode_answer` wrote.
+
+    Raises:
+        msgspec.ValidationError: it is none.
+    """
+    return msgspec.json.decode(content, type=FitAnswer)

@@ -1,0 +1,113 @@
+"""The largest size that fits under a limit, by replays of orders whose requests are forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from analyzer.allocator import BfcOptions
+from analyzer.predict.representative import LIMIT_MARGIN
+from analyzer.scaling.scaled_orders import ScaledOrder, ScaledOrders
+
+MOST: Final = 1 << 24
+"""Sizes are looked for up to this."""
+
+_AHEAD: Final = 2
+"""Sizes beyond one that fails that are tried too: best fit may do better with larger tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestSizes:
+    """The largest sizes that fit.
+
+    Attributes:
+        size: In the middle one of the orders of the figure's threads; 0 where none fits.
+        safe: In every order of every kind, with a margin and the least that the limit may be.
+        most: In the best of the orders, with the most that the limit may be.
+    """
+
+    size: int
+    safe: int
+    most: int
+
+
+def largest(
+    orders: ScaledOrders, options: BfcOptions, limits: tuple[int, int, int]
+) -> LargestSizes:
+    """Search the largest sizes under a limit.
+
+    Args:
+        orders: The step's orders.
+        options: The allocator's set-up but for its limit.
+        limits: The limit that is the figure, the least and the most that it may be, bytes.
+    """
+    limit, low, high = limits
+
+    def under(bytes_: int) -> BfcOptions:
+        return replace(options, memory_limit_bytes=bytes_)
+
+    near = 0
+    found = []
+    for order in orders.main:
+        near = largest_of(order, under(limit), near)
+        found.append(near)
+    found.sort()
+    middle = found[(len(found) - 1) // 2]
+    careful = under(int(low / (1 + LIMIT_MARGIN)))
+    safe = middle
+    for order in orders.every:
+        if not order.fits(safe, careful) if safe else False:
+            safe = largest_of(order, careful, safe)
+    most = max(largest_of(order, under(high), middle) for order in orders.every)
+    return LargestSizes(size=middle, safe=min(safe, middle), most=max(most, middle))
+
+
+def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:
+    """Return the largest size at which an order comes to its end; 0 where it does at none.
+
+    Args:
+        order: The order.
+        options: The allocator, with its limit.
+        near: A size that is likely near; 0 where none is known.
+    """
+    limit = options.memory_limit_bytes
+    bound = _last(lambda size: order.least_bytes(size) <= limit, near)
+    if not bound:
+        return 0
+    found = _last(lambda size: order.fits(size, options), min(near or bound, bound), bound)
+    for ahead in range(found + 2, min(found + 2 + _AHEAD, bound + 1)):
+        if order.fits(ahead, options):
+            found = ahead
+    return found
+
+
+def _last(holds: Callable[[int], bool], near: int, most: int = MOST) -> int:
+    """Return the last whole number from 1 to ``most`` at which something holds; 0 where it nowhere does.
+
+    It holds up to a number and fails above, or nearly so.
+    """
+    low, high, stride = 0, most + 1, 1
+    if near > 0:
+        start = min(near, most)
+        if holds(start):
+            low = start
+            while low + stride < high and holds(low + stride):
+                low, stride = low + stride, 2 * stride
+            high = min(high, low + stride)
+        else:
+            high = start
+            while high - stride > 0 and not holds(high - stride):
+                high, stride = high - stride, 2 * stride
+            low = max(high - stride, 0)
+    else:
+        while stride <= most and holds(stride):
+            low, stride = stride, 2 * stride
+        high = min(high, stride)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,6 @@
+"""The command line of the installed package; the checkout's own would import the checkout."""
+
+from analyzer.commands import main
+
+if __name__ == "__main__":
+    main()

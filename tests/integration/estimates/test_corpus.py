@@ -1,0 +1,199 @@
+"""Targets of many forms: each can be estimated and traced, or is refused in one clear line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import INSTALLED
+
+pytestmark = pytest.mark.tf
+TARGETS = Path(__file__).parents[1] / "targets"
+
+C, K = "corpus.py:", "keras_2.py:"
+NETWORK = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    # name: target, options, what is known of the step
+    "moving average": (C + "moving_average", {}, {"parameter": 2 * NETWORK, "optimizer": "Adam"}),
+    "target network": (C + "target_network", {}, {"parameter": 2 * NETWORK}),
+    "loaded weights": (C + "loaded_weights", {}, {"parameter": NETWORK}),
+    "checkpoint": (C + "checkpoint", {}, {"parameter": NETWORK}),
+    "reads and assigns": (C + "reads_and_assigns", {}, {"parameter": NETWORK}),
+    "lazy slots": (C + "lazy_slots", {}, {"optimizer": "AdamW", "optimizer_state": 2 * NETWORK}),
+    "plain module": (C + "plain_module", {}, {"parameter": 256, "constant": 512}),
+    "variables in the step": (C + "variables_in_the_step", {}, {"parameter": 17 * 1024}),
+    "dict inputs": (
+        C + "dict_inputs",
+        {"batch_size": 4},
+        {"notes": "binary_crossentropy", "inputs": [[4, 16], [4, 6], [4], [4, 1]]},
+    ),
+    "nested outputs": (
+        C + "nested_outputs",
+        {"batch_size": 4},
+        {"inputs": [[4, 6], [4, 6], [4, 8], [4, 8]], "notes": "sparse_categorical_crossentropy"},
+    ),
+    "speech": (
+        C + "speech",
+        {"batch_size": 4},
+        {"notes": "sparse_categorical_crossentropy, none are used"},
+    ),
+    "speech, shapes": (
+        C + "unbuilt_speech",
+        {"shapes": {"audio": [10, 4], "words": [6]}, "batch_size": 2},
+        {"notes": "sparse_categorical_crossentropy"},
+    ),
+    "unbuilt": (C + "Unbuilt", {"shapes": {"": [16]}}, {"parameter": 4 * 17 * 4}),
+    "no Input": (C + "without_input", {"shapes": {"": [16]}}, {"parameter": 4 * (17 * 8 + 36)}),
+    "text": (C + "text", {"batch_size": 4}, {"inputs": [[4, 5], [4, 1]]}),
+    "ragged": (C + "ragged", {"batch_size": 4}, {"notes": "is ragged: every row was made as long"}),
+    "sparse": (C + "sparse", {"batch_size": 4}, {"notes": "is sparse: one in 10 of its places"}),
+    "scalar output": (C + "scalar_output", {}, {"notes": "output_itself"}),
+    "remembers its shape": (
+        C + "remembers_its_shape",
+        {"batch_size": 4},
+        {"inputs": [[4, 10], [4, 3]]},
+    ),
+    "augmented": (C + "augmented", {}, {"notes": "sparse_categorical_crossentropy"}),
+    "autoencoder": (C + "autoencoder", {"batch_size": 4}, {"inputs": [[4, 16]]}),
+    "adversarial": (C + "adversarial", {"batch_size": 4}, {"inputs": [[4, 16]]}),
+    "inverts its weights": (C + "inverts_its_weights", {}, {"parameter": 4 * 17 * 16}),
+}
+PARTS_2 = 4 * (27 * 8 + 8 + 8 * 4 + 9 * 256 + 257 * 256 + 257 * 4)
+TRAINED_2 = PARTS_2 - 4 * 16
+WORKS_2: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "keras 2": (K + "network", {"batch_size": 4}, {"inputs": [[4, 16, 16, 3], [4]]}),
+    "keras 2, compiled": (
+        K + "compiled",
+        {},
+        {"parameter": PARTS_2, "optimizer_state": 2 * TRAINED_2 + 8},
+    ),
+    "keras 2, legacy": (
+        K + "legacy",
+        {},
+        {"optimizer": "Adam", "optimizer_state": 2 * TRAINED_2 + 8},
+    ),
+    "keras 2, mixed": (K + "mixed", {}, {"optimizer": "LossScaleOptimizerV3"}),
+    "keras 2, average": (K + "moving_average", {}, {"optimizer": "SGD"}),
+    "keras 2, step": (K + "legacy_step", {}, {"optimizer_state": 2 * TRAINED_2 + 8}),
+    "keras 2, unbuilt": (K + "Unbuilt", {"shapes": {"": [16]}}, {"parameter": 4 * (17 * 16 + 34)}),
+    "keras 2, optimizer": (K + "compiled", {"optimizer": "sgd"}, {"optimizer": "SGD"}),
+    "keras 2, jit": (K + "compiled", {"jit": True}, {"optimizer": "Adam"}),
+    "keras 2, infer": (K + "network", {"mode": "infer"}, {"mode": "infer"}),
+    "keras 2, application": (K + "small_application", {"batch_size": 2}, {"optimizer": "Adam"}),
+}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "unbuilt": (C + "Unbuilt", {}, "Give it: --shape 224,224,3; build it with keras.Input"),
+    "no Input": (C + "without_input", {}, "says nothing of their shape"),
+    "two arguments": (C + "two_arguments", {"shapes": {"": [4]}}, "cannot be called on its inputs"),
+    "whole numbers out": (C + "whole_numbers_out", {}, "No loss fits what the model"),
+    "nothing to train": (C + "nothing_to_train", {}, "no trainable variables. Use --mode infer."),
+    "wrong values": (C + "wrong_values", {}, "must match"),
+    "fails": (C + "fails", {}, "ZeroDivisionError"),
+    "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
+    "keras 2, policy": (K + "mixed", {"dtype_policy": "mixed_bfloat16"}, "does not follow"),
+    "keras 2, unbuilt": (K + "Unbuilt", {}, "says nothing of their shape"),
+}
+EAGER = {"eager step": (C + "eager_step", {}), "run eagerly": (C + "run_eagerly", {})}
+HAS_KERAS_2 = importlib.util.find_spec("tf_keras") is not None
+
+
+class Corpus:
+    """What became of each target; one process for all estimates, and one for all runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        if kind not in self.found:
+            self.found[kind] = self._run(kind)
+        outcome: dict[str, Any] = self.found[kind][name]
+        return outcome
+
+    def _run(self, kind: str) -> dict[str, Any]:
+        cases = {f"works {name}": case[:2] for name, case in (WORKS | WORKS_2).items()}
+        cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
+        cases |= {f"eager {name}": case for name, case in EAGER.items()}
+        if not HAS_KERAS_2:
+            cases = {name: case for name, case in cases.items() if not case[0].startswith(K)}
+        environment = {"PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"}
+        done = subprocess.run(
+            [sys.executable, "run_corpus.py", kind],
+            cwd=self.folder,
+            env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": "-1"},
+            input=json.dumps(cases),
+            text=True,
+            capture_output=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        outcomes: dict[str, Any] = json.loads((self.folder / f"{kind}.json").read_text())
+        return outcomes
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    for name in ("corpus.py", "keras_2.py", "run_corpus.py"):
+        shutil.copy(TARGETS / name, folder)
+    return Corpus(folder)
+
+
+def skip_without_keras_2(target: str) -> None:
+    if target.startswith(K) and not HAS_KERAS_2:
+        pytest.skip("tf_keras is not installed")
+
+
+@pytest.mark.parametrize("kind", ["estimate", "trace"])
+@pytest.mark.parametrize("name", WORKS | WORKS_2)
+def test_works(kind: str, name: str, corpus: Corpus) -> None:
+    target, _, known = (WORKS | WORKS_2)[name]
+    skip_without_keras_2(target)
+    found = corpus.get(kind, f"works {name}")
+    assert "error" not in found, found
+    assert found["failed"] is None
+    for key, value in known.items():
+        if key == "notes":
+            assert value in " ".join(found["notes"])
+        elif key == "inputs":
+            assert found["inputs"] == value
+        elif isinstance(value, int):
+            # A few scalars and seeds more: counters, a learning rate.
+            assert value <= found["bytes"][key] <= value + 64, found["bytes"]
+        else:
+            assert found[key] == value
+
+
+@pytest.mark.parametrize("name", WORKS | WORKS_2)
+def test_an_estimate_knows_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
+    skip_without_keras_2((WORKS | WORKS_2)[name][0])
+    estimated, ran = (corpus.get(kind, f"works {name}") for kind in ("estimate", "trace"))
+    assert estimated["bytes"] == ran["bytes"]
+    known = [number for number in estimated["births"] if number is not None]
+    assert len(known) == len(set(known)), "a variable comes to be once"
+    # Constants that the traced graph keeps, in chunks of 256 bytes; never a variable's value.
+    assert estimated["kept"] < 400 or "application" in name
+
+
+@pytest.mark.parametrize("kind", ["estimate", "trace"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(kind: str, name: str, corpus: Corpus) -> None:
+    target, _, says = REFUSED[name]
+    skip_without_keras_2(target)
+    assert says in corpus.get(kind, f"refused {name}").get("error", "")
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_an_eager_step_is_traced_and_not_estimated(name: str, corpus: Corpus) -> None:
+    assert corpus.get("trace", f"eager {name}")["failed"] is None
+    error = corpus.get("estimate", f"eager {name}")["error"]
+    assert "The step runs eagerly" in error
+    assert "analyze trace" in error
+    assert "@tf.function" in error

@@ -1,0 +1,175 @@
+"""An estimate against a trace of the same step."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import analyze, analyze_in_child
+
+import analyzer
+from analyzer.measure.measured_recording import open_measured
+from analyzer.parse.run_folder import read_run
+from analyzer.predict.played_step import play, prepare
+from analyzer.predict.predicted_recording import owners_of
+from analyzer.recording.records import Kind
+
+pytestmark = pytest.mark.tf
+TARGETS = Path(__file__).parents[1] / "targets"
+
+
+class Pairs:
+    """Estimates and traces each step once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[str, tuple[analyzer.Result, analyzer.Result]] = {}
+
+    def get(self, name: str, *options: str) -> tuple[analyzer.Result, analyzer.Result]:
+        if name not in self.known:
+            for command in ("estimate", "trace"):
+                # A step comes with arguments of its own.
+                batch = [] if name == "step" else ["--batch-size", "8"]
+                ended = analyze_in_child(
+                    command, f"predictable.py:{name}", "--out", f"{name}-{command}",
+                    *batch, "--inter-op-threads", "1", *options, cwd=self.folder,
+                )  # fmt: skip
+                assert ended.code == 0, ended.err
+            self.known[name] = (
+                analyzer.open_trace(self.folder / f"{name}-estimate"),
+                analyzer.open_trace(self.folder / f"{name}-trace"),
+            )
+        return self.known[name]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    folder = tmp_path_factory.mktemp("estimates")
+    shutil.copy(TARGETS / "predictable.py", folder)
+    return Pairs(folder)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "step"])
+def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, name: str) -> None:
+    """Whatever order the executor took: the kernels' rules must give what it then allocated."""
+    _, trace = pairs.get(name)
+    note = read_run(pairs.folder / f"{name}-estimate" / "run.json")
+    prepared = prepare(note.ops, owners_of(note), threads=note.threads.intra_op)
+    measured = open_measured(pairs.folder / f"{name}-trace")
+    step, runs = measured.recording.steps[-1], measured.op_runs
+    inside = (runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)
+    draw = play(prepared, order=runs["op"][inside].tolist())
+    # What Python holds (inputs of another size, small constants) is not the graph's.
+    real = trace.document["peak"]["requested_bytes"] - trace.document["resident"]["requested_bytes"]
+    assert draw.peak_bytes - draw.resident_bytes == pytest.approx(real, rel=0.001)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "step", "accumulating"])
+def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
+    """One run is one of many orders, and some peak outside the range of the orders drawn."""
+    estimate, trace = pairs.get(name)
+    assert estimate.recording.kind is Kind.ESTIMATE
+    predicted, measured = estimate.document, trace.document
+    stated = predicted["uncertainty"]
+    assert stated["because"]
+    assert stated["low_bytes"] <= predicted["peak"]["requested_bytes"] <= stated["high_bytes"]
+    allocated = predicted["peak"]["allocated_bytes"]
+    assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
+    # In which chunks a small network's variables lie differs from run to run.
+    for kind, tolerance in (("requested_bytes", 0.005), ("allocated_bytes", 0.2)):
+        expected = pytest.approx(measured["resident"][kind], rel=tolerance)
+        assert predicted["resident"][kind] == expected
+    peak = measured["peak"]["requested_bytes"]
+    for category in ("parameter", "optimizer_state", "input"):
+        other = predicted["categories_at_peak"][category]
+        size = measured["categories_at_peak"][category]
+        assert other == pytest.approx(size, abs=0.02 * peak), category
+
+
+def test_a_step_without_freedom_is_predicted_as_it_is(pairs: Pairs) -> None:
+    estimate, trace = pairs.get("inference", "--mode", "infer")
+    predicted, measured = estimate.document, trace.document
+    peak = measured["peak"]["requested_bytes"]
+    assert predicted["peak"]["requested_bytes"] == pytest.approx(peak, rel=0.005)
+    allocated = measured["peak"]["allocated_bytes"]
+    assert predicted["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.01)
+    for category, size in measured["categories_at_peak"].items():
+        other = predicted["categories_at_peak"][category]
+        assert other == pytest.approx(size, abs=0.02 * peak), category
+
+
+def test_an_estimate_is_opened_again_and_compared(pairs: Pairs) -> None:
+    estimate, trace = pairs.get("step")
+    folder = pairs.folder / "step-estimate"
+    again = analyzer.estimate(folder)
+    assert again.document["peak"] == estimate.document["peak"]
+    assert again.allocations.equals(estimate.allocations)
+    assert (folder / "report.html").is_file()
+    assert not (folder / "plugins").exists()
+    assert analyzer.diff(trace, estimate).document
+
+
+def test_no_weight_is_given_its_bytes(pairs: Pairs) -> None:
+    """More than a hundred gigabytes of parameters are estimated on any machine."""
+    ended = analyze_in_child(
+        "estimate", "predictable.py:enormous", "--batch-size", "1", "--json", "-",
+        "--out", "enormous", cwd=pairs.folder,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert document["categories_at_peak"]["parameter"] > 100 << 30
+    assert document["peak"]["allocated_bytes"] >= document["peak"]["requested_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--device", "gpu"), "--gpu"),
+        (("--gpu", "z9"), "z9"),
+        (("--device", "tpu"), "--device tpu"),
+        (("--mode", "fly"), "--mode fly"),
+        (("--max-peak", "lots"), "lots"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused_in_one_line(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    ended = analyze("estimate", "keras:MobileNetV2", "--out", tmp_path / "out", *options)
+    assert ended.code == 2
+    assert words in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
+    ended = analyze_in_child("estimate", "predictable.py:eager", "--out", "eager", cwd=pairs.folder)
+    assert ended.code == 2
+    assert "eagerly" in ended.err
+    assert not (pairs.folder / "eager").exists()
+
+
+def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
+    ended = analyze_in_child(
+        "estimate", "predictable.py:called", "--out", "called", "--json", "-", cwd=pairs.folder
+    )
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    assert not any("made in full" in note for note in document["notes"])
+    assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)
+
+
+def test_the_variables_come_to_be_as_in_a_trace(pairs: Pairs) -> None:
+    """Python makes the weights one after another: births and deaths of their buffers, in order."""
+    inputs_bytes = 8 * 32 * 32 * 3 * 4  # what comes after them
+    told = []
+    for result in pairs.get("convolutions"):
+        table = result.recording.allocations
+        last = table["born"][table["requested_bytes"] == inputs_bytes].min()
+        weights = table[(table["born"] < last) & (table["requested_bytes"] > 256)]
+        births = zip(weights["born"], weights["requested_bytes"], strict=True)
+        deaths = zip(weights["dies"], -weights["requested_bytes"], strict=True)
+        told.append([size for at, size in sorted([*births, *deaths]) if at < last])
+    assert told[0] == told[1]
+    assert sum(size < 0 for size in told[0]) > 2

@@ -1,0 +1,156 @@
+"""The shapes of a graph that ran, which the graph itself has lost."""
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from analyzer.capture.graph.data_dependent_sizes import _Sizing  # noqa: E402
+from analyzer.capture.graph.executor_graph import instantiate, static_step  # noqa: E402
+from analyzer.capture.graph.shape_inference import executed_outputs  # noqa: E402
+from analyzer.contract.graph_note import TensorSpec  # noqa: E402
+from analyzer.graph.ops import LEAST_SHAPES  # noqa: E402
+
+pytestmark = pytest.mark.tf
+
+
+def test_the_body_of_a_loop_has_its_shapes() -> None:
+    # GIVEN a loop, whose body TensorFlow writes into the graph under names of its own
+    @tf.function(autograph=False)
+    def step(x):
+        body = lambda i, h: (i + 1, tf.tanh(tf.matmul(h, h)))  # noqa: E731
+        return tf.while_loop(lambda i, h: i < 3, body, (0, x))[1]
+
+    function = step.get_concrete_function(tf.TensorSpec((8, 8)))
+    partitions, _ = instantiate(function, list(function.inputs), [])
+    # WHEN the shapes of the executed graph are asked for
+    outputs = executed_outputs(function, partitions)
+    # THEN the product in the body has its own
+    products = [
+        outputs[node.name][0].shape
+        for graph in partitions
+        for node in graph.node
+        if "MatMul" in node.op
+    ]
+    assert products == [(8, 8)]
+
+
+def test_the_shape_of_a_sparse_argument_is_known() -> None:
+    # GIVEN a product with a sparse tensor, whose shape and values are arguments of their own
+    step = tf.function(lambda x: tf.sparse.sparse_dense_matmul(x, tf.ones((6, 3))))
+    sparse = tf.sparse.from_dense(tf.eye(4, 6))
+    function = step.get_concrete_function(sparse)
+    # WHEN the step is noted with the tensor that it would be called with
+    parts = tf.nest.flatten(sparse, expand_composites=True)
+    ops = {op.type: op for op in static_step(function, parts).ops}
+    # THEN the product's shape follows from that tensor
+    assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
+
+
+def test_a_look_up_keeps_the_shape_of_its_keys() -> None:
+    # GIVEN a look-up of strings, as StringLookup makes it
+    entries = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2], tf.int64))
+    table = tf.lookup.StaticHashTable(entries, 0)
+    step = tf.function(lambda keys: table.lookup(keys) + 1)
+    # WHEN the step is noted
+    found = static_step(step.get_concrete_function(tf.TensorSpec((5, 2), tf.string)))
+    # THEN shapes are known from there on
+    shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
+    assert shapes["LookupTableFindV2"] == shapes["AddV2"] == (5, 2)
+
+
+def test_a_number_between_equal_bounds_is_known() -> None:
+    # GIVEN a count of values into a given number of bins, as CategoryEncoding makes it
+    step = tf.function(lambda x: tf.math.bincount(x, minlength=7, maxlength=7, axis=-1))
+    # WHEN the step is noted
+    found = static_step(step.get_concrete_function(tf.TensorSpec((3, 5), tf.int32)))
+    # THEN the number of bins is known, which TensorFlow works out from the largest value
+    counts = [op.outputs[0].shape for op in found.ops if op.type == "DenseBincount"]
+    assert counts == [(3, 7)]
+
+
+def _noted(step, *given, told=None):
+    """Return the noted step of a function called with these tensors, composite ones taken apart."""
+    function = tf.function(step).get_concrete_function(*given)
+    return static_step(function, tf.nest.flatten(given, expand_composites=True), told)
+
+
+def _shape(found, kind):
+    return next(op.outputs[0].shape for op in found.ops if op.type == kind)
+
+
+def test_the_elements_of_a_mask_that_is_given_are_counted() -> None:
+    # GIVEN a mask of the inputs' own values
+    values, mask = tf.random.normal((6, 4)), tf.constant([True, False, True, True, False, False])
+    found = _noted(lambda x, m: tf.tanh(tf.boolean_mask(x, m)), values, mask)
+    # THEN what it leaves has a shape, which is said to come from the inputs
+    assert _shape(found, "Tanh") == (3, 4)
+    assert {(size.size, size.basis) for size in found.sizes} == {(3, "inputs")}
+
+
+def test_the_rows_of_a_ragged_tensor_that_is_given_are_counted() -> None:
+    # GIVEN weights of a ragged tensor's values, made whole and summed by row
+    rows = tf.RaggedTensor.from_row_lengths(tf.random.normal((9, 2)), [4, 0, 5])
+    weights = tf.Variable(tf.ones((2, 2)))
+
+    def step(rows):
+        return tf.tanh(rows.with_values(tf.matmul(rows.values, weights)).to_tensor())
+
+    # THEN the longest row tells the shape
+    assert _shape(_noted(step, rows), "Tanh") == (3, 5, 2)
+
+
+def test_what_the_weights_decide_is_the_most_that_it_can_be_unless_told() -> None:
+    # GIVEN a mask that the weights decide, so that no input tells how much it leaves
+    weights = tf.Variable(tf.random.normal((8, 3)))
+
+    def step(x):
+        product = tf.matmul(x, weights)
+        return tf.tanh(tf.boolean_mask(product, product[:, 0] > 0.0))
+
+    found = _noted(step, tf.ones((5, 8)))
+    # THEN all may be left, and one element is noted beside it
+    assert _shape(found, "Tanh") == (5, 3)
+    (size,) = found.sizes
+    assert (size.size, size.basis) == (5, "most")
+    tanh = next(op for op in found.ops if op.type == "Tanh")
+    assert tanh.attrs[LEAST_SHAPES] == [[1, 3]]
+    # AND what the user tells goes before that
+    told = _noted(step, tf.ones((5, 8)), told={size.op: 2})
+    assert _shape(told, "Tanh") == (2, 3)
+    assert [size.basis for size in told.sizes] == ["told"]
+
+
+def test_a_shape_that_the_traced_function_sets_is_known() -> None:
+    # GIVEN a Python function, of whose result the user says the shape
+    def step(x):
+        changed = tf.numpy_function(lambda a: a, [x], tf.float32)
+        changed.set_shape((7, 2))
+        return tf.tanh(changed)
+
+    # THEN what follows has it, though no node of the graph does
+    found = _noted(step, tf.ones((7, 2)))
+    assert _shape(found, "PyFunc") == _shape(found, "Tanh") == (7, 2)
+
+
+def test_a_number_that_is_given_is_noted() -> None:
+    found = _noted(lambda n: tf.range(n) + 1, tf.constant(6))
+    (given,) = (op for op in found.ops if op.type in ("_Arg", "_DeviceArg"))
+    assert given.attrs["value"]["values"] == [6]
+
+
+def test_a_learnt_shape_that_the_rest_contradicts_is_forgotten() -> None:
+    # GIVEN a result of unknown shape, and shapes learnt from traced ops of the same names, of which one
+    # is another function's
+    step = tf.function(lambda x: tf.tanh(tf.numpy_function(lambda a: a, [x], tf.float32)))
+    function = step.get_concrete_function(tf.TensorSpec((7, 2)))
+    graph_def = function.graph.as_graph_def()
+    names = {node.op: node.name for node in graph_def.node}
+    traced = {
+        names["PyFunc"]: (TensorSpec("float32", (7, 2)),),
+        names["Tanh"]: (TensorSpec("float32", (5, 2)),),
+    }
+    # WHEN the shapes are learnt
+    sized = _Sizing(function, graph_def, [], traced, {}).run()
+    # THEN the contradicting one gives way to what follows from the other
+    assert sized.outputs[names["PyFunc"]][0].shape == (7, 2)
+    assert sized.outputs[names["Tanh"]][0].shape == (7, 2)

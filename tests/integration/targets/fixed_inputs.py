@@ -1,0 +1,75 @@
+"""What is told of traced functions: which inputs are compiled in, which variables written in part."""
+
+import json
+
+import tensorflow as tf  # noqa: TID253
+
+from analyzer.capture.graph.plain_graphs import function_graphs
+from analyzer.capture.run.step_variables import _used_in_part
+from analyzer.capture.xla.compile_time_inputs import FixedInputs
+
+WHOLE = tf.TensorSpec((), tf.int32)
+VALUES = tf.TensorSpec((4,), tf.float32)
+
+
+def looked_at(values):
+    return tf.reshape(values, tf.shape(values)[:1])
+
+
+def computed(rows, values):
+    return tf.fill([rows * 2], values[0])
+
+
+def branch(chosen, rows, values):
+    found, _ = tf.cond(chosen > 0, lambda: (rows + 1, values), lambda: (rows, tf.square(values)))
+    return tf.zeros([found])
+
+
+def loop(count, rows, values):
+    # The number of rows goes through the loop unchanged; the other inputs do not matter.
+    _, found, _ = tf.while_loop(
+        lambda i, r, v: i < count,
+        lambda i, r, v: (i + 1, r, v * 2.0),
+        (tf.constant(0), rows, values),
+    )
+    return tf.zeros([found])
+
+
+@tf.function
+def called(rows):
+    return tf.range(rows)
+
+
+def calling(rows, values):
+    return called(rows), values
+
+
+CASES = {
+    "a shape is looked at": (looked_at, (VALUES,)),
+    "a shape is computed": (computed, (WHOLE, VALUES)),
+    "through a branch": (branch, (WHOLE, WHOLE, VALUES)),
+    "through a loop": (loop, (WHOLE, WHOLE, VALUES)),
+    "in a called function": (calling, (WHOLE, VALUES)),
+}
+
+found = {}
+for name, (body, specs) in CASES.items():
+    function = tf.function(body, jit_compile=True, autograph=False).get_concrete_function(*specs)
+    found[name] = list(FixedInputs(function_graphs(function)).of(function.graph))
+
+
+def written_in_part(jit):
+    """Count the variables that a step writes in part, in a function of its own."""
+    table = tf.Variable(tf.zeros([8, 4]))
+
+    @tf.function(jit_compile=jit)
+    def inner(rows):
+        table.scatter_add(tf.IndexedSlices(tf.ones([2, 4]), rows))
+
+    step = tf.function(lambda rows: inner(rows))
+    rows = tf.TensorSpec((2,), tf.int32)
+    return len(_used_in_part(step.get_concrete_function(rows)))
+
+
+found["written in part"] = [written_in_part(jit) for jit in (False, True)]
+print(json.dumps(found))

@@ -1,0 +1,105 @@
+"""Steps to estimate for a GPU, and the graphs of the CPU's own executor to hold ours against."""
+
+import json
+import sys
+
+import keras  # noqa: TID253
+import tensorflow as tf  # noqa: TID253
+
+layers = keras.layers
+
+
+def cnn():
+    inputs = keras.Input((32, 32, 3))
+    x = layers.Conv2D(16, 3, padding="same", activation="relu")(inputs)
+    x = layers.BatchNormalization()(layers.Conv2D(32, 3, strides=2, padding="same")(x))
+    x = layers.MaxPooling2D()(layers.ReLU()(x))
+    x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, layers.Dense(10, activation="softmax")(x), name="cnn")
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+def transformer():
+    tokens = keras.Input((32,), dtype="int32")
+    x = layers.Embedding(500, 64)(tokens)
+    y = layers.MultiHeadAttention(4, 16)(x, x, use_causal_mask=True)
+    x = layers.LayerNormalization()(x + y)
+    x = layers.LayerNormalization()(x + layers.Dense(64)(layers.Dense(128, activation="gelu")(x)))
+    return keras.Model(tokens, layers.Dense(500)(x), name="transformer")
+
+
+def recurrent():
+    tokens = keras.Input((32,), dtype="int32")
+    x = layers.LSTM(48)(layers.Embedding(200, 16)(tokens))
+    return keras.Model(tokens, layers.Dense(4, activation="softmax")(x), name="recurrent")
+
+
+def custom():
+    model = cnn()
+    optimizer = keras.optimizers.SGD(momentum=0.9)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, model(x)))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    step.model, step.optimizer = model, optimizer
+    return step, (tf.zeros((8, 32, 32, 3)), tf.zeros((8,), tf.int32))
+
+
+def mirrored():
+    strategy = tf.distribute.MirroredStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), layers.Dense(256), layers.Dense(10)])
+        optimizer = keras.optimizers.SGD(momentum=0.9)
+        optimizer.build(model.trainable_variables)
+
+    def replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(x, y):
+        return strategy.reduce("sum", strategy.run(replica, args=(x, y)), axis=None)
+
+    step.model, step.optimizer = model, optimizer
+    return step, (tf.zeros((32, 64)), tf.zeros((32, 10)))
+
+
+def compare_graphs() -> None:
+    """Print, for each step, what TensorFlow's executor would run here and what our way gives."""
+    from analyzer.capture.graph import gpu_graph
+    from analyzer.capture.graph.executor_graph import static_step
+    from analyzer.capture.run.profiled_run import concrete_function
+    from analyzer.capture.targets.resolve_target import program_for
+    from analyzer.capture.targets.target_spec import CaptureOptions
+    from analyzer.gpus import find_gpu
+
+    # A cluster of this CPU alone: then the runtime itself says what the graph has to be.
+    devices = gpu_graph._devices
+    gpu_graph._devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
+    gpu_graph._CARD, gpu_graph.add_copies = gpu_graph._HOST, list
+    found = {}
+    for make in (cnn, transformer, custom):
+        batch_size = None if make is custom else 4
+        options = CaptureOptions(device="cpu", jit=False, batch_size=batch_size)
+        program = program_for(make(), make.__name__, options)  # it holds the variables
+        function = concrete_function(program)
+        real, ours = static_step(function), gpu_graph.gpu_step(function, find_gpu("t4"))
+        found[make.__name__] = [
+            [[op.name, op.type, [spec.shape for spec in op.outputs]] for op in step.ops]
+            for step in (real, ours)
+        ]
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    compare_graphs()

@@ -1,0 +1,63 @@
+"""Notes or runs many targets in one process and writes down what became of each."""
+
+# ruff: noqa: TID253
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.graph.estimate_capture import capture_unrun_step
+from analyzer.capture.run.profiled_run import run_steps
+from analyzer.capture.targets.resolve_target import resolve
+from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.errors import InputError
+
+
+def quiet(stage, share):
+    del stage, share
+
+
+def outcome(kind, target, values):
+    options = CaptureOptions.from_json({"batch_size": None, "device": "cpu", **values})
+    keras.utils.clear_session()
+    gc.collect()
+
+    def make():
+        return resolve(parse_target(target), options)
+
+    try:
+        if kind == "estimate":
+            run = capture_unrun_step(make, quiet, options).run
+        else:
+            run = run_steps(make, 2, quiet).run
+    except InputError as error:
+        return {"error": str(error)}
+    categories: dict[str, int] = {}
+    for row in run.variables:
+        size = tf.as_dtype(row.dtype).size if row.dtype != "string" else 0
+        for axis in row.shape or ():
+            size *= axis
+        categories[row.category.value] = categories.get(row.category.value, 0) + size
+    return {
+        "failed": None if run.error is None else str(run.error),
+        "mode": run.step.mode,
+        "optimizer": run.step.optimizer,
+        "inputs": [row.shape for row in run.inputs],
+        "bytes": categories,
+        "notes": run.notes,
+        "births": [row.variable for row in run.births],
+        "kept": run.kept_by_tracing or 0,
+    }
+
+
+if __name__ == "__main__":
+    keras.config.disable_traceback_filtering()
+    kind, cases = sys.argv[1], json.load(sys.stdin)
+    results = {}
+    for name, (target, values) in cases.items():
+        results[name] = outcome(kind, target, values)
+    Path(f"{kind}.json").write_text(json.dumps(results, indent=1))

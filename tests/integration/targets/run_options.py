@@ -1,0 +1,53 @@
+"""Resolves many targets in one process: each line in is a case, each line out what became of it."""
+
+# ruff: noqa: TID253
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import keras
+import option_targets
+import tensorflow as tf
+
+from analyzer.capture.run.profiled_run import concrete_function
+from analyzer.capture.targets.default_losses import loss_name
+from analyzer.capture.targets.resolve_target import resolve
+from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.errors import InputError
+
+
+def outcome(target, options):
+    keras.config.set_dtype_policy("float32")
+    keras.utils.clear_session()
+    gc.collect()  # the layers of earlier cases are not this one's
+    try:
+        program = resolve(parse_target(target), CaptureOptions.from_json(options))
+        concrete_function(program)
+        if program.function is None:
+            program.call()
+            for promise in program.promises:
+                promise.check(None)
+    except InputError as error:
+        return {"error": str(error)}
+    model = program.models[0] if program.models else None
+    loss = getattr(model, "loss", None)
+    return {
+        "optimizer": program.config.optimizer,
+        "batch_size": program.config.batch_size,
+        "mode": program.config.mode,
+        "jit": program.config.jit,
+        "loss": loss_name(loss),
+        "shapes": [tensor.shape.as_list() for tensor in program.args],
+        "policy": program.config.dtype_policy,
+        "notes": program.messages,
+    }
+
+
+if __name__ == "__main__":
+    option_targets.saved(Path.cwd())
+    cases = json.load(sys.stdin)
+    tf.get_logger().setLevel("ERROR")
+    results = {name: outcome(target, options) for name, (target, options) in cases.items()}
+    Path("results.json").write_text(json.dumps(results))

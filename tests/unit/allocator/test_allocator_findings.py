@@ -1,0 +1,99 @@
+"""The allocator's findings: titles with the bytes in them, evidence that adds up."""
+
+import pandas as pd
+import pytest
+
+from analyzer.allocator import BfcOptions
+from analyzer.contract.step_config import StepConfig
+from analyzer.findings.allocator_findings import find_allocator
+from analyzer.recording.records import Device, Kind, Recording, Step
+from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform, empty
+
+MIB = 1 << 20
+
+
+def recording_of(rows, steps=()):
+    """Return a recording from (op, bytes, born, dies)."""
+    table = pd.DataFrame(rows, columns=["op", "requested_bytes", "born", "dies"])
+    for name, column in ALLOCATIONS.items():
+        if name not in table:
+            text = column.dtype == "category"
+            table[name] = "" if text else pd.array([pd.NA] * len(table), dtype="Int64")
+    table["allocator"], table["category"] = "bfc", "temporary"
+    table["allocated_bytes"] = table["requested_bytes"]
+    table["run_id"] = 0
+    return Recording(
+        kind=Kind.ESTIMATE,
+        target={"name": "test"},
+        device=Device(kind="gpu", name="test"),
+        step_config=StepConfig(),
+        events=empty(EVENTS),
+        allocations=conform(table, ALLOCATIONS),
+        allocator="bfc",
+        steps=tuple(
+            Step(index=i, number=i, first=first, last=last) for i, (first, last) in enumerate(steps)
+        ),
+    )
+
+
+HOLES = [
+    *((f"piece{i}", MIB, i, 6 if i % 2 == 0 else 20) for i in range(6)),
+    ("large", 2 * MIB, 9, 12),
+]
+
+
+def find(options, rows=HOLES, steps=()):
+    return {finding.id: finding for finding in find_allocator(recording_of(rows, steps), options)}
+
+
+def test_a_request_that_does_not_fit_is_named_with_the_pieces_that_are_free():
+    finding = find(BfcOptions.gpu(6 * MIB))["does-not-fit"]
+    assert finding.title == "Out of memory under 6.00 MiB: 2.00 MiB for large"
+    assert "in 3 pieces of which the largest is 1.00 MiB" in finding.detail
+    assert [row["above"] for row in finding.evidence] == ["piece1", "piece3", "piece5"]
+
+
+def test_too_much_alive_is_told_from_fragmentation():
+    finding = find(BfcOptions.gpu(MIB))["does-not-fit"]
+    assert "too much for this limit" in finding.detail
+
+
+def test_growth_lists_its_regions():
+    finding = find(BfcOptions.gpu(64 * MIB, growth=True))["pool-growth"]
+    assert [(row["why"], row["for"]) for row in finding.evidence] == [
+        ("first region", "piece0"),
+        ("doubling", "piece2"),
+        ("doubling", "large"),
+    ]
+    assert "1 times enough was free" in finding.detail
+
+
+def test_the_limit_and_its_parts_add_up():
+    finding = find(BfcOptions.gpu(64 * MIB))["minimum-limit"]
+    *parts, limit, safe = (row["size_bytes"] for row in finding.evidence)
+    assert sum(parts) == limit <= safe
+
+
+def test_a_restart_is_recommended_where_it_helps():
+    rows, steps = [], []
+    for step in range(10):
+        rows += [(f"t{step}", (10 - step) * MIB, 3 * step, 3 * step + 2)]
+        rows += [(f"keep{step}", 1000, 3 * step + 1, 30)]
+        steps.append((3 * step, 3 * step + 2))
+    found = find(BfcOptions.gpu(64 * MIB, growth=True), rows, steps)
+    assert "starting anew" in found["allocator-remedies"].title
+    assert "replayed-with-cautions" not in found
+
+
+def test_what_had_to_be_put_right_is_said():
+    finding = find(BfcOptions.gpu(64 * MIB), [*HOLES, ("empty", 0, 10, 11)])[
+        "replayed-with-cautions"
+    ]
+    assert ("zero-size", 1) in [(row["id"], row["count"]) for row in finding.evidence]
+
+
+@pytest.mark.parametrize("limit", [6 * MIB, 64 * MIB])
+def test_nothing_is_said_twice(limit):
+    found = find_allocator(recording_of(HOLES), BfcOptions.gpu(limit))
+    ids = [finding.id for finding in found]
+    assert len(ids) == len(set(ids))

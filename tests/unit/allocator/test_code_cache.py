@@ -1,0 +1,75 @@
+"""The compiled allocator's machine code is kept between processes, and a damaged copy does no harm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_PROGRAM = """
+import numpy as np
+from analyzer.allocator.numba.compiled_allocator import CompiledAllocator
+from analyzer.allocator.bfc.bfc_options import BfcOptions
+allocator = CompiledAllocator(BfcOptions.cpu(), 2)
+assert allocator.feed(np.array([0, 1, 0]), np.array([1000, 5000, 0])) == 3
+print(allocator.in_use_bytes)
+"""
+
+
+def _in_use(cache: Path) -> int:
+    environment = {**os.environ, "TF_MEMORY_ANALYZER_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_kept_and_damaged_code_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analyzer.allocator.numba import code_cache as kept
+
+    fresh = _in_use(tmp_path)
+    (code,) = tmp_path.glob("replay-*/**/*.nbc")
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path))
+    assert kept.is_kept()
+    assert _in_use(tmp_path) == fresh
+    code.write_bytes(b"")
+    assert _in_use(tmp_path) == fresh == 5120
+
+
+def test_nothing_is_kept_where_the_cache_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analyzer.allocator.numba.code_cache import forget, keep_in, made_folder
+
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", "off")
+    assert made_folder() is None
+    keep_in(None, None)
+    forget(None)
+
+
+def test_a_folder_that_cannot_be_made_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analyzer.allocator.numba.code_cache import made_folder
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "file" / "cache"))
+    assert made_folder() is None
+
+
+def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from analyzer.allocator.numba.code_cache import is_kept, made_folder
+
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "cache"))
+    assert made_folder() is None
+    assert not (tmp_path / "cache").exists()
+    assert not is_kept()

@@ -1,0 +1,126 @@
+"""Whatever a table holds: it is refused in one line, or replayed and what was put right counted."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workloads import events_table, sample, sequence_of
+
+from analyzer.allocator import (
+    BfcOptions,
+    Engine,
+    compare,
+    from_allocations,
+    from_events,
+    recorded_options,
+    replay,
+)
+from analyzer.errors import TraceError
+
+MIB = 1 << 20
+
+event = st.tuples(
+    st.sampled_from([1, 1, -1]), st.integers(0, 6), st.sampled_from([0, 1, 300, 5000, MIB])
+)
+
+
+def check_sequence(sequence):
+    """Each buffer is born once and dies at most once, after its birth; instants never run back."""
+    births = np.bincount(sequence.slot[sequence.request > 0], minlength=sequence.n_buffers)
+    deaths = np.bincount(sequence.slot[sequence.request == 0], minlength=sequence.n_buffers)
+    assert (births == 1).all()
+    assert (deaths <= 1).all()
+    assert (sequence.live_requested_bytes() >= 0).all()
+    assert (np.diff(sequence.instant) >= 0).all()
+    first = {}
+    for op, (slot, request) in enumerate(zip(sequence.slot, sequence.request, strict=True)):
+        assert (slot in first) == (request == 0)
+        first.setdefault(slot, op)
+
+
+@settings(max_examples=300, deadline=None)
+@given(events=st.lists(event, min_size=1, max_size=40), in_use=st.integers(-5, 3 * MIB))
+def test_any_events(events, in_use):
+    table = events_table(*events)
+    table.loc[0, "in_use_bytes"] = in_use
+    try:
+        sequence = from_events(table)
+    except TraceError:
+        assert all(kind < 0 for kind, _, _ in events)
+        return
+    check_sequence(sequence)
+    result = replay(sequence, BfcOptions.cpu(), engine=Engine.REFERENCE, follow_addresses=True)
+    result.check()
+    left_out = sum(
+        caution.count
+        for caution in sequence.cautions
+        if caution.id in {"unknown-free", "double-free", "zero-size"}
+    )
+    plain = not sequence.cautions
+    assert len(sequence) == len(events) if plain else len(sequence) >= len(events) - 2 * left_out
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, MIB), st.integers(-1, 30), st.integers(-1, 30)),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_any_allocations(rows):
+    table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies"])
+    try:
+        sequence = from_allocations(table)
+    except TraceError:
+        assert all(size == 0 or dies <= born for size, born, dies in rows)
+        return
+    check_sequence(sequence)
+    replay(sequence, BfcOptions.gpu(64 * MIB)).check()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_real_trace_with_damage_is_never_wrong_in_silence(seed):
+    rng = np.random.default_rng(seed)
+    events = sample("mlp_jit")
+    rows = rng.choice(len(events), 3, replace=False)
+    match seed % 4:
+        case 0:
+            damaged = events.drop(index=rows).reset_index(drop=True)
+        case 1:
+            damaged = events.loc[np.sort(np.append(np.arange(len(events)), rows))]
+        case 2:
+            damaged = events.copy()
+            damaged.loc[rows, "address"] += 64
+        case _:
+            damaged = events.copy()
+            damaged.loc[rows, "kind"] *= -1
+    match = compare(damaged.reset_index(drop=True), engine=Engine.REFERENCE)
+    assert match.replay.cautions
+    match.replay.check()
+    check_sequence(match.replay.sequence)
+
+
+@pytest.mark.parametrize("growth", [True, False])
+def test_the_set_up_of_a_gpu_trace_is_found_by_replaying(growth):
+    operations = [(i, (i % 7 + 1) * 100_000) for i in range(60)] + [(i, 0) for i in range(0, 60, 3)]
+    result = replay(sequence_of(operations), BfcOptions.gpu(1 << 30, growth=growth))
+    events = pd.DataFrame(
+        {
+            "kind": np.where(result.sequence.request > 0, 1, -1),
+            "allocator": "GPU_0_bfc",
+            "address": result.address,
+            "requested_bytes": result.sequence.requested_bytes[result.sequence.slot],
+            "allocated_bytes": result.chunk_bytes,
+            "in_use_bytes": result.in_use_bytes,
+            "available_bytes": (1 << 30) - result.in_use_bytes,
+            "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
+            "fragmentation": result.fragmentation,
+        }
+    )
+    options = recorded_options(events)
+    assert (options.growth, options.memory_limit_bytes) == (growth, 1 << 30)
+    assert compare(events, options).is_exact
+    cpu = recorded_options(events.assign(allocator="bfc_cpu_allocator_for_gpu"))
+    assert cpu == BfcOptions.cpu(1 << 30)

@@ -1,0 +1,151 @@
+"""The smallest limit: worked examples, an exhaustive search, and parts that add up."""
+
+import random
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workloads import SAMPLES, random_operations, sample, sequence_of
+
+from analyzer.allocator import (
+    AsyncOptions,
+    BfcOptions,
+    Engine,
+    from_allocations,
+    from_events,
+    minimum_limit,
+    operations_done,
+    replay,
+)
+from analyzer.allocator.minimum_limit import _Search, safe_limit
+from analyzer.errors import InputError
+
+MIB = 1 << 20
+
+
+def fits(sequence, limit, growth):
+    options = BfcOptions(memory_limit_bytes=limit, growth=growth, descending=growth)
+    return operations_done(sequence, options, engine=Engine.REFERENCE) == len(sequence)
+
+
+def test_what_fills_the_pool_needs_its_sum():
+    found = minimum_limit(sequence_of([(0, 250), (1, 1000), (2, 2000)]), BfcOptions.gpu(1))
+    assert found.limit_bytes == found.safe_bytes == 1024 + 2048 + 256
+    assert found.requested_peak_bytes == 3250
+    assert (found.rounding_bytes, found.unsplit_bytes, found.external_bytes) == (78, 0, 0)
+
+
+def test_a_hole_that_nothing_fits_is_external():
+    kib = 1024
+    operations = [(0, 10 * kib), (1, kib), (0, 0), (2, 12 * kib)]
+    found = minimum_limit(sequence_of(operations), BfcOptions.gpu(1))
+    assert found.limit_bytes == 23 * kib
+    assert found.requested_peak_bytes == 13 * kib
+    assert found.external_bytes == 10 * kib
+
+
+def test_a_chunk_handed_out_whole_is_unsplit():
+    kib = 1024
+    operations = [(0, kib), (1, 10 * kib), (1, 0), (2, 8 * kib), (3, 2 * kib)]
+    found = minimum_limit(sequence_of(operations), BfcOptions.gpu(1))
+    # Only a chunk of 16 KiB is split for the 8 KiB; the 10 KiB before got all 16.
+    assert (found.requested_peak_bytes, found.unsplit_bytes) == (11 * kib, 6 * kib)
+    assert (found.limit_bytes, found.external_bytes) == (17 * kib, 0)
+
+
+def test_without_rounding_the_limit_is_the_requested_peak():
+    found = minimum_limit(sequence_of([(0, 1000), (1, 77), (0, 0)]), AsyncOptions())
+    assert found.limit_bytes == found.requested_peak_bytes == 1077
+
+
+def test_a_driver_with_too_little_is_said():
+    with pytest.raises(InputError, match="every limit"):
+        minimum_limit(sequence_of([(0, 5 * MIB)]), BfcOptions(driver_bytes=MIB))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), growth=st.booleans())
+def test_an_exhaustive_search_finds_the_same(seed, growth):
+    sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
+    options = BfcOptions(growth=growth, descending=growth)
+    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.REFERENCE)
+    found.check()
+    top = found.safe_bytes + 4 * MIB
+    tried = {limit: fits(sequence, limit, growth) for limit in range(MIB, top, MIB)}
+    if found.spacing_bytes == MIB:
+        assert found.limit_bytes == min(limit for limit, fits in tried.items() if fits)
+        assert found.safe_bytes == max([0, *(n for n, fits in tried.items() if not fits)]) + MIB
+    assert tried[found.limit_bytes]
+    assert not tried.get(found.limit_bytes - MIB, False)
+    assert all(not tried[limit] for limit in found.failed_above if limit in tried)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("growth", [True, False])
+def test_recorded_traces(name, growth):
+    sequence = from_events(sample(name))
+    options = BfcOptions(growth=growth, descending=growth)
+    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.REFERENCE)
+    found.check()
+    assert fits(sequence, found.limit_bytes, growth)
+    assert not fits(sequence, found.limit_bytes - MIB, growth)
+    assert found.bound_bytes <= found.limit_bytes <= found.safe_bytes
+
+
+@pytest.mark.parametrize("engine", [Engine.REFERENCE, Engine.COMPILED])
+@pytest.mark.parametrize("coalesce", [True, False])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engine):
+    chance = random.Random(seed)
+    operations, held = [], []
+    for number in range(1500):
+        if held and chance.random() < 0.47:
+            operations.append((held.pop(chance.randrange(len(held))), 0))
+        else:
+            operations.append((number, chance.choice([300, 5_000, 70_000, 900_000, 3_000_000])))
+            held.append(number)
+    sequence = sequence_of(operations)
+    options = BfcOptions(coalesce_regions=coalesce, descending=coalesce)
+    search = _Search(sequence, options, 256, engine)
+    bound = search.up(int(sequence.live_rounded_bytes().max()))
+    unlimited = replay(sequence, options, engine=engine)
+    search.share(unlimited, bound)
+    _, common = search._shared
+    assert 0 < common < len(sequence)
+    for tried in range(bound, unlimited.peak_pool_bytes, unlimited.peak_pool_bytes // 60):
+        plain = replace(options, memory_limit_bytes=tried)
+        expected = operations_done(sequence, plain, engine=Engine.REFERENCE)
+        done, least, most = search._done(tried)
+        assert done == expected
+        assert least <= tried <= most
+
+
+@pytest.mark.parametrize("growth", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
+    sequence = sequence_of(random_operations(300, 25, seed=seed, largest=23))
+    options = BfcOptions(growth=growth, descending=growth)
+    safe = minimum_limit(sequence, options, engine=Engine.REFERENCE).safe_bytes
+    for least in (0, safe - 256, safe, safe + 256, 4 * safe):
+        found = safe_limit(sequence, options, least_bytes=least, engine=Engine.REFERENCE)
+        assert found == max(safe, least)
+
+
+def test_what_may_be_done_without_does_not_raise_the_limit_but_takes_room_where_it_fits():
+    """A copy of 4 KiB is left out where it does not fit; where it does, what is needed may not."""
+    rows = pd.DataFrame(
+        {
+            "requested_bytes": [1024, 4096, 1024],
+            "born": [0, 1, 2],
+            "dies": [6, 4, 3],
+            "region": ["", "trial", "temp"],
+        }
+    )
+    sequence = from_allocations(rows, n_events=6)
+    options = BfcOptions(memory_limit_bytes=1 << 20, growth=False)
+    found = minimum_limit(sequence, options)
+    assert found.limit_bytes == 2048  # without the copy
+    assert 5120 in found.failed_above  # there is room for the copy, and not for more
+    assert found.safe_bytes > max(found.failed_above)

@@ -1,0 +1,215 @@
+"""Tables through the allocator: recorded traces, other options, and input that is damaged."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from workloads import SAMPLES, allocations_table, events_table, sample
+
+from analyzer.allocator import (
+    AsyncOptions,
+    BfcOptions,
+    Engine,
+    compare,
+    from_allocations,
+    from_events,
+    replay,
+)
+from analyzer.errors import InputError, TraceError
+
+MIB = 1 << 20
+
+
+def cautions(sequence):
+    return {caution.id: caution.count for caution in sequence.cautions}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_recorded_traces_are_reproduced_event_by_event(name):
+    events = sample(name)
+    match = compare(events, engine=Engine.REFERENCE)
+    assert match.first_difference is None
+    assert match.is_exact
+    assert match.replay.cautions == ()
+    counts = {match.address, match.chunk_bytes, match.in_use_bytes, match.peak_in_use_bytes}
+    assert counts | {match.fragmentation, match.events} == {len(events)}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_where_regions_lie_need_not_be_known(name):
+    events = sample(name)
+    result = replay(from_events(events), BfcOptions.cpu())
+    np.testing.assert_array_equal(result.chunk_bytes, events["allocated_bytes"])
+    np.testing.assert_array_equal(result.in_use_bytes, events["in_use_bytes"])
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_allocations_replay_as_their_events_do(name):
+    events = sample(name)
+    by_events = from_events(events)
+    born = by_events.instant[by_events.request > 0]
+    dies = np.full(by_events.n_buffers, len(events))
+    dies[by_events.slot[by_events.request == 0]] = by_events.instant[by_events.request == 0]
+    table = allocations_table(*zip(by_events.requested_bytes, born, dies, strict=True))
+    result = replay(from_allocations(table, n_events=len(events)), BfcOptions.cpu())
+    np.testing.assert_array_equal(result.chunk_bytes, events["allocated_bytes"])
+    np.testing.assert_array_equal(result.instant, np.arange(len(events)))
+
+
+def test_a_failure_is_data():
+    events = events_table((1, 10, 2 * MIB), (1, 20, 3 * MIB), (-1, 10, 2 * MIB), (1, 30, 4 * MIB))
+    result = replay(from_events(events), BfcOptions.gpu(8 * MIB))
+    assert len(result) == 3
+    failure = result.failure
+    assert (failure.op, failure.instant, failure.row) == (3, 3, 3)
+    assert (failure.requested_bytes, failure.free_bytes) == (4 * MIB, 5 * MIB)
+    assert (failure.largest_free_bytes, failure.available_bytes) == (3 * MIB, 0)
+    assert result.fragmentation[-1] == pytest.approx(2 / 5)
+
+
+def test_an_allocator_without_rounding_counts_requests():
+    sequence = from_events(events_table((1, 10, 100), (1, 20, 1000), (-1, 10, 100), (1, 30, 50)))
+    result = replay(sequence, AsyncOptions(memory_limit_bytes=1100))
+    assert result.in_use_bytes.tolist() == [100, 1100, 1000, 1050]
+    assert result.pool_bytes.tolist() == [100, 1100, 1100, 1100]
+    assert result.failure is None
+    failed = replay(sequence, AsyncOptions(memory_limit_bytes=1099))
+    assert (failed.failure.op, failed.failure.requested_bytes) == (1, 1000)
+
+
+def test_rows_of_one_allocator_are_replayed():
+    table = pd.concat(
+        [events_table((1, 10, 5)), events_table((1, 99, 7)).assign(allocator="cpu")],
+        ignore_index=True,
+    )
+    with pytest.raises(InputError, match="2 allocators: bfc, cpu"):
+        from_events(table)
+    assert from_events(table, allocator="cpu").row.tolist() == [1]
+    with pytest.raises(TraceError, match="'gpu'"):
+        from_events(table, allocator="gpu")
+
+
+def test_frees_of_unknown_addresses_are_left_out_and_counted():
+    events = events_table((1, 10, 500), (-1, 77, 0), (-1, 10, 500))
+    sequence = from_events(events)
+    assert cautions(sequence) == {"unknown-free": 1}
+    assert sequence.slot.tolist() == [0, 0]
+    assert sequence.instant.tolist() == [0, 2]
+
+
+def test_a_second_free_is_left_out_and_counted():
+    events = events_table((1, 10, 500), (-1, 10, 500), (-1, 10, 500), (1, 10, 700))
+    sequence = from_events(events)
+    assert cautions(sequence) == {"double-free": 1}
+    assert sequence.request.tolist() == [500, 0, 700]
+
+
+def test_an_address_allocated_twice_ends_the_first_buffer():
+    sequence = from_events(events_table((1, 10, 500), (1, 10, 700), (-1, 10, 700)))
+    assert cautions(sequence) == {"duplicate-address": 1}
+    assert sequence.slot.tolist() == [0, 0, 1, 1]
+    assert sequence.request.tolist() == [500, 0, 700, 0]
+    assert sequence.instant.tolist() == [0, 1, 1, 2]
+
+
+def test_requests_of_0_bytes_take_no_chunk():
+    sequence = from_events(events_table((1, 10, 0), (1, 20, 5), (-1, 10, 0)))
+    assert cautions(sequence) == {"zero-size": 1}
+    assert sequence.request.tolist() == [5]
+    table = allocations_table((0, 0, 2), (5, 1, 3))
+    assert cautions(from_allocations(table)) == {"zero-size": 1}
+
+
+def test_events_out_of_order_are_sorted_where_that_explains_the_bytes_in_use():
+    events = sample("mlp_jit")
+    shuffled = events.sample(frac=1, random_state=1)
+    sequence = from_events(shuffled)
+    assert set(cautions(sequence)) == {"out-of-order"}
+    np.testing.assert_array_equal(
+        replay(sequence, BfcOptions.cpu()).in_use_bytes, events["in_use_bytes"]
+    )
+
+
+def test_times_that_contradict_the_bytes_in_use_are_not_followed():
+    events = events_table((1, 10, 500), (1, 20, 600), (-1, 10, 500), (-1, 20, 600))
+    events["time_ps"] = [0, 5, 3, 9]
+    sequence = from_events(events)
+    assert cautions(sequence) == {"time-runs-back": 1}
+    assert sequence.request.tolist() == [500, 600, 0, 0]
+
+
+def test_lost_events_are_noticed():
+    events = sample("mlp_jit").drop(index=[100, 101, 102]).reset_index(drop=True)
+    assert "books-broken" in cautions(from_events(events))
+
+
+def test_a_free_of_another_size_is_counted():
+    events = events_table((1, 10, 500), (-1, 10, 300))
+    events.loc[1, "allocated_bytes"] = 512
+    assert "size-differs" in cautions(from_events(events))
+
+
+def test_a_trace_that_begins_late_keeps_what_was_alive():
+    events = sample("mlp_jit")
+    late = events.iloc[400:].reset_index(drop=True)
+    sequence = from_events(late)
+    found = cautions(sequence)
+    assert found["early-free"] == int((sequence.row == -1).sum()) - 1
+    assert found["unseen-resident"] == 1
+    before = events["in_use_bytes"][399]
+    held = sequence.requested_bytes[sequence.row == -1].sum()
+    assert before * 0.9 <= held <= before
+    assert len(sequence) == len(late) + int((sequence.row == -1).sum())
+
+
+def test_rows_alive_before_the_first_event_come_first_by_address():
+    table = allocations_table((1000, 0, 2), (300, -1, 3), (600, -1, 1))
+    table["address"] = pd.array([None, 900, 500], dtype="Int64")
+    sequence = from_allocations(table)
+    assert cautions(sequence) == {"alive-before": 2}
+    assert sequence.request.tolist() == [600, 300, 1000, 0, 0]
+    assert sequence.row.tolist() == [0, 1, 2]
+
+
+def test_rows_that_never_live_and_shared_instants_are_counted():
+    table = allocations_table((1000, 0, 2), (300, 3, 3), (600, 2, 4))
+    sequence = from_allocations(table, n_events=4)
+    assert cautions(sequence) == {"dies-unborn": 1, "same-instant": 1}
+    assert sequence.request.tolist() == [1000, 0, 600]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("requested_bytes", -5, "asks for -5 bytes"),
+        ("requested_bytes", 1 << 60, "which cannot be"),
+        ("allocated_bytes", -256, "asks for -256 bytes"),
+        ("kind", 2, "neither"),
+        ("kind", 7, "neither"),
+        ("address", float("nan"), "address is nan"),
+        ("requested_bytes", 2.5, "no whole number"),
+        ("requested_bytes", "many", "something else than numbers"),
+    ],
+)
+def test_events_that_cannot_be_are_refused_in_one_line(column, value, message):
+    events = sample("mlp_jit").astype(object)
+    events.loc[17, column] = value
+    with pytest.raises(TraceError, match=message) as caught:
+        from_events(events)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [((-5, 0, 2), "asks for -5"), ((5, -2, 2), "before -1"), ((0, 0, 2), "nothing to replay")],
+)
+def test_allocations_that_cannot_be_are_refused(row, message):
+    with pytest.raises(TraceError, match=message):
+        from_allocations(allocations_table(row))
+
+
+def test_nothing_to_replay_is_refused():
+    for events in (events_table(), events_table((-1, 10, 5))):
+        with pytest.raises(TraceError):
+            from_events(events)
+    with pytest.raises(TraceError, match="lacks the column"):
+        from_events(events_table((1, 10, 5)).drop(columns="address"))

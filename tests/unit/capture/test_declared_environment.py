@@ -1,0 +1,37 @@
+"""What a target's file sets for TensorFlow reaches the process before TensorFlow is imported."""
+
+from pathlib import Path
+
+from analyzer.capture.process.declared_environment import declared_environment
+from analyzer.capture.targets.target_spec import parse_target
+
+SOURCE = """
+import os
+from os import environ
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+environ.setdefault("TF_DETERMINISTIC_OPS", "1")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "0"
+os.environ["PATH"] = "/nowhere"
+os.environ["TF_SEED"] = os.environ["HOME"]
+def later():
+    os.environ["TF_XLA_FLAGS"] = "--tf_xla_auto_jit=2"
+"""
+
+
+def test_settings_above_the_imports_are_found_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(SOURCE)
+    found = declared_environment(parse_target(f"{file}:model"), {"TF_ENABLE_ONEDNN_OPTS": "1"})
+    assert found == {"TF_USE_LEGACY_KERAS": "1", "TF_DETERMINISTIC_OPS": "1"}
+
+
+def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    for damage in (b"def (:\n", b"\0\0", b"(" * 5000):
+        file.write_bytes(damage)
+        assert declared_environment(parse_target(f"{file}:model"), {}) == {}
+    spec = parse_target(f"{file}:model")
+    file.unlink()
+    assert declared_environment(spec, {}) == {}
+    assert declared_environment(parse_target("keras:ResNet50"), {}) == {}

@@ -1,0 +1,44 @@
+"""Values of a phantom card that decide what runs."""
+
+from __future__ import annotations
+
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.graph.graph_index import build_structure
+from analyzer.measure.values_read import values_read, values_warning
+
+
+def op(name: str, kind: str, *inputs: str, dtype: str = "bool", source: str = "") -> Op:
+    return Op(name, kind, inputs=inputs, outputs=(TensorSpec(dtype, ()),), source=source)
+
+
+def test_a_loss_that_decides_is_named_with_its_line() -> None:
+    structure = build_structure(
+        [
+            op("loss", "Mean", dtype="float32"),
+            op("limit", "Const", dtype="float32"),
+            op("small", "Less", "loss:0", "limit:0", source="train.py:15"),
+            op("way", "Switch", "loss:0", "small:0"),
+            op("other", "Switch", "limit:0", "small:0"),
+            op("found", "Where", "small:0", dtype="int64"),
+        ]
+    )
+    assert values_read(structure) == ["small at train.py:15", "found"]
+    assert "small at train.py:15, found. No kernel" in values_warning(structure)[0]
+
+
+def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> None:
+    structure = build_structure(
+        [
+            op("count", "Merge", "start:0", dtype="int32"),
+            op("start", "Const", dtype="int32"),
+            op("trips", "Const", dtype="int32"),
+            op("more", "Less", "count:0", "trips:0"),
+            op("loop", "LoopCond", "more:0"),
+            op("gradient", "MatMul", dtype="float16"),
+            op("finite", "IsFinite", "gradient:0"),
+            op("all", "All", "finite:0"),
+            op("way", "Switch", "gradient:0", "all:0"),
+        ]
+    )
+    assert values_read(structure) == []
+    assert values_warning(structure) == values_warning(None) == []

@@ -1,0 +1,39 @@
+"""What is taken for what the data decide, in words."""
+
+import pytest
+
+from analyzer.capture.targets.target_spec import parse_assumptions
+from analyzer.errors import TargetError
+from analyzer.predict.uncertainty.assumptions import told_decision
+from analyzer.predict.uncertainty.branch_alternatives import Decision
+
+MIB = 1 << 20
+
+
+def test_a_loop_with_a_bound_says_so_and_how_to_say_otherwise():
+    loop = Decision(name="while", is_loop=True, taken=120, bounded=True, other_bytes=3 * MIB)
+    sentence = told_decision(loop)
+    assert "taken as 120 trips, the most that its condition allows" in sentence
+    assert "with one trip the peak is 3.00 MiB" in sentence
+    assert "--assume while=N" in sentence
+
+
+def test_a_loop_without_one_cannot_be_known():
+    sentence = told_decision(Decision(name="while", is_loop=True, taken=1))
+    assert "cannot be known before it runs, and is taken as 1 trip " in sentence
+
+
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_what_is_told_is_said_to_be(is_loop):
+    told = Decision(name="way", is_loop=is_loop, taken=3, told=True)
+    assert told_decision(told).endswith("way is taken as 3, as told.")
+
+
+def test_assumptions_are_names_with_numbers():
+    assert parse_assumptions(["while/a=7", "Where = 12"]) == {"while/a": 7, "Where": 12}
+
+
+@pytest.mark.parametrize("text", ["", "while", "=3", "while=", "while=-1", "a=1e9", "a=9999999999"])
+def test_what_assumes_nothing_is_refused(text):
+    with pytest.raises(TargetError):
+        parse_assumptions([text])

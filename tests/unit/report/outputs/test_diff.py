@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from make_recording import Made, make_recording
+from msgspec.structs import replace
+from rich.console import Console
+
+from analyzer.errors import InputError
+from analyzer.report.diff_result import Diff, allowed_growth, build_diff
+from analyzer.report.terminal.terminal_diff import print_diff
+from analyzer.report.unbreakable_units import unbroken
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Made, Made]:
+    return make_recording(400), make_recording(600, scale=1.5)
+
+
+@pytest.fixture(scope="module")
+def grown(pair: tuple[Made, Made]) -> Diff:
+    (a, b) = pair
+    return build_diff((a.report, a.recording), (b.report, b.recording))
+
+
+def test_growth_is_the_difference_of_the_requested_peaks(
+    grown: Diff, pair: tuple[Made, Made]
+) -> None:
+    a, b = (made.document["peak"]["requested_bytes"] for made in pair)
+    assert grown.growth_bytes == b - a > 0
+    assert grown.exceeds("0%")
+    assert grown.exceeds("1B")
+    assert not grown.exceeds("1000%")
+    assert not grown.exceeds(f"{b - a}B")
+    assert grown.exceeds(f"{b - a - 1}B")
+
+
+def test_what_shrank_did_not_grow(pair: tuple[Made, Made]) -> None:
+    a, b = pair
+    shrunk = build_diff((b.report, b.recording), (a.report, a.recording))
+    assert shrunk.growth_bytes < 0
+    assert not shrunk.exceeds("0%")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "size_bytes"), [("5%", 50), (" 0 % ", 0), ("2.5%", 25), ("1KiB", 1024), ("7 B", 7)]
+)
+def test_allowed_growth(allowed: str, size_bytes: int) -> None:
+    assert allowed_growth(allowed, 1000) == size_bytes
+
+
+@pytest.mark.parametrize("allowed", ["", "%", "-5%", "5 %%", "nan%", "inf%", "five", "5 apples"])
+def test_what_is_no_growth_is_refused(allowed: str) -> None:
+    with pytest.raises(InputError, match="is n"):
+        allowed_growth(allowed, 1000)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (("runs/old", "runs/new"), ("old", "new")),
+        (("old/run", "new/run"), ("old/run", "new/run")),
+        (("old/run/", "new"), ("run", "new")),
+    ],
+)
+def test_sides_are_called_by_the_shortest_end_that_differs(
+    names: tuple[str, str], labels: tuple[str, str], pair: tuple[Made, Made]
+) -> None:
+    a, b = pair
+    found = build_diff((a.report, a.recording), (b.report, b.recording), names=names)
+    assert (found.document["a"]["label"], found.document["b"]["label"]) == labels
+
+
+def test_the_tables_hold_every_category_and_the_largest_changes(grown: Diff) -> None:
+    console = Console(width=120, no_color=True, record=True, file=io.StringIO())
+    print_diff(grown.report, console)
+    text = console.export_text()
+    assert grown.document["headline"] in " ".join(text.split())
+    for row in grown.document["categories"]:
+        assert row["category"].replace("_", " ") in text
+    assert "Layers that differ" in text
+
+
+@pytest.mark.parametrize("width", [20, 60, 200])
+def test_hostile_names_stay_text(width: int, grown: Diff) -> None:
+    rows = (replace(grown.report.layers[0], name="\x1b[31m[bold]x" * 40),)
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_diff(replace(grown.report, layers=rows, notes=("\x1b[0m[/]",)), console)
+    assert "\x1b[31m[bold]" not in console.export_text(styles=True)
+
+
+def test_files_hold_the_document(grown: Diff, tmp_path: Path) -> None:
+    grown.to_json(tmp_path / "d.json")
+    grown.to_html(tmp_path / "d.html")
+    grown.to_markdown(tmp_path / "d.md")
+    document = json.loads((tmp_path / "d.json").read_text())
+    assert document == json.loads(json.dumps(grown.document))
+    assert document["kind"] == "diff"
+    assert (
+        unbroken(grown.document["headline"].split(" to ")[0]) in (tmp_path / "d.html").read_text()
+    )
+    assert "difference" in (tmp_path / "d.md").read_text()
+    assert "grew" in grown._repr_html_()
+    assert "grew" in repr(grown)

@@ -1,0 +1,122 @@
+"""The answer of ``analyze fit`` as JSON, text and a page."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from analyzer.report.fit.fit_page import render_fit_page
+from analyzer.report.fit.fit_terminal import print_answer
+from analyzer.scaling.fit_answer import (
+    CardAnswer,
+    Confirmation,
+    ConfirmingRun,
+    CurvePoint,
+    FitAnswer,
+    FormsUsed,
+    PeakMove,
+    StepRemedy,
+    decode_answer,
+    encode_answer,
+)
+
+MIB = 1 << 20
+HOSTILE = "<script>alert(1)</script>\x1b[31m"
+ANSWER = FitAnswer(
+    target=HOSTILE,
+    varied="batch size",
+    mode="train",
+    jit=False,
+    optimizer="Adam",
+    dtype_policy="float32",
+    device="gpu",
+    card="t4",
+    card_name="Tesla T4",
+    limit_of="card",
+    limit_bytes=100 * MIB,
+    limit_low_bytes=90 * MIB,
+    limit_high_bytes=110 * MIB,
+    largest=40,
+    safe=36,
+    most=44,
+    peak_requested_bytes=80 * MIB,
+    peak_allocated_bytes=95 * MIB,
+    wanted=64,
+    wanted_fits=False,
+    forms=FormsUsed(captured_at=(32, 38, 40), checked_at=(40,), is_closed_form=True),
+    curve=tuple(
+        CurvePoint(size=n, requested_bytes=2 * n * MIB, allocated_bytes=3 * n * MIB, op=HOSTILE)
+        for n in (1, 20, 40, 50)
+    ),
+    moves=(
+        PeakMove(from_size=1, op=HOSTILE, layer="", requested_bytes=MIB),
+        PeakMove(from_size=9, op="b", layer=HOSTILE, requested_bytes=9 * MIB),
+    ),
+    cards=(
+        CardAnswer(
+            id="t4", name="Tesla T4", memory_bytes=MIB, limit_bytes=MIB, largest=None, safe=None,
+            holds_wanted=False,
+        ),
+    ),
+    confirmation=Confirmation(
+        by="phantom",
+        predicted=41,
+        runs=(ConfirmingRun(size=40, ran=True), ConfirmingRun(size=41, ran=False, detail="OOM")),
+    ),
+    remedies=(
+        StepRemedy(id="a", title=HOSTILE, code="x = 1", saves_bytes=MIB, requested_bytes=2 * MIB),
+        StepRemedy(id="b", title="b", code="y = 2", failed=HOSTILE),
+    ),
+    headline="Batch 40 is the largest that fits.",
+)  # fmt: skip
+
+
+def text_of(answer: FitAnswer, width: int = 120) -> str:
+    stream = io.StringIO()
+    print_answer(answer, Console(file=stream, width=width, no_color=True))
+    return stream.getvalue()
+
+
+def test_the_json_reads_as_it_was_written() -> None:
+    assert decode_answer(encode_answer(ANSWER)) == ANSWER
+
+
+def test_the_page_runs_no_script_and_shows_names_as_text() -> None:
+    page = render_fit_page(ANSWER)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    assert "default-src &#39;none&#39;" in policy[1]
+    assert "script-src" not in policy[1]
+    assert len(re.findall(r"<polyline", page)) == 2
+
+
+def test_the_page_has_every_figure_of_the_curve() -> None:
+    page = render_fit_page(ANSWER)
+    for point in ANSWER.curve:
+        assert f"{point.requested_bytes:,} bytes" in page
+        assert f"{point.allocated_bytes:,} bytes" in page
+
+
+def test_the_terminal_obeys_no_name() -> None:
+    for width in (40, 120):
+        assert "\x1b" not in text_of(ANSWER, width)
+
+
+def test_the_text_tells_what_ran_and_what_was_predicted() -> None:
+    text = " ".join(text_of(ANSWER).split())
+    assert "40 ran, 41 ran out of memory" in text
+    assert "Predicted was 41" in text
+
+
+def test_an_answer_without_a_curve_is_shown_too() -> None:
+    bare = replace(
+        ANSWER, curve=(), moves=(), cards=(), remedies=(), confirmation=None, largest=0, safe=0,
+        peak_requested_bytes=None, peak_allocated_bytes=None,
+    )  # fmt: skip
+    assert "<svg" not in render_fit_page(bare)
+    assert "Batch 40 is the largest" in text_of(bare)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analyzer.contract.categories import Category
+from analyzer.report.page.columns import StringTable, pack, plain
+
+TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "f8": np.float64}
+
+
+def unpack(text: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Undo pack as decode.js does."""
+    raw = gzip.decompress(base64.b64decode(text))
+    length = int.from_bytes(raw[:4], "little")
+    header = json.loads(raw[4 : 4 + length])
+    offset, columns = 4 + length, {}
+    for column in header["columns"]:
+        dtype = np.dtype(TYPES[column["type"]])
+        size = column["length"] * dtype.itemsize
+        planes = np.frombuffer(raw[offset : offset + size], np.uint8)
+        values = planes.reshape(dtype.itemsize, -1).T.copy().view(dtype).ravel()
+        columns[column["name"]] = np.cumsum(values.astype(float)) if column["delta"] else values
+        offset += size
+    assert offset == len(raw)
+    return header, columns
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [0],
+        [255, 0],
+        [256, 3],
+        [70_000, 1],
+        [2**40, 5],
+        [1, 2, 2, 900_000],
+        [0.5, 0.25],
+        [2**52, 0],
+    ],
+)
+def test_what_is_packed_is_unpacked(values: list[float]) -> None:
+    _, columns = unpack(pack({}, {"first": np.array(values), "second": np.array([1, 0])}))
+    assert columns["first"].tolist() == values
+    assert columns["second"].tolist() == [1, 0]
+
+
+def test_the_same_input_gives_the_same_text() -> None:
+    assert pack({"a": 1}, {"b": [1, 2]}) == pack({"a": 1}, {"b": [1, 2]})
+
+
+def test_a_header_of_any_text_survives() -> None:
+    header, _ = unpack(pack({"name": "</script>\u2028\ud800\0"}, {}))
+    assert header["name"] == "</script>\u2028\ud800\0"
+
+
+def test_plain_leaves_nothing_that_json_has_not() -> None:
+    values = {
+        1: np.int64(5),
+        "b": float("nan"),
+        "c": pd.NA,
+        "d": (Category.INPUT, {"x"}),
+        "e": np.float32(0.5),
+    }
+    assert plain(values) == {"1": 5, "b": None, "c": None, "d": ["input", ["x"]], "e": 0.5}
+
+
+def test_strings_are_stored_once_and_missing_is_empty() -> None:
+    strings = StringTable()
+    first = strings.encode(pd.Series(["a", None, "b", "a"], dtype="category"))
+    second = strings.encode(pd.Series(["b", "c"]))
+    assert [strings.texts[place] for place in first] == ["a", "", "b", "a"]
+    assert [strings.texts[place] for place in second] == ["b", "c"]
+    assert strings.texts == ["", "a", "b", "c"]

@@ -1,0 +1,161 @@
+"""The report's contract: the schema is that of the types, and everything that is written keeps to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import ROOT, SAMPLES, sample_folder
+
+import analyzer
+from analyzer.contract.report.diff_file import DiffFile
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.contract.report.writing import (
+    plain_report,
+    read_report,
+    report_of,
+    report_text,
+    schema_text,
+)
+from analyzer.errors import TraceError
+from analyzer.findings.pool_facts import WhatIf
+from analyzer.opening import open_estimate, open_result
+
+FILE = ROOT / "docs" / "report.schema.json"
+SCHEMA = json.loads(FILE.read_text())
+NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "number": (int, float),
+    "integer": int,
+}
+KNOWN = {
+    "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxLength",
+    "maximum", "minimum", "properties", "propertyNames", "required", "title", "type",
+}  # fmt: skip
+
+
+def problems(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator[str]:
+    """Yield how a value breaks a schema, by the words that ours is written in."""
+    assert set(schema) <= KNOWN, set(schema) - KNOWN
+    if "$ref" in schema:
+        yield from problems(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], where)
+    if "anyOf" in schema:
+        found = [list(problems(value, one, where)) for one in schema["anyOf"]]
+        if all(found):
+            yield from min(found, key=len)
+    kind = schema.get("type")
+    if kind and not (
+        isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    ):
+        yield f"{where} is no {kind}: {str(value)[:40]}"
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{where} is none of {schema['enum']}: {value}"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if (low is not None and value < low) or (high is not None and value > high):
+        yield f"{where} is {value}, not from {low} to {high}"
+    if len(value) > schema["maxLength"] if "maxLength" in schema else False:
+        yield f"{where} is too long"
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        yield from (
+            f"{where} lacks {name}" for name in schema.get("required", ()) if name not in value
+        )
+        for name, item in value.items():
+            if name in known:
+                yield from problems(item, known[name], f"{where}.{name}")
+            elif isinstance(schema.get("additionalProperties"), dict):
+                yield from problems(item, schema["additionalProperties"], f"{where}.{name}")
+            elif kind == "object":
+                yield f"{where}.{name} is not in the schema"
+    if isinstance(value, list) and "items" in schema:
+        for place, item in enumerate(value):
+            yield from problems(item, schema["items"], f"{where}[{place}]")
+
+
+def check(report: ReportFile | DiffFile) -> dict[str, Any]:
+    """Check what is written against the schema and the types; return it."""
+    written: dict[str, Any] = json.loads(report_text(report))
+    part = SCHEMA["$defs"][type(report).__name__]
+    assert list(problems(written, part)) == []
+    return written
+
+
+def test_the_schema_is_that_of_the_types() -> None:
+    assert FILE.read_text() == schema_text()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_keep_to_it(name: str) -> None:
+    written = check(open_result(sample_folder(name), search=False).report)
+    assert plain_report(report_of(written)) == written
+
+
+def test_estimates_differences_and_other_settings_keep_to_it() -> None:
+    estimate = open_result(NOTES / "gpu")
+    check(estimate.report)
+    assert estimate.report.fit is not None
+    check(analyzer.diff(sample_folder("oom"), estimate).report)
+    tight = open_result(sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=8 << 20)).report
+    assert tight.what_if is not None
+    assert tight.what_if.failure is not None
+    assert tight.error is not None
+    check(tight)
+
+
+def test_a_phantom_keeps_to_it(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sample_folder("infer"), tmp_path / "run"))
+    note = json.loads((folder / "run.json").read_text())
+    note["phantom"] = {"cards": ["Tesla T4"], "convolution_workspace_bytes": 1024}
+    (folder / "run.json").write_text(json.dumps(note))
+    report = open_result(folder, search=False).report
+    assert report.kind == "phantom"
+    assert report.phantom is not None
+    check(report)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"peak": 3}, "Expected `object`, got `int` - at `$.peak`"),
+        ({"kind": "guess"}, "Invalid enum value 'guess' - at `$.kind`"),
+        ({"resident": {"requested_bytes": -1}}, "`$.resident.requested_bytes`"),
+        ({"resident": {"requested_bytes": 2**63}}, "`$.resident.requested_bytes`"),
+        ({"findings": [{"id": "x"}]}, "missing required field"),
+        ({"schema_version": 2}, "newer version"),
+    ],
+)
+def test_a_report_that_breaks_it_is_refused_in_one_line(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    written = {**check(open_estimate(NOTES / "infer", search=False).report), **change}
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(written))
+    with pytest.raises(TraceError) as refused:
+        read_report(file)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_numbers_that_json_lacks_and_numpys_are_written() -> None:
+    import numpy as np
+
+    report = open_estimate(NOTES / "infer", search=False).report
+    finding = dataclasses.replace(
+        report.findings[0],
+        evidence=({"a": float("nan"), "b": np.float64(0.5), "c": np.int64(3)},),  # type: ignore[dict-item]
+    )
+    from msgspec.structs import replace
+
+    written = check(replace(report, findings=(finding,)))
+    assert written["findings"][0]["evidence"] == [{"a": None, "b": 0.5, "c": 3}]

@@ -1,0 +1,167 @@
+"""A finished estimate is opened as it was saved, and predicted anew only where it has to be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pandas as pd
+import pytest
+from builders import ROOT, analyze
+
+import analyzer
+from analyzer.opening import open_estimate
+from analyzer.report import saved_estimate as saved
+from analyzer.report.saved_estimate import TABLES_FILE, keep_result
+from analyzer.session import REPORT_JSON, Result
+
+NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Return the folder of a finished estimate, and the result that was saved in it."""
+    folder = tmp_path_factory.mktemp("estimate") / "run"
+    shutil.copytree(NOTES / "infer", folder)
+    result = open_estimate(folder)
+    result.to_json(folder / REPORT_JSON)
+    keep_result(result, folder)
+    return folder, result
+
+
+@pytest.fixture
+def folder(finished: tuple[Path, Result], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+@pytest.fixture
+def predicted() -> Iterator[list[Path]]:
+    """Count the folders that are predicted anew."""
+    found: list[Path] = []
+
+    def counted(path: Path, **options: object) -> Result:
+        found.append(path)
+        return open_estimate(path, **options)  # type: ignore[arg-type]
+
+    with patch("analyzer.opening.open_estimate", counted):
+        yield found
+
+
+def test_what_is_shown_is_what_was_saved(
+    finished: tuple[Path, Result], folder: Path, predicted: list[Path], tmp_path: Path
+) -> None:
+    was, now = finished[1], analyzer.open_trace(folder)
+    assert predicted == []
+    assert now.document == json.loads((folder / REPORT_JSON).read_text())
+    assert now.document == json.loads(json.dumps(was.document))
+    pd.testing.assert_frame_equal(now.recording.allocations, was.recording.allocations)
+    pd.testing.assert_frame_equal(now.recording.events, was.recording.events)
+    assert now.recording.steps == was.recording.steps
+    assert now.findings == was.findings
+    assert now.graph is not None
+    assert was.graph is not None
+    assert set(now.graph) == set(was.graph)
+    for write in ("to_html", "to_csv", "to_markdown", "to_perfetto", "to_json"):
+        for name, result in (("was", was), ("now", now)):
+            getattr(result, write)(tmp_path / name)
+        assert (tmp_path / "was").read_text() == (tmp_path / "now").read_text(), write
+
+
+@pytest.mark.parametrize("command", ["estimate", "trace"])
+def test_both_commands_open_it(command: str, folder: Path, predicted: list[Path]) -> None:
+    done = analyze(command, folder, "--json", "-")
+    assert (done.code, predicted) == (0, [])
+    assert json.loads(done.out) == json.loads((folder / REPORT_JSON).read_text())
+
+
+def test_it_takes_less_than_two_seconds_of_the_processor(folder: Path) -> None:
+    code = (
+        "import resource, sys; from analyzer.commands import run; sys.argv[1:] = sys.argv[1:]\n"
+        "code = run(); used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(used.ru_utime, file=sys.stderr); sys.exit(code)"
+    )
+    best = 1e9
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "estimate", str(folder)],
+            capture_output=True,
+            check=True,
+            cwd=ROOT,
+            text=True,
+        )
+        best = min(best, float(done.stderr.split()[-1]))
+    assert best < 2
+
+
+def test_another_version_predicts_anew_and_says_so(folder: Path, predicted: list[Path]) -> None:
+    with patch.object(saved, "__version__", "99.0"):
+        result = analyzer.open_trace(folder)
+    assert predicted == [folder]
+    assert "Predicted anew: it was saved by version" in result.document["notes"][0]
+
+
+@pytest.mark.parametrize("name", ["run.json", "graph.json.gz", REPORT_JSON])
+def test_a_changed_file_predicts_anew(name: str, folder: Path, predicted: list[Path]) -> None:
+    content = (folder / name).read_bytes()
+    if name == "graph.json.gz":
+        content = content[:4] + b"\x01" + content[5:]  # the time in gzip's header
+    else:
+        content += b"\n"
+    (folder / name).write_bytes(content)
+    result = analyzer.open_trace(folder)
+    assert predicted == [folder]
+    assert "a file of it was changed since" in result.document["notes"][0]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 1000, -10])
+def test_damaged_tables_predict_anew(cut: int, folder: Path, predicted: list[Path]) -> None:
+    file = folder / TABLES_FILE
+    file.write_bytes(file.read_bytes()[:cut])
+    assert analyzer.open_trace(folder).peak_bytes > 0
+    assert predicted == [folder]
+
+
+def test_tables_with_a_flipped_byte_are_whole_or_refused(
+    finished: tuple[Path, Result], folder: Path
+) -> None:
+    file = folder / TABLES_FILE
+    content = file.read_bytes()
+    for at in range(0, len(content), max(len(content) // 40, 1)):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
+        kept, why = saved.open_kept(folder)
+        assert (kept is None) == bool(why)
+        if kept is not None:
+            assert kept.peak_bytes == finished[1].peak_bytes
+
+
+def test_a_zip_bomb_is_not_unpacked(folder: Path) -> None:
+    import numpy as np
+
+    np.savez_compressed(folder / TABLES_FILE, facts=np.zeros(1 << 28, np.uint8))
+    start = time.process_time()
+    assert saved.open_kept(folder) == (None, f"its {TABLES_FILE} is damaged")
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    "option", [["--limit", "1GiB"], ["--threads", "1"], ["--inter-op-threads", "1"], ["--growth"]]
+)
+def test_other_settings_predict_anew(option: list[str], folder: Path) -> None:
+    from analyzer.commands import estimate_command as estimate
+
+    with patch.object(estimate, "open_estimate", wraps=open_estimate) as counted:
+        done = analyze("estimate", folder, *option, "--quiet")
+    assert done.code == 0
+    assert counted.called
+
+
+def test_a_difference_of_two_finished_estimates(folder: Path, predicted: list[Path]) -> None:
+    found = analyzer.diff(folder, folder)
+    assert found.growth_bytes == 0
+    assert predicted == []

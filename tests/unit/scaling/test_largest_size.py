@@ -1,0 +1,79 @@
+"""The search for the last size that holds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.batch_fit.all_cards import _groups, _rows_by_line
+from analyzer.batch_fit.confirming_runs import MOST_RUNS, _last_that_runs
+from analyzer.gpus import all_gpus
+from analyzer.scaling.fit_answer import ConfirmingRun
+from analyzer.scaling.largest_size import _last
+from analyzer.scaling.size_search import SizeNeed, _next
+
+MIB = 1 << 20
+
+
+@given(st.integers(0, 5000), st.integers(0, 6000), st.integers(1, 6000))
+def test_the_last_size_is_found_from_any_start(last: int, near: int, most: int) -> None:
+    tried: list[int] = []
+
+    def holds(size: int) -> bool:
+        assert 1 <= size <= most
+        tried.append(size)
+        return size <= last
+
+    assert _last(holds, near, most) == min(last, most)
+    assert len(tried) <= 40
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_runs_end_at_one_that_runs_beside_one_that_does_not(last: int, predicted: int) -> None:
+    done: dict[int, ConfirmingRun] = {}
+
+    def runs_at(size: int) -> bool:
+        done.setdefault(size, ConfirmingRun(size=size, ran=size <= last))
+        return done[size].ran
+
+    best = _last_that_runs(predicted, runs_at, done)
+    assert len(done) <= MOST_RUNS
+    assert best <= last
+    assert best == 0 or done[best].ran
+    if abs(last - predicted) <= 2:
+        assert best == last
+
+
+@given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 64), st.integers(1, 1000))
+def test_captures_close_in_on_the_last_size_that_fits(
+    fixed: int, each: int, start: int, last: int
+) -> None:
+    """Where the need is a line, a handful of captures is enough."""
+    limit = (fixed + each * last) * MIB
+    needs: dict[int, SizeNeed] = {}
+    size: int | None = start
+    while size is not None:
+        need = (fixed + each * size) * MIB
+        needs[size] = SizeNeed(
+            low_bytes=need, bytes=need, high_bytes=need, requested_bytes=need, allocated_bytes=need
+        )
+        size = _next(needs, limit)
+        assert len(needs) <= 8
+    assert max((n for n, need in needs.items() if need.bytes <= limit), default=0) == last
+
+
+def test_without_closed_forms_cards_are_on_a_line() -> None:
+    needs = {
+        n: SizeNeed(
+            low_bytes=n * MIB, bytes=n * MIB, high_bytes=n * MIB, requested_bytes=n * MIB,
+            allocated_bytes=n * MIB,
+        )
+        for n in (100, 200)
+    }  # fmt: skip
+    rows = [row for cards in _groups() for row in _rows_by_line(needs, cards, 64)]
+    assert len(rows) == len(all_gpus())
+    for row in rows:
+        assert row.largest == row.limit_bytes // MIB
+        assert row.safe is not None
+        assert 0 < row.safe < row.largest
+        assert row.holds_wanted == (row.largest >= 64)
