@@ -46,6 +46,12 @@ def two_inputs():
 def fixed():
     return keras.Sequential([keras.Input(batch_shape=(8, 16)), layers.Dense(4)])
 
+def chain():
+    return keras.Sequential([
+        keras.Input((32, 32, 3)), layers.Conv2D(16, 1),
+        *(layers.Activation("tanh") for _ in range(8)),
+        layers.GlobalAveragePooling2D(), layers.Dense(10)])
+
 def own_step():
     return tf.function(lambda x: x * 2), (tf.zeros([4]),)
 """
@@ -203,6 +209,12 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
 
 @pytest.mark.tf
 def test_a_remedy_saves_what_it_says(folder: Path) -> None:
+    check_saving(folder, "chain", 64, "half-batch")
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_remedy_saves_what_it_says_where_the_order_is_chance(folder: Path) -> None:
     check_saving(folder, "perceptron", 4096, "half-batch")
 
 
