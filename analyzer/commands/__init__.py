@@ -16,7 +16,7 @@ from typing import Final
 from analyzer.errors import AnalyzerError, ExitCode
 from analyzer.interrupts import Terminated, raising_signals
 
-_MESSAGE_WIDTH: Final = 4000
+_MESSAGE_WIDTH: Final = 4000  # characters of an error, at most
 _OF_THE_MACHINE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
     | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBADF}

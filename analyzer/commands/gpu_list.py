@@ -20,7 +20,7 @@ from analyzer.units import format_bytes
 
 _LIST = "list"
 
-CATALOGUE_VERSION: Final = 1
+CATALOGUE_VERSION: Final = 1  # of the JSON document
 
 
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):

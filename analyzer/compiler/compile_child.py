@@ -27,10 +27,10 @@ from analyzer.contract.card_note import Statistics
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus.installed_compiler import Compiler
 
-TIME_OUT_S: Final = 600.0
+TIME_OUT_S: Final = 600.0  # seconds for one compilation
 
 _WORKER: Final = (sys.executable, "-m", "analyzer.compiler.compiler_worker")
-_POLL_S: Final = 0.1
+_POLL_S: Final = 0.1  # seconds between two looks at the child
 _LONGEST: Final = 300  # characters of the compiler's message that fit one line
 
 Progress = Callable[[str, float], None]

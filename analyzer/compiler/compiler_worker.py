@@ -21,7 +21,7 @@ REQUEST: Final = "request.json"
 MODULE: Final = "module.hlo.pb"
 ANSWER: Final = "answer.json"
 
-_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 def main(folder: Path) -> None:

@@ -22,7 +22,7 @@ TABLE: Final = {
 }
 """Index of each function in ``PJRT_Api``."""
 
-MAJOR: Final = 0
+MAJOR: Final = 0  # of PJRT's interface; another is another layout
 MINOR_MIN: Final = 90
 """That of jax-cuda12-pjrt 0.9.0, the oldest that was seen to work (0.8.2 did not)."""
 

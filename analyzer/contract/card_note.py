@@ -12,7 +12,7 @@ from typing import Final, Literal
 from analyzer.contract.fields import Bytes, Name, Text, Word
 from analyzer.contract.reading import read_record
 
-CARD_VERSION: Final = 1
+CARD_VERSION: Final = 1  # of the note's layout
 
 Products = Literal["triton", "cublas"]
 """Who multiplies matrices: kernels that XLA writes with Triton, or cuBLAS."""

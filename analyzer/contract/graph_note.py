@@ -19,13 +19,13 @@ from analyzer.contract.fields import Bytes, Count, Index, Integer, Name, Shape, 
 from analyzer.contract.reading import read_record
 from analyzer.contract.run_note import DAMAGED, check_requests
 
-GRAPH_VERSION: Final = 1
+GRAPH_VERSION: Final = 1  # of the note's layout
 _MOST_EDGES: Final = 1 << 16
 """Inputs or outputs of one op at most."""
 
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
 
-_MOST_DIGITS: Final = 8
+_MOST_DIGITS: Final = 8  # of an output's number in a tensor's name
 _ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
 _LEAST: Final = {
     "_Arg": (0, 1),

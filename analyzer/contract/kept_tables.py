@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from analyzer.contract.fields import Name, Word
 
-KEPT_FORMAT: Final = 1
+KEPT_FORMAT: Final = 1  # of the saved tables' layout
 
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 """SHA-256 of a file's content."""

@@ -23,7 +23,7 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 MOST_UNPACKED_BYTES: Final = (1 << 31) - 1
 """The most that a packed file may unpack to: what a protobuf message can hold."""
 
-_FREE_BYTES: Final = 8 << 20
+_FREE_BYTES: Final = 8 << 20  # that any file may unpack to, however small it is
 _MOST_RATIO: Final = 24
 """What is unpacked beyond 8 MiB is at most so many times the packed size. Traces pack to a sixth, graphs
 to a sixteenth; what packs to a thousandth was made to fill memory."""

@@ -31,7 +31,7 @@ from analyzer.contract.reading import read_record
 from analyzer.errors import ExitCode
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
-RUN_VERSION: Final = 1
+RUN_VERSION: Final = 1  # of the note's layout
 MOST_STEPS: Final = 500
 """Steps of an estimate at most: each is played from the start, a few times over."""
 

@@ -31,7 +31,7 @@ from analyzer.findings.questions.severity import severity_of
 from analyzer.recording.records import Finding, Recording, Severity
 from analyzer.units import format_bytes
 
-_MOST_ROWS: Final = 10
+_MOST_ROWS: Final = 10  # of evidence
 _WORTH_SAYING_RATIO: Final = 0.02
 """Share of the pool or limit from which something that gives memory back is reported."""
 

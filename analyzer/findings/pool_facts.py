@@ -42,7 +42,7 @@ from analyzer.findings.verdict.judgement import card_of, card_options
 from analyzer.recording.records import Recording
 from analyzer.recording.timeline import main_rows
 
-_ROWS: Final = 40
+_ROWS: Final = 40  # extensions of the pool told one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-KIB: Final = 1024
+KIB: Final = 1024  # bytes
 
 WARP_THREADS: Final = 32  # of every architecture (CUDA C++ Programming Guide, compute capabilities)
 BLOCK_THREADS: Final = 1024  # at most, likewise

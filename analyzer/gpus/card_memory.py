@@ -7,7 +7,7 @@ from typing import Final
 
 from analyzer.gpus.catalogue import Gpu
 
-_MIB: Final = 1024**2
+_MIB: Final = 1024**2  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Final
 from analyzer.errors import InputError
 from analyzer.gpus.architecture import ARCHITECTURES, Architecture
 
-MIB: Final = 1024**2
+MIB: Final = 1024**2  # bytes
 
 _KEPT_BY_DRIVER: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600}
 """MiB that the driver keeps of each kind of memory before CUDA reports a total: the middle of what

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-_TRIES: Final = 100_000
+_TRIES: Final = 100_000  # places looked at, for all events; then no order is said
 
 
 def settled(events: pd.DataFrame) -> pd.DataFrame:

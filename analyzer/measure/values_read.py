@@ -36,7 +36,7 @@ _KNOWN: Final = frozenset({"Const", "HostConst", "IsFinite", "Shape", "ShapeN", 
 _RECEIVES: Final = ("_Recv", "_HostRecv")
 _NUMBER: Final = re.compile(r"/_\d+$")
 _ON_HOST: Final = ("int32", "string", "resource", "variant")
-_MOST_TOLD: Final = 3
+_MOST_TOLD: Final = 3  # ops told by name
 
 
 def values_read(structure: Structure) -> list[str]:

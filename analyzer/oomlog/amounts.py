@@ -14,8 +14,8 @@ from typing import Final
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B)?")
-_LONGEST: Final = 24
-_MOST: Final = (1 << 63) - 1
+_LONGEST: Final = 24  # characters of a number
+_MOST: Final = (1 << 63) - 1  # bytes: the largest that a signed 64-bit number holds
 
 SIZE: Final = r"-?\d+(?:\.\d+)?(?:[KMGTPE]?i?B|[KMGT])?"
 """A size in TensorFlow's text: ``512B``, ``1.2KiB``, ``74.16MiB``, ``7.92G``, a bare number."""

@@ -12,8 +12,8 @@ from analyzer.units import format_bytes
 
 _FEW: Final = 8
 """So many chunks at most are called a few."""
-_MOST_OF_IT: Final = 0.5
-_MANY: Final = 50
+_MOST_OF_IT: Final = 0.5  # share of the bytes in use that the largest chunks are told to hold
+_MANY: Final = 50  # chunks of one size that are a crowd
 _ALL_BUT: Final = 0.6
 """A crowd of one size that holds as much of what is in use looks like a list that only grows."""
 

@@ -17,7 +17,7 @@ from analyzer.oomlog.account import OomDocument, OomFailure, OomSize
 from analyzer.oomlog.amounts import rounded_up
 from analyzer.units import format_bytes
 
-_MOST_NAMES: Final = 4
+_MOST_NAMES: Final = 4  # tensors named for one size
 _LONG_LIVED: Final = ("parameter", "optimizer_state", "input", "activation", "gradient", "constant")
 _ORDER: Final = {category: place for place, category in enumerate(_LONG_LIVED)}
 _LEAST_BYTES: Final = 1024

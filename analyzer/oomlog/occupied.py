@@ -16,7 +16,7 @@ from analyzer.oomlog.amounts import Amount, exactly
 from analyzer.oomlog.log_records import BinLine, Mishap, Piece, PoolDump, SeenCard
 
 NOTHING: Final = exactly(0)
-_FIRST_BIN: Final = 256
+_FIRST_BIN: Final = 256  # bytes (``bfc_allocator.h``: ``kMinAllocationSize``)
 _LAST_BIN: Final = 256 << 20
 """``kNumBins`` is 21, each twice the one before."""
 _MAP_DOUBT: Final = 2

@@ -22,7 +22,7 @@ _OF_VARIABLES: Final = (
     *("initializer", "variable", "random_uniform", "truncatednormal", "truncated_normal", "const"),
 )
 """What the name of an op has that makes or updates a variable, whose first axis is no batch."""
-_LARGE_CONSTANT: Final = 64 << 20
+_LARGE_CONSTANT: Final = 64 << 20  # bytes from which a constant is told
 
 
 @dataclass(frozen=True, slots=True)

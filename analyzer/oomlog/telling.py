@@ -13,10 +13,10 @@ from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, nu
 from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
-_ROWS: Final = 12
+_ROWS: Final = 12  # of a table
 _FULL: Final = 5
 """Failures that are told whole; the others have a row in a table."""
-_LONG: Final = 600
+_LONG: Final = 600  # characters of a sentence
 
 FIGURES: Final = (
     ("limit", "limit_bytes"),

@@ -19,7 +19,7 @@ from analyzer.parse.hlo_module import (
     Instruction,
 )
 
-_MOST_PARAMETERS = 1 << 20
+_MOST_PARAMETERS = 1 << 20  # of one computation
 
 
 def check_hlo(hlo: Hlo) -> None:

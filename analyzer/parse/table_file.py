@@ -20,7 +20,7 @@ from msgspec.json import decode
 from analyzer.contract.kept_tables import KeptFacts
 from analyzer.recording.schema import Column, conform
 
-_LEAST_ROOM_BYTES: Final = 16 << 20
+_LEAST_ROOM_BYTES: Final = 16 << 20  # that any file may unpack to, however small it is
 _UNPACKED_SHARE: Final = 100
 """A file that unpacks to more than this many times its size, and the room above, is no table."""
 

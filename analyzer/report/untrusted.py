@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Final
 
-_LONGEST: Final = 20_000
+_LONGEST: Final = 20_000  # characters of a text from a file
 
 _FORMULA_STARTS: Final = frozenset("=+-@")
 _CELL_ENDS: Final = re.compile("[\n\r\t\v\f\x85\u2028\u2029;]")

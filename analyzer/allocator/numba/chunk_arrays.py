@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 compiled: Callable[[Function], Function] = numba.njit(cache=False, nogil=True, boundscheck=False)
 
-NONE = -1
+NONE = -1  # no chunk
 ADDRESS, BYTES, BELOW, ABOVE, STATE = range(5)
 FREE, USED = 0, 1
-LOWEST_CHUNK = 2
+LOWEST_CHUNK = 2  # column of ``regions``: the chunk at the region's start
 (
     IN_USE,
     PEAK,
@@ -42,8 +42,8 @@ LOWEST_CHUNK = 2
 """Places in ``scalars``, and how many there are."""
 ENDED, FAILED, FULL, INVALID = range(4)
 LIMIT, MAX_SPARE, COALESCE, COLLECT, DRIVER, DESCENDING, FIRST, GAP, UPPER = range(9)
-TOP_BIN = 20
-ANY = 1 << 62
+TOP_BIN = 20  # the largest of 21 bins (``bfc_allocator.h``: ``kNumBins``)
+ANY = 1 << 62  # bytes: no bound
 
 
 @compiled

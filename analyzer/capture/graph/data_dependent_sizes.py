@@ -31,7 +31,7 @@ from analyzer.contract.graph_note import TensorSpec
 from analyzer.contract.run_note import DataSize
 from analyzer.graph.graph_index import look_up
 
-_ROUNDS: Final = 12
+_ROUNDS: Final = 12  # of inference; what one learns, the next begins with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

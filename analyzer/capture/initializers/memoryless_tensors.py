@@ -20,7 +20,7 @@ import tensorflow as tf
 CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PAGE_BYTES: Final = 1 << 20
 """Values below this get a buffer of their own; larger ones share the one that is never touched."""
-_MOST_FILLED_BYTES: Final = 64 << 20
+_MOST_FILLED_BYTES: Final = 64 << 20  # a larger value is not filled with numbers
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``: the system promises no memory for the mapping, so that its size does not count."""
 _ROW_BYTES: Final = 64  # every element type divides it, and a slice at 0 needs no copy

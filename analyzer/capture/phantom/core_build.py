@@ -19,7 +19,7 @@ _FLAGS: Final = (
     *("-Wl,-Bsymbolic", f"-Wl,-soname,{CORE}"),
 )
 _LIBRARIES: Final = ("-lpthread", "-ldl")
-_PATIENCE_S: Final = 300
+_PATIENCE_S: Final = 300  # seconds for one run of the compiler
 _OLDEST_GLIBC: Final = "x86_64-linux-gnu.2.17"
 """What zig links for, so that a wheel runs wherever TensorFlow's does (manylinux2014)."""
 

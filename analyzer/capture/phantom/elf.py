@@ -22,20 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_PAGE: Final = 4096
+_PAGE: Final = 4096  # bytes
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _RELOCATION: Final = struct.Struct("<QQq")
-_HEADER_BYTES: Final = 64
+_HEADER_BYTES: Final = 64  # ``Elf64_Ehdr``
 _SHT_DYNSYM, _STT_FUNC, _GLOBAL_FUNC = 11, 2, 0x12
 _PT_LOAD, _PT_DYNAMIC, _PT_STACK = 1, 2, 0x6474E551
 _READ, _WRITE, _EXECUTE = 4, 2, 1
-_R_GLOB_DAT: Final = 6
+_R_GLOB_DAT: Final = 6  # ``R_X86_64_GLOB_DAT``
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT = 1, 4, 5, 6, 7, 8, 9
 _STRSZ, _SYMENT, _SONAME, _RUNPATH = 10, 11, 14, 29
-_STUB_BYTES: Final = 10
+_STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``jmp``
 
 
 def exported(path: Path) -> Iterator[bytes]:

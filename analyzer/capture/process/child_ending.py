@@ -19,7 +19,7 @@ from analyzer.errors import AnalyzerError, InputError, StepOutOfMemory, TargetEr
 from analyzer.units import format_bytes
 
 _LONGEST: Final = 300  # characters of the log that fit one line
-_TAIL_BYTES: Final = 256 << 10
+_TAIL_BYTES: Final = 256 << 10  # of the log, in which the reason of an ending is looked for
 _NEAR: Final = 0.8
 """Share of the memory there is from which on a killed process is likely to have been killed for it."""
 

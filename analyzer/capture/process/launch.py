@@ -45,7 +45,7 @@ _NOTHING: Final = "Interrupted; nothing was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C: one stuck in TensorFlow never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for what the user's code does at the end of its process
-_MOST_LOG_BYTES: Final = 16 << 20
+_MOST_LOG_BYTES: Final = 16 << 20  # of the child's log, from its end, are kept
 
 # Nothing may come from the working folder, where a json.py of the user's may lie, before all that is
 # not the user's has been imported: `-c` and PYTHONPATH put it first.

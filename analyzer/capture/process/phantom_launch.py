@@ -23,7 +23,7 @@ from analyzer.contract.run_note import PhantomNote
 from analyzer.errors import InputError
 from analyzer.user_cache import cache_folder
 
-_MIB: Final = 1 << 20
+_MIB: Final = 1 << 20  # bytes
 FOLDER: Final = ".phantom"
 """Where the libraries lie in the staging folder where the user keeps no cache."""
 

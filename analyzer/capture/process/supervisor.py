@@ -29,12 +29,12 @@ INTERRUPT = b"i"
 END = b"e"
 """End the child and all that it started."""
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_S = 1.0  # between asking a process to end and ending it
 _LONGEST_S = 5.0  # a process that cannot be killed (uninterruptible sleep) is given up on
-_PAUSE_S = 0.01
+_PAUSE_S = 0.01  # seconds between two looks at what still runs
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 
 

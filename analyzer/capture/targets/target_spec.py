@@ -29,8 +29,8 @@ _FORMS = (
     "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
     "folder, a logdir or an .xplane.pb."
 )
-STEPS: Final = 3
-BATCH_SIZE: Final = 32
+STEPS: Final = 3  # traced where the user names no number
+BATCH_SIZE: Final = 32  # examples, where neither the user nor the target names a number
 OPTIMIZER: Final = "adam"
 
 

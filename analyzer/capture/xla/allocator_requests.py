@@ -59,7 +59,7 @@ def recording_requests(place: Path) -> Iterator[Requests]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_SMALL_BYTES: Final = 64 << 10
+_SMALL_BYTES: Final = 64 << 10  # from which a buffer may split or join other chunks, and is kept
 
 
 def lasting(events: list[tuple[int, int]]) -> list[tuple[int, int]]:

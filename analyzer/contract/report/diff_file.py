@@ -10,7 +10,7 @@ from analyzer.contract.report.figures import ReportRecord, Signed, Total
 from analyzer.contract.report.peak_figures import PeakFigures
 from analyzer.contract.report.subject import Kind
 
-DIFF_VERSION: Final = 1
+DIFF_VERSION: Final = 1  # of the document's layout
 
 Change = Literal["same", "came", "went", "grew", "shrank"]
 """What became of a layer or an op from the first side to the second."""

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from analyzer.contract.fields import Name, Text
 
-_MOST: Final = (1 << 62) - 1
+_MOST: Final = (1 << 62) - 1  # bytes; a sum of two still fits 64 bits
 
 Total = Annotated[int, Meta(ge=0, le=_MOST)]
 """Bytes, or a number of things, summed over as many as there are."""

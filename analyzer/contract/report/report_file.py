@@ -48,7 +48,7 @@ from analyzer.contract.report.subject import (
 from analyzer.contract.report.trust_figures import TrustFigures
 from analyzer.contract.step_config import StepConfig
 
-REPORT_VERSION: Final = 1
+REPORT_VERSION: Final = 1  # of the document's layout
 
 
 class ReportFile(ReportRecord, frozen=True, kw_only=True):

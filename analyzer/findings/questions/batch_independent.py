@@ -8,7 +8,7 @@ from analyzer.findings.questions.severity import LOW, severity_of
 from analyzer.recording.records import Finding
 from analyzer.units import format_bytes
 
-_WORTH_SAYING = 0.2
+_WORTH_SAYING = 0.2  # share of the peak
 
 
 def find_state(analysis: Analysis) -> list[Finding]:

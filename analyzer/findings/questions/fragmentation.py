@@ -21,7 +21,7 @@ from analyzer.recording.timeline import alive_at, main_rows
 from analyzer.units import format_bytes
 
 _WORTH_SAYING: Final = 0.05  # share of the peak below which waste is only noted
-_EVIDENCE_ROWS: Final = 10
+_EVIDENCE_ROWS: Final = 10  # tensors told one by one
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from analyzer.findings.questions.severity import LOW, severity_of
 from analyzer.recording.records import Finding
 from analyzer.units import format_bytes
 
-_EVIDENCE_ROWS = 20
+_EVIDENCE_ROWS = 20  # tensors told one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from analyzer.units import format_bytes
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
 _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
 _TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
-_EVIDENCE_ROWS: Final = 15
+_EVIDENCE_ROWS: Final = 15  # tensors told one by one
 
 
 def find_out_of_memory(analysis: Analysis) -> list[Finding]:

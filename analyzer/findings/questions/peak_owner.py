@@ -16,7 +16,7 @@ from analyzer.findings.questions.severity import MEDIUM, severity_of
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
-_ROWS: Final = 10
+_ROWS: Final = 10  # tensors told one by one
 _LARGE: Final = 0.2
 """Share of the peak from which on one tensor is worth a finding."""
 

@@ -8,7 +8,7 @@ from analyzer.findings.analysis import Analysis
 from analyzer.recording.records import CompiledAnew, Finding, Severity
 from analyzer.units import format_bytes
 
-_NAMED: Final = 3
+_NAMED: Final = 3  # variables told by name
 
 
 def find_compiled_anew(analysis: Analysis) -> list[Finding]:

@@ -18,7 +18,7 @@ from analyzer.findings.questions.severity import LOW, severity_of
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
-_EVIDENCE_ROWS: Final = 20
+_EVIDENCE_ROWS: Final = 20  # tensors told one by one
 _EVIDENCE: Final = (
     "name",
     "layer",

@@ -6,8 +6,8 @@ from typing import Final
 
 from analyzer.recording.records import Severity
 
-HIGH: Final = 0.2
-MEDIUM: Final = 0.05
+HIGH: Final = 0.2  # share of the peak that a finding saves
+MEDIUM: Final = 0.05  # share of the peak that a finding saves
 LOW: Final = 0.01
 """Shares of the peak from which on what is saved is of that severity; below the last it is a note."""
 

@@ -33,7 +33,7 @@ _WINOGRAD_GROWTH: Final = 2.25
 that of the non-fused Winograd algorithm, which keeps the transformed input and result, or that of
 an engine that copies all three tensors into another layout, whichever is more."""
 
-_SMALLEST_FLOAT_BYTES: Final = 4
+_SMALLEST_FLOAT_BYTES: Final = 4  # bytes of float32: types below it may take cuDNN's grouped kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _SUBSCRIPTION: Final = 5
 """``cub::DeviceReduce``: threads of a block for elements of 1 to 8 bytes (``tuning_reduce.cuh``), and
 blocks that are launched for each that finds room (``CUB_SUBSCRIPTION_FACTOR``)."""
 
-_CUB_ALIGNMENT: Final = 256
+_CUB_ALIGNMENT: Final = 256  # bytes (CUB's ``AliasTemporaries``)
 
 _WARP: Final = 32
 """Threads of a warp."""

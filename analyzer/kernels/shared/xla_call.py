@@ -21,8 +21,8 @@ from analyzer.kernels.shared.memory_plan import MemoryPlan, Output, Way
 from analyzer.kernels.shared.op_call import Call
 from analyzer.xla.buffer_plan import BufferPlan, ValueUse
 
-TEMPORARY: Final = -1
-TABLE: Final = -2
+TEMPORARY: Final = -1  # in place of an output: freed when the call is over
+TABLE: Final = -2  # in place of an output: a tuple's table of pointers, or a result without a place
 
 
 @dataclass(frozen=True, slots=True)

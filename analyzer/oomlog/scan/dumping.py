@@ -10,8 +10,8 @@ from analyzer.oomlog.scan import wordings
 
 MOST_PIECES: Final = 200_000
 """Chunks of one dump that are kept: a pool of 80 GiB in chunks of 400 KiB has as many."""
-_MOST_ROWS: Final = 20_000
-_MOST_BYTES: Final = 1 << 50
+_MOST_ROWS: Final = 20_000  # chunks kept one by one; the others are counted
+_MOST_BYTES: Final = 1 << 50  # of one chunk that are believed: 1 PiB
 _USED: Final = frozenset({"Chunk", "InUse"})
 
 

@@ -21,10 +21,10 @@ from analyzer.oomlog.typesizes import ITEM_SIZES, item_bytes
 
 Add = Callable[[Mishap], Mishap]
 
-_RECENT: Final = 64
-_MOST_ROWS: Final = 2_000
+_RECENT: Final = 64  # failures that a later line may still belong to
+_MOST_ROWS: Final = 2_000  # of a table of uses
 _HOST_ALLOCATORS: Final = frozenset({"cpu", "Cpu", "mklcpu", "mkl_cpu", "CPU"})
-_TRIES: Final = 6
+_TRIES: Final = 6  # lines after one on cuDNN's algorithms in which its kernel is looked for
 
 
 def take_error_text(heard: Heard, process: LogProcess, message: Message, add: Add) -> bool:

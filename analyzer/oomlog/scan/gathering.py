@@ -25,10 +25,10 @@ from analyzer.oomlog.scan.process import LogProcess
 
 MOST_MISHAPS: Final = 500
 """Failures that are kept; more are counted."""
-_MOST_ROWS: Final = 10_000
-_MOST_TAGS: Final = 256
-_MOST_LABELS: Final = 10_000
-_CARD_LINES: Final = 8
+_MOST_ROWS: Final = 10_000  # of a histogram, and refusals of the driver
+_MOST_TAGS: Final = 256  # processes, cards and budgets told apart
+_MOST_LABELS: Final = 10_000  # prefixes of lines that are remembered
+_CARD_LINES: Final = 8  # lines on cards that are kept
 
 
 def hear(stream: BinaryIO, name: str = "") -> Heard:

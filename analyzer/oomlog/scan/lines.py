@@ -17,9 +17,9 @@ from typing import BinaryIO, Final
 
 from analyzer.errors import InputError
 
-BLOCK_BYTES: Final = 1 << 20
-_LONGEST_LINE: Final = 1 << 16
-_MOST_UNPACKED: Final = 1 << 36
+BLOCK_BYTES: Final = 1 << 20  # read at once
+_LONGEST_LINE: Final = 1 << 16  # bytes; what goes beyond is cut
+_MOST_UNPACKED: Final = 1 << 36  # bytes of a compressed log: 64 GiB
 _GZIP: Final = b"\x1f\x8b"
 
 _KEYS: Final = (
@@ -41,7 +41,7 @@ _KEYS: Final = (
     ),
 )
 """What a line that says something of memory has one of; a part of a log with none is passed over."""
-_PART_BYTES: Final = 1 << 16
+_PART_BYTES: Final = 1 << 16  # of a block, looked through at once
 _NEAR: Final = 64
 """Lines after one with a key that are read too: a message goes on where its head does not stand
 again."""

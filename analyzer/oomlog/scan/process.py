@@ -8,7 +8,7 @@ from typing import Final
 from analyzer.oomlog.log_records import DriverRefusal, Mishap, SeenCard
 from analyzer.oomlog.scan import wordings
 
-_MOST_OPEN: Final = 16
+_MOST_OPEN: Final = 16  # threads whose messages are followed, and unfinished messages of each
 _LIBRARY_PATHS: Final = (
     "site-packages",
     "dist-packages",

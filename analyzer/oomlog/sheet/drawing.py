@@ -17,17 +17,17 @@ from analyzer.units import format_bytes
 
 WIDTH: Final = 1000
 """Units of a row."""
-_ROWS: Final = 24
-_HEIGHT: Final = 16
-_STEP: Final = 20
-_REGION_GAP: Final = 8
+_ROWS: Final = 24  # in which the whole pool is drawn
+_HEIGHT: Final = 16  # units of a row
+_STEP: Final = 20  # units from row to row
+_REGION_GAP: Final = 8  # units
 _LEAST: Final = 0.35
 """Units under which neighbours of one kind are drawn as one."""
-_MOST_BOXES: Final = 12_000
-_KINDS: Final = 3
+_MOST_BOXES: Final = 12_000  # drawn: the widest
+_KINDS: Final = 3  # sizes that have a look of their own
 _WORTH: Final = 0.03
 """Share of what is in use from which a size has a look of its own."""
-_MOST_REGIONS: Final = 60
+_MOST_REGIONS: Final = 60  # drawn: the largest
 
 
 @dataclass(frozen=True, slots=True)

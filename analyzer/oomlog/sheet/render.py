@@ -19,7 +19,7 @@ from analyzer.report.page.sealed_page import asset, policy_of, templates_in, wri
 
 _DRAWN: Final = 8
 """Failures whose pool is drawn; the others have their figures."""
-_SHOWN: Final = 40
+_SHOWN: Final = 40  # failures told on the page
 _LOOKS: Final = {
     "larger-than-card": "over",
     "larger-than-limit": "over",

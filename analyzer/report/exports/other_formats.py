@@ -29,7 +29,7 @@ from analyzer.units import format_bytes
 SLICES: Final = 2_000
 """Buffers that become slices: the largest by bytes x lifetime. The counters count all of them."""
 
-_PROCESS: Final = 1
+_PROCESS: Final = 1  # number of the one process that Perfetto shows
 _COUNTER_NAME: Final = "requested bytes"
 
 

@@ -17,12 +17,12 @@ from analyzer.units import format_bytes
 
 _FIT: Final = "analyzer.report.fit"
 
-_WIDTH: Final = 760
-_HEIGHT: Final = 300
-_LEFT: Final = 90
-_RIGHT: Final = 12
-_TOP: Final = 12
-_BOTTOM: Final = 34
+_WIDTH: Final = 760  # pixels of the curve
+_HEIGHT: Final = 300  # pixels of the curve
+_LEFT: Final = 90  # pixels for the scale
+_RIGHT: Final = 12  # pixels
+_TOP: Final = 12  # pixels
+_BOTTOM: Final = 34  # pixels for the batch sizes
 
 
 @dataclass(frozen=True, slots=True)

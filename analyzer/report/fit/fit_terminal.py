@@ -15,9 +15,9 @@ from analyzer.report.untrusted import printable, printable_path
 from analyzer.scaling.fit_answer import CardAnswer, FitAnswer, StepRemedy
 from analyzer.units import format_bytes
 
-_ROWS: Final = 12
-_BAR: Final = 30
-_LONGEST: Final = 400
+_ROWS: Final = 12  # of a table
+_BAR: Final = 30  # cells of the longest bar
+_LONGEST: Final = 400  # characters of a message
 
 
 def print_answer(answer: FitAnswer, console: Console) -> None:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pandas as pd
 
 _UNSIGNED: Final = (("u1", np.uint8), ("u2", np.uint16), ("u4", np.uint32))
-_COMPRESSION_LEVEL: Final = 6
+_COMPRESSION_LEVEL: Final = 6  # of gzip: zlib's default
 
 
 @dataclass

@@ -18,9 +18,9 @@ import pandas as pd
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_TENSORS: Final = 2_000
-MAX_CONSUMERS: Final = 32
-MAX_USES: Final = 24
+MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
+MAX_CONSUMERS: Final = 32  # of one tensor
+MAX_USES: Final = 24  # of one buffer
 
 
 @dataclass

@@ -14,7 +14,7 @@ from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, nu
 from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
-_ROWS: Final = 12
+_ROWS: Final = 12  # of a table
 _STYLES: Final = {"came": "red", "grew": "red", "went": "green", "shrank": "green", "same": "dim"}
 
 

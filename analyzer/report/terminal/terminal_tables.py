@@ -14,8 +14,8 @@ from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, nu
 from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
-_ROWS: Final = 12
-_BAR_CELLS: Final = 28
+_ROWS: Final = 12  # of a table
+_BAR_CELLS: Final = 28  # of the longest bar
 _STYLES: Final = {
     "parameter": "blue",
     "optimizer_state": "cyan",
