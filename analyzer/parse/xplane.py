@@ -23,10 +23,11 @@ from analyzer.parse.wire.byte_source import ByteSource, opened_source
 from analyzer.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.parse.wire.memory_columns import MemoryColumns
 from analyzer.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
-from analyzer.parse.wire.plane_names import PlaneNames, TextNumbers
+from analyzer.parse.wire.plane_names import PlaneNames
 from analyzer.parse.wire.wire_fields import BYTES, Field, Positions, WireError, fields_of
 from analyzer.parse.xspace import Event, Plane
 from analyzer.recording.records import Damage
+from analyzer.recording.text_columns import TextNumbers
 
 _MOST_RATIO: Final = 16
 """A packed trace unpacks to at most so many times its size; TensorFlow's unpack to some six times."""

@@ -2,14 +2,13 @@
 
 What a step leaves behind or takes over from the one before is left out, so that each repetition begins
 with the bytes in use with which it ends, and every figure that TensorFlow wrote stays right. Each
-repetition has its own times, step number and run id.
+repetition has its own times, and each of a hundred its own step number and run id.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +17,9 @@ from analyzer.parse.xspace import Space
 
 SAMPLE: Final = "traces/transformer/plugins/profile/run/host.xplane.pb.gz"
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
-_LINES, _EVENTS = 3, 4  # field numbers of a plane's lines and of a line's events
+_LINES = 3  # number of the field of a plane's lines
+_STEPS: Final = 100  # steps that a line holds; a longer trace has lines of its own for each so many
+Line: Final = type(Space().planes.add().lines.add())
 
 
 class Window(NamedTuple):
@@ -39,30 +40,36 @@ def write_trace(path: Path, *, memory_events: int = 0, size_bytes: int = 0) -> i
         size_bytes: Bytes at least.
     """
     window = _window(Path(SAMPLE))
-    parts = [io.BytesIO() for _ in window.lines]
-    repetitions = 0
-    while (
-        repetitions * window.memory_events < memory_events
-        or sum(part.tell() for part in parts) < size_bytes
-    ):
-        for (line, events), part in zip(window.lines, parts, strict=True):
-            part.write(_repeated(window, line, events, repetitions))
-        repetitions += 1
-    plane = window.space.planes[0]
+    steps: list[list[bytes]] = []
+    for number in range(_STEPS):
+        steps.append([_repeated(window, events, number) for _, events in window.lines])
+        if len(steps) * window.memory_events >= memory_events and not size_bytes:
+            break
+    parts = [b"".join(part) for part in zip(*steps, strict=True)]
+    once = len(steps) * window.memory_events
+    rounds = max(-(-memory_events // once), -(-size_bytes // sum(map(len, parts))), 1)
+    span_ns = len(steps) * window.period_ps // 1000 + 1
     with path.open("wb") as file:
-        body = [_line(line, part) for (line, _), part in zip(window.lines, parts, strict=True)]
-        rest = _without_lines(plane)
-        total = len(rest) + sum(len(head) + len(content) for head, content in body)
-        file.write(_key(1, total))
+        heads = [
+            [
+                _head(line, part, at * span_ns)
+                for (line, _), part in zip(window.lines, parts, strict=True)
+            ]
+            for at in range(rounds)
+        ]
+        rest = _without_lines(window.space.planes[0])
+        whole = rounds * sum(map(len, parts)) + sum(len(head) for some in heads for head in some)
+        file.write(_key(1, len(rest) + whole))
         file.write(rest)
-        for head, content in body:
-            file.write(head)
-            file.write(content)
+        for some in heads:
+            for head, part in zip(some, parts, strict=True):
+                file.write(head)
+                file.write(part)
         other = Space()
         other.CopyFrom(window.space)
         del other.planes[0]
         file.write(other.SerializeToString())
-    return repetitions * window.memory_events
+    return rounds * once
 
 
 def _window(sample: Path) -> Window:
@@ -140,7 +147,7 @@ def _stat(event: Any, key: int) -> Any:
     return next(stat for stat in event.stats if stat.metadata_id == key)
 
 
-def _repeated(window: Window, line: Any, events: list[Any], number: int) -> bytes:
+def _repeated(window: Window, events: list[Any], number: int) -> bytes:
     """Return the bytes of a line's events of one repetition."""
     shift = window.period_ps if number else 0
     stats = {entry.key: entry.value.name for entry in window.space.planes[0].stat_metadata}
@@ -148,20 +155,15 @@ def _repeated(window: Window, line: Any, events: list[Any], number: int) -> byte
     for event in events:
         event.offset_ps += shift
         for stat in event.stats:
-            if number and stat.metadata_id in counted:
+            if number and stat.metadata_id in counted and stat.int64_value:
                 stat.int64_value += 1
-                break
-    del line.events[:]
-    line.events.extend(events)
-    content = type(line)(events=line.events).SerializeToString()
-    del line.events[:]
-    return bytes(content)
+    return bytes(Line(events=events).SerializeToString())
 
 
-def _line(line: Any, part: io.BytesIO) -> tuple[bytes, memoryview]:
-    head = line.SerializeToString()
-    content = part.getbuffer()
-    return _key(_LINES, len(head) + len(content)) + head, content
+def _head(line: Any, events: bytes, time_ns: int) -> bytes:
+    """Return what stands before a line's events, at ``time_ns``."""
+    head = bytes(Line(id=line.id, name=line.name, timestamp_ns=time_ns).SerializeToString())
+    return _key(_LINES, len(head) + len(events)) + head
 
 
 def _without_lines(plane: Any) -> bytes:

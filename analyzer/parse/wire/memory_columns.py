@@ -16,11 +16,11 @@ from analyzer.parse.wire.plane_names import (
     REAL_STATS,
     TEXT_STATS,
     PlaneNames,
-    TextNumbers,
 )
 from analyzer.parse.wire.wire_fields import Positions
 from analyzer.recording.records import Damage
 from analyzer.recording.schema import EVENTS
+from analyzer.recording.text_columns import TextNumbers, text_category
 from analyzer.units import times
 
 _OWN: Final = {"time_ps": np.int64, "kind": np.int8, "line": np.int32}
@@ -148,9 +148,9 @@ class MemoryColumns:
                 columns[name] = _dtypes(self._whole(name, order))
             elif name == "shape":  # some writers put blanks between the axes
                 shapes = [text.replace(" ", "") for text in texts]
-                columns[name] = _category(self._whole(name, order), shapes)
+                columns[name] = text_category(self._whole(name, order), shapes)
             elif column.dtype == "category":
-                columns[name] = _category(self._whole(name, order), texts)
+                columns[name] = text_category(self._whole(name, order), texts)
             else:
                 columns[name] = self._whole(name, order)
         return pd.DataFrame(columns, copy=False)
@@ -162,19 +162,7 @@ class MemoryColumns:
         return column if order is None else column[order]
 
 
-def _category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:
-    """Return texts by their numbers as a column whose categories are those that occur, sorted."""
-    seen = np.flatnonzero(np.bincount(numbers, minlength=len(texts)))
-    categories = sorted({texts[number] for number in seen.tolist()})
-    place = {text: at for at, text in enumerate(categories)}
-    codes = np.full(len(texts), -1, np.int32)
-    for number in seen.tolist():
-        codes[number] = place[texts[number]]
-    small = np.min_scalar_type(-max(len(categories), 1))
-    return pd.Categorical.from_codes(codes.astype(small)[numbers], categories)
-
-
 def _dtypes(numbers: npt.NDArray[np.int64]) -> pd.Categorical:
     known = [DTYPE_NAMES.get(number, "") for number in range(max(DTYPE_NAMES) + 1)]
     inside = (numbers >= 0) & (numbers < len(known))
-    return _category(np.where(inside, numbers, 0).astype(np.int32), known)
+    return text_category(np.where(inside, numbers, 0).astype(np.int32), known)

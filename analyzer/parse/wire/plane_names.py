@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzer.parse.wire.wire_fields import Positions
+from analyzer.recording.text_columns import TextNumbers
 
 MARKER_PREFIX: Final = "analyzer:"
 """Events with this prefix are marks that our own capture wrote into the trace."""
@@ -36,22 +37,6 @@ COLUMNS: Final = ("", *INTEGER_STATS.values(), *TEXT_STATS.values(), *REAL_STATS
 
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
-
-
-class TextNumbers:
-    """Numbers texts from 0 on, each once."""
-
-    def __init__(self, *first: str) -> None:
-        self._numbers = {text: number for number, text in enumerate(first)}
-
-    def of(self, text: str) -> int:
-        """Return the number of a text."""
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts, in the order of their numbers."""
-        return list(self._numbers)
 
 
 class PlaneNames:
