@@ -28,7 +28,7 @@ from analyzer.graph.collectives import all_reduce_roles
 from analyzer.graph.graph_index import Structure
 from analyzer.graph.ops import split_tensor
 from analyzer.graph.phases import Phase
-from analyzer.measure.attribution_labels import Labels
+from analyzer.measure.attribution_labels import Labels, Mask
 from analyzer.measure.variable_buffers import Holding
 from analyzer.parse.run_folder import RunNote
 from analyzer.recording.records import Step
@@ -278,60 +278,49 @@ def label_eager(
         infer: The step has no backward pass.
         jit: XLA runs the step: what is asked for inside it without an op is XLA's.
     """
-    ops = allocations["op"].astype(object).to_numpy()
-    born = allocations["born"].to_numpy()
-    dies = allocations["dies"].to_numpy()
+    op = allocations["op"].cat
+    codes = op.codes.to_numpy()
+    named = _of_categories([name != "" for name in op.categories], codes)
+    folded = _of_categories([_FOLDED in name for name in op.categories], codes)
+    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
     in_step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
-    ends = {step.index: step.last for step in steps}
-    for row in labels.open_rows():
-        if row in gradient_rows:
-            labels.set(row, Category.GRADIENT, role="gradient")
-        elif jit and in_step[row] >= 0 and dies[row] <= ends[int(in_step[row])]:
-            labels.set(row, Category.TEMPORARY, role=XLA_ROLE)
-        elif (
-            jit
-            and in_step[row] >= 0
-            and not ops[row]
-            and dies[row] <= ends.get(int(in_step[row]) + 1, dies[row])
-        ):
-            # Python holds them until the next step returns.
-            category = Category.ACTIVATION if infer else Category.TEMPORARY
-            labels.set(row, category, role="result of the step")
-        elif not ops[row]:
-            if in_step[row] >= 0 and dies[row] <= ends[int(in_step[row])]:
-                labels.set(row, Category.TEMPORARY, role=POOL_THREAD_ROLE)
-        elif _FOLDED in ops[row]:
-            labels.set(row, Category.CONSTANT, role="constant computed beforehand")
-        elif in_step[row] < 0 and steps and born[row] < steps[0].first < dies[row]:
-            labels.set(row, Category.CONSTANT, role="tensor held by Python")
-        elif in_step[row] < 0:
-            labels.set(row, Category.TEMPORARY, role="building the model")
-        else:
-            step = int(in_step[row])
-            lived, start = (int(born[row]), int(dies[row])), backward_starts.get(step)
-            category, role = _eager_purpose(int(phases[row]), lived, ends[step], start, infer=infer)
-            labels.set(row, category, role=role)
+    inside = in_step >= 0
+    ends = np.array([step.last for step in steps] or [-1], np.int64)
+    short = inside & (dies <= ends[in_step])
+    following = in_step + 1 < len(ends)
+    until_next = inside & (dies <= np.where(following, ends[(in_step + 1) % len(ends)], dies))
+    before = (
+        ~inside & (born < steps[0].first) & (steps[0].first < dies) if steps else ~inside & False
+    )
+    starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
+    start = starts[in_step]
+    is_gradient = np.zeros(len(born), bool)
+    is_gradient[list(gradient_rows)] = True
+    result = Category.ACTIVATION if infer else Category.TEMPORARY
+    # In order: what an earlier line took is not taken again; None leaves a buffer unattributed.
+    rules: tuple[tuple[Mask, Category | None, str], ...] = (
+        (is_gradient, Category.GRADIENT, "gradient"),
+        (short & jit, Category.TEMPORARY, XLA_ROLE),
+        # Python holds them until the next step returns.
+        (until_next & ~named & jit, result, "result of the step"),
+        (short & ~named, Category.TEMPORARY, POOL_THREAD_ROLE),
+        (~named, None, ""),
+        (folded, Category.CONSTANT, "constant computed beforehand"),
+        (before, Category.CONSTANT, "tensor held by Python"),
+        (~inside, Category.TEMPORARY, "building the model"),
+        (phases == 1, Category.TEMPORARY, "backward temporary"),
+        (phases == 2, Category.TEMPORARY, "optimizer temporary"),
+        (short & infer, Category.ACTIVATION, "activation"),
+        ((born < start) & (start < dies), Category.ACTIVATION, "kept for the backward pass"),
+        (inside, Category.TEMPORARY, "forward temporary"),
+    )
+    left = labels.open_rows()
+    for rows, category, role in rules:
+        if category is not None:
+            labels.fill(left & rows, category, role)
+        left &= ~rows
 
 
-def _eager_purpose(
-    phase: int, lived: tuple[int, int], end: int, backward_start: int | None, *, infer: bool
-) -> tuple[Category, str]:
-    """Return category and role of a buffer that an eager step's op made.
-
-    Args:
-        phase: Phase at its birth: 0 forward, 1 backward, 2 update.
-        lived: Instants of its birth and its free.
-        end: Last instant of its step.
-        backward_start: First instant of the step's backward pass; None where it has none.
-        infer: The step has no backward pass.
-    """
-    born, dies = lived
-    if phase == 1:
-        return Category.TEMPORARY, "backward temporary"
-    if phase == 2:
-        return Category.TEMPORARY, "optimizer temporary"
-    if infer and dies <= end:
-        return Category.ACTIVATION, "activation"
-    if backward_start is not None and born < backward_start < dies:
-        return Category.ACTIVATION, "kept for the backward pass"
-    return Category.TEMPORARY, "forward temporary"
+def _of_categories(told: Sequence[bool], codes: np.ndarray) -> Mask:
+    """Return for each row what is told of its category, bool, shape ``(n,)``."""
+    return np.array([*told, False], bool)[codes]

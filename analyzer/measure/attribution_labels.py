@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzer.contract.categories import Category
 from analyzer.contract.graph_note import TensorSpec
+from analyzer.recording.text_columns import TextColumn
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Labels:
-    """One list a column, one entry a buffer.
+    """One column of texts for each, one entry a buffer.
 
     Attributes:
         op_type, layer, source, tensor, variable: Texts, empty where unknown.
@@ -20,14 +25,15 @@ class Labels:
 
     def __init__(self, count: int) -> None:
         """Start with ``count`` buffers, all unattributed."""
-        self._category: list[str] = [Category.UNATTRIBUTED.value] * count
-        self._role: list[str] = [""] * count
-        self._turns_at: list[int | None] = [None] * count
-        self.op_type: list[str] = [""] * count
-        self.layer: list[str] = [""] * count
-        self.source: list[str] = [""] * count
-        self.tensor: list[str] = [""] * count
-        self.variable: list[str] = [""] * count
+        self._category = TextColumn(count, Category.UNATTRIBUTED.value)
+        self._role = TextColumn(count)
+        self._turns_at = np.zeros(count, np.int64)
+        self._turns = np.zeros(count, bool)
+        self.op_type = TextColumn(count)
+        self.layer = TextColumn(count)
+        self.source = TextColumn(count)
+        self.tensor = TextColumn(count)
+        self.variable = TextColumn(count)
         self.specs: dict[int, TensorSpec] = {}
 
     def set(
@@ -43,28 +49,34 @@ class Labels:
         """
         self._category[row] = Category(category).value
         self._role[row] = role
-        self._turns_at[row] = turns_at
+        self._turns[row] = turns_at is not None
+        self._turns_at[row] = turns_at or 0
+
+    def fill(self, rows: Mask, category: Category, role: str) -> None:
+        """Give the buffers of a mask, shape ``(n,)``, their category from birth on."""
+        self._category.fill(rows, category.value)
+        self._role.fill(rows, role)
 
     def is_open(self, row: int) -> bool:
         """Say whether the buffer has no category yet."""
         return self._category[row] == Category.UNATTRIBUTED.value
 
-    def open_rows(self) -> Iterator[int]:
-        """Return the buffers without a category."""
-        return (row for row in range(len(self._category)) if self.is_open(row))
+    def open_rows(self) -> Mask:
+        """Return which buffers have no category, shape ``(n,)``."""
+        return self._category.equal(Category.UNATTRIBUTED.value)
 
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with the columns filled."""
         return allocations.assign(
             **self._specified(allocations),
-            op_type=pd.Categorical(self.op_type),
-            layer=pd.Categorical(self.layer),
-            source=pd.Categorical(self.source),
-            tensor=pd.Categorical(self.tensor),
-            variable=pd.Categorical(self.variable),
-            category=pd.Categorical(self._category),
-            role=pd.Categorical(self._role),
-            turns_at=pd.array(self._turns_at, dtype="Int64"),
+            op_type=self.op_type.category(),
+            layer=self.layer.category(),
+            source=self.source.category(),
+            tensor=self.tensor.category(),
+            variable=self.variable.category(),
+            category=self._category.category(),
+            role=self._role.category(),
+            turns_at=pd.arrays.IntegerArray(self._turns_at, ~self._turns),
         )
 
     def _specified(self, allocations: pd.DataFrame) -> dict[str, pd.Categorical]:

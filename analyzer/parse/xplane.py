@@ -7,25 +7,27 @@ The allocators write each allocation and each free as an event named ``MemoryAll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from google.protobuf.message import DecodeError
 
-from analyzer.contract.reading import file_bytes, unpack
 from analyzer.errors import TraceError
-from analyzer.parse.dtypes import DTYPE_NAMES
-from analyzer.parse.xspace import Space
+from analyzer.parse.wire.byte_source import ByteSource, opened_source
+from analyzer.parse.wire.event_columns import EventBlock, LineReader
+from analyzer.parse.wire.memory_columns import MemoryColumns
+from analyzer.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
+from analyzer.parse.wire.plane_names import PlaneNames
+from analyzer.parse.wire.wire_fields import BYTES, Field, Positions, WireError, fields_of
+from analyzer.parse.xspace import Event, Plane
 from analyzer.recording.records import Damage
-from analyzer.recording.schema import EVENTS, conform
-from analyzer.units import times
-
-MARKER_PREFIX: Final = "analyzer:"
-"""Events with this prefix are marks that our own capture wrote into the trace."""
+from analyzer.recording.text_columns import TextNumbers
 
 _MOST_RATIO: Final = 16
 """A packed trace unpacks to at most so many times its size; TensorFlow's unpack to some six times."""
@@ -34,26 +36,11 @@ _LEAST_EVENT_BYTES: Final = 8
 """Bytes of an event on average at least: its name, its start and its length. TensorFlow's have 27 to 64,
 with their statistics; millions of empty ones would only fill memory."""
 
-_MOST_PS: Final = 1 << 62
-"""Times in picoseconds lie within so much of the first: 53 days."""
+_MOST_PS: Final = 1 << 61
+"""Times in picoseconds lie within so much of the first: 26 days."""
 
-_KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
-_INTEGER_STATS: Final = {
-    "addr": "address",
-    "requested_bytes": "requested_bytes",
-    "allocation_bytes": "allocated_bytes",
-    "bytes_allocated": "in_use_bytes",
-    "bytes_available": "available_bytes",
-    "peak_bytes_in_use": "peak_in_use_bytes",
-    "id": "run_id",
-    "data_type": "dtype",
-}
-_TEXT_STATS: Final = {
-    "allocator_name": "allocator",
-    "tf_op": "op",
-    "region_type": "region",
-    "shape": "shape",
-}
+_PLANES, _HOSTNAMES, _LINES = 1, 4, 3
+"""Numbers of the fields that are walked over (``xplane.proto``): of a trace, and of a plane."""
 
 _MOST_STEPS: Final = 200_000
 """Step markers of a trace at most. Each is a row of the report, and a profile is a few steps long."""
@@ -101,34 +88,6 @@ class RawTrace:
     damages: tuple[Damage, ...] = ()
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the file's content, unpacked where it is gzipped.
-
-    Raises:
-        TraceError: the file is missing, unreadable, empty or a broken gzip.
-    """
-    try:
-        content = file_bytes(path)
-    except (OSError, ValueError) as error:
-        raise TraceError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
-            hint="Name an existing .xplane.pb, run folder or logdir.",
-        ) from None
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = unpack(content, most_ratio=_MOST_RATIO)
-        except ValueError as error:
-            raise TraceError(
-                f"{path} is a truncated or damaged gzip file ({error}).",
-                hint="Copy it again, whole.",
-            ) from None
-    if not content:
-        raise TraceError(
-            f"{path} is empty.", hint="The profiler was probably stopped before it wrote; retrace."
-        )
-    return content
-
-
 def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
 
@@ -139,47 +98,56 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
     Raises:
         TraceError: it is no trace, is cut short, or holds no memory events.
     """
-    content = read_bytes(path)
+    is_open = False
     try:
-        space = Space.FromString(content)
-    except DecodeError:
+        with opened_source(path, most_ratio=_MOST_RATIO) as source:
+            is_open = True
+            return _read(source, path, progress or (lambda share: None))
+    except OSError as error:
         raise TraceError(
-            f"{path} is not a profiler trace, or is cut short.",
-            hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Name an existing .xplane.pb, run folder or logdir.",
         ) from None
-    events = sum(len(line.events) for plane in space.planes for line in plane.lines)
-    if events * _LEAST_EVENT_BYTES > len(content):
+    except ValueError as error:
+        if is_open:
+            raise
         raise TraceError(
-            f"{path} is damaged: its {events} events hold next to nothing.",
-            hint="Copy it again or retrace.",
-        )
-    return read_space(space, path, progress=progress)
+            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy it again, whole."
+        ) from None
 
 
-def read_space(
-    space: Any, path: Path, *, progress: Callable[[float], None] | None = None
-) -> RawTrace:
-    """Read a trace that is decoded already; ``path`` is what errors call it.
-
-    Args:
-        space: An ``XSpace`` message.
-        path: What errors call it.
-        progress: Called with the share done, 0 to 1.
+def read_space(space: Any, path: Path) -> RawTrace:
+    """Read a trace that is decoded already, an ``XSpace`` message; ``path`` is what errors call it.
 
     Raises:
         TraceError: it holds no memory events.
     """
-    if not any(plane.lines or plane.event_metadata for plane in space.planes):
+    content = space.SerializeToString()
+    return _read(ByteSource(BytesIO(content), len(content)), path, lambda share: None)
+
+
+def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:
+    if not source.size_bytes:
         raise TraceError(
-            f"{path} holds no profiler planes.",
-            hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
+            f"{path} is empty.", hint="The profiler was probably stopped before it wrote; retrace."
         )
     try:
-        raw = _read_space(space, progress or (lambda share: None))
+        reading = _Reading(source, progress)
+        raw = reading.trace() if reading.has_planes else None
+    except (WireError, DecodeError):
+        raise TraceError(
+            f"{path} is not a profiler trace, or is cut short.",
+            hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
+        ) from None
     except ValueError as error:
         raise TraceError(
             f"{path} is damaged: it holds {error}.", hint="Copy it again or retrace."
         ) from None
+    if raw is None:
+        raise TraceError(
+            f"{path} holds no profiler planes.",
+            hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
+        )
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",
@@ -190,90 +158,188 @@ def read_space(
     return raw
 
 
-# Long: one pass over millions of events, in which a call for each would cost more than the work.
-def _read_space(space: Any, progress: Callable[[float], None]) -> RawTrace:
-    memory = _MemoryColumns()
-    unnamed = 0
-    steps: list[Span] = []
-    markers: list[Span] = []
-    runs: list[tuple[str, int, int, int]] = []
-    origin_ns = _origin_ns(space)
-    total = sum(len(line.events) for plane in space.planes for line in plane.lines) or 1
-    done = 0
-    thread = 0
-    for plane in space.planes:
-        names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
-        stats = {
-            entry.key: entry.value.name.decode("utf-8", "replace") for entry in plane.stat_metadata
-        }
-        kinds = {key: _KINDS[name] for key, name in names.items() if name in _KINDS}
-        marks = {k for k, name in names.items() if name.startswith(MARKER_PREFIX.encode())}
-        op_names = {k: op for k, name in names.items() if (op := _op_of(name)) is not None}
-        step_stat = next((key for key, name in stats.items() if name == "step_num"), None)
-        is_host = not plane.name.startswith(b"/device:")
-        for line in plane.lines:
-            thread += 1
-            base_ps = (line.timestamp_ns - origin_ns) * 1000
-            for event in line.events:
-                key = event.metadata_id
-                kind = kinds.get(key)
-                start_ps = base_ps + event.offset_ps
-                unnamed += key not in names
-                if not -_MOST_PS < start_ps <= start_ps + abs(event.duration_ps) < _MOST_PS:
-                    raise ValueError("times that lie months apart")
-                if kind is not None:
-                    memory.add(kind, start_ps, thread, event, stats)
-                elif key in marks or (
-                    step_stat is not None
-                    and is_host
-                    and any(stat.metadata_id == step_stat for stat in event.stats)
-                ):
-                    span = Span(
-                        names.get(key, b"").decode("utf-8", "replace"),
-                        start_ps,
-                        start_ps + event.duration_ps,
-                        thread,
-                        dict(_plain_stats(event.stats, stats)),
-                    )
-                    (markers if key in marks else steps).append(span)
-                    if len(steps) > _MOST_STEPS:
-                        raise ValueError(f"more than {_MOST_STEPS:,} step markers")
-                elif is_host and key in op_names:
-                    runs.append((op_names[key], start_ps, start_ps + event.duration_ps, thread))
-            done += len(line.events)
-            progress(done / total)
-    op_runs = pd.DataFrame(runs, columns=["op", "start_ps", "end_ps", "thread"])
-    return RawTrace(
-        events=memory.table(),
-        step_markers=tuple(sorted(steps, key=lambda span: (span.start_ps, -span.end_ps))),
-        markers=tuple(sorted(markers, key=lambda span: span.start_ps)),
-        op_runs=op_runs.sort_values("start_ps", kind="stable", ignore_index=True),
-        devices=tuple(
-            plane.name.decode("utf-8", "replace")
-            for plane in space.planes
-            if plane.name.startswith(b"/device:")
-        ),
-        hostnames=tuple(name.decode("utf-8", "replace") for name in space.hostnames),
-        damages=memory.damages(unnamed),
+class _Reading:
+    """One trace while it is read: block by block, so that only the columns of what matters are held."""
+
+    def __init__(self, source: ByteSource, progress: Callable[[float], None]) -> None:
+        """Walk the planes of ``source`` and note where their lines lie.
+
+        Raises:
+            WireError: it is no trace.
+        """
+        self._source, self._progress = source, progress
+        self._memory = MemoryColumns()
+        self._ops = TextNumbers()
+        self._runs: list[tuple[npt.NDArray[Any], ...]] = []
+        self._marks: list[tuple[int, Span]] = []
+        self._steps: list[tuple[int, Span]] = []
+        self._unnamed = 0
+        self._events = 0
+        self._planes: list[tuple[Any, list[Field]]] = []
+        self._hostnames: list[str] = []
+        for field in fields_of(source, 0, source.size_bytes):
+            if field.wire != BYTES:
+                continue
+            if field.number == _PLANES:
+                self._planes.append(self._plane(field))
+            elif field.number == _HOSTNAMES:
+                name = source.read(field.start, field.end)
+                self._hostnames.append(name.decode("utf-8", "replace"))
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether any plane says anything."""
+        return any(lines or plane.event_metadata for plane, lines in self._planes)
+
+    def _plane(self, whole: Field) -> tuple[Any, list[Field]]:
+        """Return a plane without its lines, and where those lie."""
+        lines = []
+        rest = bytearray()
+        for field in fields_of(self._source, whole.start, whole.end):
+            if field.number == _LINES and field.wire == BYTES:
+                lines.append(field)
+            else:
+                rest += self._source.read(field.begins, field.end)
+        return Plane.FromString(bytes(rest)), lines
+
+    def trace(self) -> RawTrace:
+        """Read the events of all lines.
+
+        Raises:
+            ValueError: its events cannot be what a profiler wrote.
+            WireError: a line is cut short.
+        """
+        times_ns: list[int] = []
+        filled: list[int] = []
+        for plane, lines in self._planes:
+            names = PlaneNames(plane, self._ops, self._memory.texts)
+            for line in lines:
+                before = self._events
+                reader = LineReader(self._source, line.start, line.end)
+                for block in reader.blocks():
+                    self._add(block, len(times_ns), names)
+                    self._progress(reader.at / self._source.size_bytes)
+                if self._events > before:
+                    filled.append(reader.timestamp_ns)
+                times_ns.append(reader.timestamp_ns)
+                self._progress(line.end / self._source.size_bytes)
+        self._progress(1.0)
+        origin_ns = _origin_ns(filled)
+        base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
+        return self._whole(base_ps)
+
+    def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
+        """Take the events of one block of a line."""
+        self._events += len(block.name_id)
+        if self._events * _LEAST_EVENT_BYTES > self._source.size_bytes:
+            raise ValueError(f"{self._events} events that hold next to nothing")
+        far = np.abs(block.offset_ps) >= _MOST_PS
+        if (far | (np.abs(block.duration_ps) >= _MOST_PS)).any():
+            raise ValueError("times that lie months apart")
+        place, known = names.event_places(block.name_id)
+        self._unnamed += int((~known).sum())
+        kind = _taken(names.kind, place, known, 0)
+        if kind.any():
+            self._memory.add(block, kind, line, names)
+        others = kind == 0
+        is_mark = others & _taken(names.is_mark, place, known, False)
+        is_step = others & ~is_mark & self._step_marks(block, others, names)
+        for rows, spans in ((is_mark, self._marks), (is_step, self._steps)):
+            for row in np.flatnonzero(rows).tolist():
+                spans.append((line, _span(block, row, line, names)))
+        if len(self._steps) > _MOST_STEPS:
+            raise ValueError(f"more than {_MOST_STEPS:,} step markers")
+        if names.is_host:
+            op = _taken(names.op, place, known, -1)
+            rows = np.flatnonzero((op >= 0) & others & ~is_mark & ~is_step)
+            start = block.offset_ps[rows]
+            lines = np.full(len(rows), line, np.int32)
+            self._runs.append((op[rows], start, start + block.duration_ps[rows], lines))
+
+    @staticmethod
+    def _step_marks(
+        block: EventBlock, others: npt.NDArray[np.bool_], names: PlaneNames
+    ) -> npt.NDArray[np.bool_]:
+        """Tell which of the ``others``, a mask, have a step's number."""
+        found = np.zeros(len(others), bool)
+        if names.is_host and names.step_stat is not None:
+            event, name = block.stat_names(others[block.stat_event])
+            found[event[name == names.step_stat]] = True
+        return found
+
+    def _whole(self, base_ps: Sequence[int]) -> RawTrace:
+        """Return all that was read, its times counted from the trace's first moment."""
+        if any(abs(base) >= _MOST_PS for base in base_ps):
+            raise ValueError("times that lie months apart")
+        bases = np.array(base_ps, np.int64)
+        damages = self._memory.damages(self._unnamed)
+        steps, marks = (
+            [
+                replace(
+                    span,
+                    start_ps=span.start_ps + base_ps[line],
+                    end_ps=span.end_ps + base_ps[line],
+                )
+                for line, span in spans
+            ]
+            for spans in (self._steps, self._marks)
+        )
+        return RawTrace(
+            events=self._memory.table(bases),
+            step_markers=tuple(sorted(steps, key=lambda span: (span.start_ps, -span.end_ps))),
+            markers=tuple(sorted(marks, key=lambda span: span.start_ps)),
+            op_runs=self._op_runs(bases),
+            devices=tuple(
+                plane.name.decode("utf-8", "replace")
+                for plane, _ in self._planes
+                if plane.name.startswith(b"/device:")
+            ),
+            hostnames=tuple(self._hostnames),
+            damages=damages,
+        )
+
+    def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
+        """Return when each op ran, sorted by start; the pieces are given up on the way."""
+        pieces = [list(column) for column in zip(*self._runs, strict=True)] or [[], [], [], []]
+        self._runs.clear()
+        op, start, end, line = (
+            np.concatenate(pieces.pop(0) or [np.zeros(0, kept)])
+            for kept in (np.int32, np.int64, np.int64, np.int32)
+        )
+        start += base_ps[line]
+        end += base_ps[line]
+        order = np.argsort(start, kind="stable")
+        return pd.DataFrame(
+            {
+                "op": pd.Categorical.from_codes(op[order], self._ops.texts),
+                "start_ps": start[order],
+                "end_ps": end[order],
+                "thread": line[order] + 1,
+            },
+            copy=False,
+        )
+
+
+def _taken(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: Any) -> Any:
+    """Return the column at each place, ``otherwise`` where it is not known."""
+    return (
+        np.where(known, column[place], otherwise)
+        if len(column)
+        else np.full_like(place, otherwise, dtype=column.dtype)
     )
 
 
-def _origin_ns(space: Any) -> int:
-    """Return the time that all times are counted from: 0, unless they would not fit 64 bits then.
-
-    The profiler writes times since its own start; a trace with times since 1970 reads all the same.
-    """
-    starts = [line.timestamp_ns for plane in space.planes for line in plane.lines if line.events]
-    return min(starts) if starts and max(starts) * 1000 >= _MOST_PS else 0
-
-
-def _op_of(name: bytes) -> str | None:
-    """Return the node name in an executor event named ``node:Type``, or None for other events."""
-    op, colon, op_type = name.rpartition(b":")
-    is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
-    if not colon or not op or op.endswith(b":") or not is_type:
-        return None
-    return op.decode("utf-8", "replace")
+def _span(block: EventBlock, row: int, line: int, names: PlaneNames) -> Span:
+    """Return one event with all its statistics; its times count from its line's."""
+    event = Event.FromString(block.content(row))
+    start = event.offset_ps
+    return Span(
+        names.events.get(event.metadata_id, ""),
+        start,
+        start + event.duration_ps,
+        line + 1,
+        dict(_plain_stats(event.stats, names.stats)),
+    )
 
 
 def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int | float | str]]:
@@ -287,85 +353,12 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
 
 
-class _MemoryColumns:
-    """Memory events as columns, texts as indexes into one list of strings."""
+def _origin_ns(times_ns: Sequence[int]) -> int:
+    """Return the time that all times are counted from: 0, unless they would not fit 64 bits then.
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, list[int]] = {name: [] for name in _INTEGER_STATS.values()}
-        self._texts: dict[str, list[str]] = {name: [] for name in _TEXT_STATS.values()}
-        self._fragmentation: list[float] = []
-        self._kinds: list[int] = []
-        self._times: list[int] = []
-        self._threads: list[int] = []
-        self._without_address = 0
-        self._unreadable = 0
+    The profiler writes times since its own start; a trace with times since 1970 reads all the same.
 
-    def add(self, kind: int, time_ps: int, thread: int, event: Any, names: dict[int, str]) -> None:
-        """Append one event."""
-        numbers: dict[str, int] = {}
-        texts: dict[str, str] = {}
-        fragmentation = 0.0
-        unreadable = event.duration_ps < 0
-        for stat in event.stats:
-            name = names.get(stat.metadata_id, "")
-            unreadable |= not name or (stat.ref_value != 0 and stat.ref_value not in names)
-            if (column := _INTEGER_STATS.get(name)) is not None:
-                value = stat.int64_value or stat.uint64_value
-                numbers[column] = value if value < 1 << 63 else value - (1 << 64)
-            elif (column := _TEXT_STATS.get(name)) is not None:
-                ref = stat.ref_value
-                texts[column] = (
-                    names.get(ref, "") if ref else stat.str_value.decode("utf-8", "replace")
-                )
-            elif name == "fragmentation":
-                fragmentation = stat.double_value or float(stat.int64_value)
-        if "address" not in numbers:
-            self._without_address += 1
-            return
-        self._unreadable += unreadable
-        for name, column_values in self._numbers.items():
-            column_values.append(numbers.get(name, 0))
-        for name, text_values in self._texts.items():
-            text_values.append(texts.get(name, ""))
-        if " " in texts.get("shape", ""):  # some writers put blanks between the axes
-            self._texts["shape"][-1] = texts["shape"].replace(" ", "")
-        self._fragmentation.append(fragmentation)
-        self._kinds.append(kind)
-        self._times.append(time_ps)
-        self._threads.append(thread)
-
-    def damages(self, unnamed: int) -> tuple[Damage, ...]:
-        """Return what could not be read; ``unnamed`` events of any kind have no name."""
-        found = (
-            ("no-address", self._without_address, "memory events have no address; left out"),
-            (
-                "unreadable-event",
-                self._unreadable,
-                "memory events end before they begin or refer to a name that the trace lacks",
-            ),
-            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out"),
-        )
-        return tuple(
-            Damage(id=name, count=count, message=f"{text} ({times(count)}).")
-            for name, count, text in found
-            if count
-        )
-
-    def table(self) -> pd.DataFrame:
-        """Return the events sorted by time; equal times keep the order of the file."""
-        columns: dict[str, Any] = {
-            "time_ps": np.asarray(self._times, dtype=np.int64),
-            "kind": np.asarray(self._kinds, dtype=np.int8),
-            "fragmentation": np.asarray(self._fragmentation, dtype=np.float64),
-            "thread": np.asarray(self._threads, dtype=np.int64),
-        }
-        for name, numbers in self._numbers.items():
-            columns[name] = np.asarray(numbers, dtype=np.int64)
-        for name, texts in self._texts.items():
-            columns[name] = pd.Categorical(texts)
-        columns["dtype"] = pd.Categorical(
-            [DTYPE_NAMES.get(number, "") for number in self._numbers["dtype"]]
-        )
-        table = conform(pd.DataFrame(columns), EVENTS)
-        order = np.argsort(columns["time_ps"], kind="stable")
-        return table.iloc[order].reset_index(drop=True)
+    Args:
+        times_ns: The times of the lines that hold events.
+    """
+    return min(times_ns) if times_ns and max(times_ns) * 1000 >= _MOST_PS else 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from google.protobuf import message_factory
+
 from analyzer.parse.protobuf import message_class
 
 _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
@@ -48,3 +50,10 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
 
 Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")
 """The message class of a whole ``.xplane.pb`` file."""
+
+_members = Space.DESCRIPTOR.file.message_types_by_name
+Plane: Any = message_factory.GetMessageClass(_members["Plane"])
+"""The message class of one of its planes."""
+
+Event: Any = message_factory.GetMessageClass(_members["Event"])
+"""The message class of one event of a line."""
