@@ -38,6 +38,7 @@ class Instruction:
         tuple_index: Which part of its operand a ``get-tuple-element`` is; 0 for others.
         operands, calls: Instructions that it reads, computations that it calls.
         computation: The computation that it belongs to.
+        fusion_kind: Of a fusion, ``kLoop``, ``kInput`` or ``kCustom``; empty for others.
     """
 
     id: int
@@ -53,6 +54,7 @@ class Instruction:
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
+    fusion_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

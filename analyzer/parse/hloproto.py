@@ -28,6 +28,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "shape": (3, "Shape"),
         "metadata": (7, "OpMetadata"),
         "parameter_number": (9, "int64"),
+        "fusion_kind": (11, "bytes"),
         "tuple_index": (13, "int64"),
         "custom_call_target": (28, "bytes"),
         "id": (35, "int64"),
