@@ -146,6 +146,7 @@ def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
         calls=tuple(raw.called_computation_ids),
         computation=computation,
         fusion_kind=_text(raw.fusion_kind),
+        axes=tuple(raw.dimensions),
     )
 
 

@@ -39,6 +39,7 @@ class Instruction:
         operands, calls: Instructions that it reads, computations that it calls.
         computation: The computation that it belongs to.
         fusion_kind: Of a fusion, ``kLoop``, ``kInput`` or ``kCustom``; empty for others.
+        axes: Of a reduction the axes that are reduced, of a transposition their order.
     """
 
     id: int
@@ -55,6 +56,7 @@ class Instruction:
     calls: tuple[int, ...]
     computation: int
     fusion_kind: str = ""
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "parameter_number": (9, "int64"),
         "fusion_kind": (11, "bytes"),
         "tuple_index": (13, "int64"),
+        "dimensions": (14, "int64[]"),
         "custom_call_target": (28, "bytes"),
         "id": (35, "int64"),
         "operand_ids": (36, "int64[]"),

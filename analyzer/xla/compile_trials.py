@@ -2,12 +2,12 @@
 
 XLA's autotuner takes products, convolutions and fusions out of the module, compiles each by itself in
 every way it knows (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
-(``AutotunerPass``, ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between guards of 8 MiB
-a side, so that one that writes beside its own is found out (``RedzoneBuffers``,
+(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between guards of
+8 MiB a side, so that one that writes beside its own is found out (``RedzoneBuffers``,
 ``xla_gpu_redzone_padding_bytes``); the first result is kept, and each further one is held against it
-(``check_buffers``). Instructions that are alike are tried once, and one with a single way not at all. All
-of it is freed before the module runs, so that only the first step of a process asks for it; for a small
-step it is many times what the step itself needs.
+(``check_buffers``). Instructions that are alike are tried once, and one with a single way not at all.
+All of it is freed before the module runs, so that only the first step of a process asks for it; for a
+small step it is many times what the step itself needs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOT_IN_TRITON: Final = frozenset(
 """Opcodes that Triton's emitter does not write (``IsTritonSupportedInstruction``, ``support.cc``)."""
 
 _CUSTOM: Final = "kCustom"
-_MOVES: Final = frozenset({"transpose", "reduce", "bitcast", "reshape", "broadcast", "slice"})
+_MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slice"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,23 +118,71 @@ def _trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
 def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> bool:
     """Say whether a fusion could be computed by XLA's own emitter and by Triton.
 
-    Asked are fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``). Those
-    that are Triton's already have one way, but for the transpositions that a compiler without a card
-    gave to it. Of several results one has to be computed from all others element by element, and what
-    is reduced must not be reshaped: the search for a tiling ends without one
-    (``TryFindTopKBestTilingsForFusion``).
+    Asked are fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``).
+    Those that are Triton's already have one way, but for the transpositions that a compiler without a
+    card gave to it. Of several results one has to be computed from all others without moving them, and an
+    axis that is reduced must not be one that a reshape made of several: the search for a tiling ends
+    without one (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
     """
     opcodes = {part.opcode for part in body}
     if opcodes & _NOT_IN_TRITON:
         return False
     if fusion.fusion_kind == _CUSTOM and "transpose" not in opcodes:
         return False
-    if "reduce" in opcodes and "bitcast" in opcodes:
-        return False
     if not opcodes & {"reduce", "transpose"}:
+        return False
+    if any(part.opcode == "reduce" and _reduces_joined(hlo, part) for part in body):
         return False
     root = hlo.instructions[hlo.roots[fusion.calls[0]]]
     return root.opcode != "tuple" or _is_one_chain(hlo, root)
+
+
+def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
+    """Say whether a reduction is over an axis that a reshape before it made of several or of a part."""
+    queue = [(reduction.operands[0], frozenset(reduction.axes))] if reduction.operands else []
+    seen = set(queue)
+    while queue:
+        number, axes = queue.pop()
+        one = hlo.instructions[number]
+        shape = _shape(one)
+        for operand in one.operands:
+            before = _shape(hlo.instructions[operand])
+            onto = axes
+            if one.opcode in ("bitcast", "reshape"):
+                if before != shape and sorted(before) == sorted(shape):
+                    continue  # another order of the same axes
+                found = _axes_before(before, shape, axes)
+                if found is None:
+                    return True
+                onto = found
+            elif before != shape:
+                continue
+            if (operand, onto) not in seen:
+                seen.add((operand, onto))
+                queue.append((operand, onto))
+    return False
+
+
+def _axes_before(
+    before: tuple[int, ...], after: tuple[int, ...], axes: frozenset[int]
+) -> frozenset[int] | None:
+    """Return which axes of a reshaped value become ``axes``; None where one is no axis of it."""
+    places = {
+        (math.prod(before[:axis]), size): axis for axis, size in enumerate(before) if size > 1
+    }
+    found = set()
+    for axis in axes:
+        if axis >= len(after) or after[axis] == 1:
+            continue
+        place = (math.prod(after[:axis]), after[axis])
+        if place not in places:
+            return None
+        found.add(places[place])
+    return frozenset(found)
+
+
+def _shape(one: Instruction) -> tuple[int, ...]:
+    return one.shapes.get((), ("", ()))[1]
 
 
 def _is_one_chain(hlo: Hlo, root: Instruction) -> bool:
