@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from analyzer.gpus.target import target_text
 from analyzer.parse.hlo import read_hlo
 from analyzer.xla.assignment import plan_of
 from analyzer.xla.buffer_plan import BufferPlan
+from analyzer.xla.compile_trials import trials_of
 
 CUBLAS_PRODUCTS: Final = ("--xla_gpu_enable_triton_gemm=false",)
 """Matrix products by cuBLAS, with its workspace, and not by kernels that XLA writes with Triton. On
@@ -100,7 +101,8 @@ def checked_plan(compiled: CompiledModule, gpu: Gpu) -> BufferPlan:
     Raises:
         AccountingError: its buffers do not add up to the compiler's totals.
     """
-    plan = plan_of(read_hlo(compiled.hlo), platform=gpu.name)
+    hlo = read_hlo(compiled.hlo)
+    plan = plan_of(hlo, platform=gpu.name)
     told = compiled.statistics
     for name in ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes"):
         ours, theirs = getattr(plan, name), getattr(told, name)
@@ -108,4 +110,4 @@ def checked_plan(compiled: CompiledModule, gpu: Gpu) -> BufferPlan:
             raise AccountingError(
                 f"the plan for {gpu.name} has {name} {ours}, the compiler says {theirs}"
             )
-    return plan
+    return replace(plan, trials=trials_of(hlo, gpu.compute_capability))

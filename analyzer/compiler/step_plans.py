@@ -38,6 +38,9 @@ CARD_FILE: Final = "card.json"
 _UNKNOWN: Final = "Unknown flag"
 """In what XLA says before it dies of a flag that it does not know (``parse_flags_from_env.cc``)."""
 
+_NO_TRIALS: Final = "xla_gpu_autotune_level=0"
+"""The flag with which XLA tries nothing while it compiles."""
+
 BOTH_UP_TO_BYTES: Final = 1_000_000
 """Modules together up to this size are compiled a second time, with cuBLAS' products: seconds. Larger
 ones (ResNet50: 3.5 MB, 10 s) only where it is asked for."""
@@ -116,7 +119,10 @@ def card_step(
     shown = [central(one.plans) for one in found]
     plans: dict[str, BufferPlan] = {}
     for one, plan in zip(functions, shown, strict=True):
-        plans |= dict.fromkeys(one.ops, with_fixed(plan.plan, one))
+        shown_plan = with_fixed(plan.plan, one)
+        if any(flag.endswith(_NO_TRIALS) for flag in flags):
+            shown_plan = replace(shown_plan, trials=())
+        plans |= dict.fromkeys(one.ops, shown_plan)
     return CardStep(
         plans=plans,
         doubts=_with_flags(card_doubts([one.plans for one in found], gpu), flags, unknown),

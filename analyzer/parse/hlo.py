@@ -145,6 +145,8 @@ def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
         operands=tuple(raw.operand_ids),
         calls=tuple(raw.called_computation_ids),
         computation=computation,
+        fusion_kind=_text(raw.fusion_kind),
+        axes=tuple(raw.dimensions),
     )
 
 

@@ -38,6 +38,8 @@ class Instruction:
         tuple_index: Which part of its operand a ``get-tuple-element`` is; 0 for others.
         operands, calls: Instructions that it reads, computations that it calls.
         computation: The computation that it belongs to.
+        fusion_kind: Of a fusion, ``kLoop``, ``kInput`` or ``kCustom``; empty for others.
+        axes: Of a reduction the axes that are reduced, of a transposition their order.
     """
 
     id: int
@@ -53,6 +55,8 @@ class Instruction:
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
+    fusion_kind: str = ""
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.choice import Choice
+from analyzer.xla.compile_trials import CompileTrial
 
 ARGUMENTS: Final = "XLA_Args"
 """What tf2xla calls the op of the module's parameters and of what only moves them."""
@@ -123,6 +124,7 @@ class BufferPlan:
         schedule: Names of the instructions in the order in which the entry computation runs them.
         fixed: The inputs of the op that calls it whose values are compiled in: a tensor among them is
             no parameter; a variable is one all the same.
+        trials: What is asked for while it is compiled, on a card.
     """
 
     module: str
@@ -133,6 +135,7 @@ class BufferPlan:
     outputs: tuple[int, ...]
     schedule: tuple[str, ...]
     fixed: frozenset[int] = frozenset()
+    trials: tuple[CompileTrial, ...] = ()
 
     @property
     def argument_bytes(self) -> int:

@@ -362,7 +362,7 @@ def _as_plain(twin: Any, kind: str) -> None:
     """Turn a oneDNN node into the op that it stands for, without its extra inputs and attributes."""
     if kind.endswith(_BIAS_SUFFIX) and "BackpropFilter" in kind:
         kind = kind.removesuffix(_BIAS_SUFFIX)
-    plain = next((name for name in _plain_names(kind) if op_def_registry.get(name)), None)
+    plain = next((name for name in _plain_names(kind) if _takes(name, twin)), None)
     if plain is None:
         return
     twin.op = plain
@@ -378,14 +378,27 @@ def _as_plain(twin: Any, kind: str) -> None:
         del twin.attr[key]
 
 
+def _takes(name: str, node: Any) -> bool:
+    """Say whether there is an op of that name, and for the node's element type.
+
+    oneDNN's fused convolution takes bfloat16; the op that it stands for does not.
+    """
+    definition = op_def_registry.get(name)
+    if definition is None:
+        return False
+    allowed = next((a.allowed_values.list.type for a in definition.attr if a.name == "T"), ())
+    return not allowed or "T" not in node.attr or node.attr["T"].type in allowed
+
+
 def _plain_names(kind: str) -> list[str]:
+    """Return the ops that a oneDNN node may stand for, the likeliest first, the unfused one last."""
     names = []
     for prefix in _PREFIXES:
         if kind.startswith(prefix):
             core = kind.removeprefix(prefix)
             fused = f"_Fused{core}" if prefix == "_MklFused" else f"_{core}"
             names += [fused, core, f"{core}V2", f"{core}V3"]
-    return names
+    return [*names, *(name.removeprefix("_Fused") for name in names if name.startswith("_Fused"))]
 
 
 def _add_bias(copy: Any, node: Any) -> str:

@@ -20,6 +20,7 @@ from typing import Final
 from analyzer.kernels.shared.memory_plan import MemoryPlan, Output, Way
 from analyzer.kernels.shared.op_call import Call
 from analyzer.xla.buffer_plan import BufferPlan, ValueUse
+from analyzer.xla.compile_trials import CompileTrial
 
 TEMPORARY: Final = -1  # in place of an output: freed when the call is over
 TABLE: Final = -2  # in place of an output: a tuple's table of pointers, or a result without a place
@@ -36,12 +37,14 @@ class CompiledCall:
         anew: Those of them whose old value was compiled in: the next call compiles the function anew.
         keeps: The compiled functions stay, and with each the values that were compiled into it
             (``DeviceCompilationClusterSignature``; where the device is not the host, copies of them).
+        trials: What is asked for when the function is compiled, at its first call.
     """
 
     requests: tuple[tuple[int, int], ...]
     updates: tuple[tuple[int, int], ...]
     anew: frozenset[int] = frozenset()
     keeps: bool = False
+    trials: tuple[CompileTrial, ...] = ()
 
 
 def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> MemoryPlan:
@@ -82,6 +85,7 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             ),
             anew=plan.fixed & set(aliased.values()),
             keeps=on_host,
+            trials=plan.trials,
         ),
     )
 

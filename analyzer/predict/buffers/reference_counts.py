@@ -24,6 +24,7 @@ from analyzer.kernels.shared.memory_plan import (
 from analyzer.kernels.shared.xla_call import TABLE, CompiledCall
 from analyzer.predict.buffers.tensor_lists import TensorLists
 from analyzer.recording.schema import TRIAL
+from analyzer.xla.compile_trials import CompileTrial
 
 NO_BUFFER: Final = -1
 NO_NODE: Final = -1
@@ -143,8 +144,10 @@ class Ledger:
         self._sharers: dict[int, list[int]] = {}
         self._copied_on_read: set[int] = set()
         self._tried: set[tuple[object, ...]] = set()
+        self._compiled: set[CompileTrial] = set()
         if ran_before:
             self._tried = {plan.trial.key for plan in plans if plan.trial is not None}
+            self._compiled = {t for plan in plans if plan.compiled for t in plan.compiled.trials}
             self._copied_on_read = {
                 variables[node]
                 for node, plan in enumerate(plans)
@@ -276,8 +279,23 @@ class Ledger:
         self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
         self.release(copy)
 
+    def _try_compiling(self, node: int, trial: CompileTrial) -> None:
+        """Ask for what XLA tries an instruction with, at the first: two results, one of them kept."""
+        if trial in self._compiled:
+            return
+        self._compiled.add(trial)
+        held = [self.allocate(node, size, NO_NODE, "temp") for size in trial.operands_bytes]
+        for _ in range(2):
+            held += [self.allocate(node, size, NO_NODE, "temp") for size in trial.results_bytes]
+            if trial.scratch_bytes:
+                self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
+        for buffer in held:
+            self.release(buffer)
+
     def _compute_compiled(self, node: int, compiled: CompiledCall, count: int) -> list[int]:
         """Ask for results and temporaries; new values take the old ones' buffers where they may."""
+        for trial in compiled.trials:
+            self._try_compiling(node, trial)
         outputs = [NO_BUFFER] * count
         tables: list[int] = []
         temporaries: list[int] = []

@@ -25,6 +25,8 @@ API(cudnnGetStream)(void *h, void **s) {
 }
 // the graph API: a descriptor keeps what was set; an engine configuration, a plan and the heuristics
 // answer the rest
+// Two configurations are offered: with one there is nothing to choose, and XLA tries nothing.
+enum { CONFIGURATIONS = 2 };
 enum { ENGINE = 2, ENGINECFG = 3, HEURISTIC = 4, PLAN = 5, OPGRAPH = 15 };
 static const unsigned char element[32] = {
     8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4,  4, 4, 4,
@@ -88,25 +90,25 @@ API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t 
   if (!got)
     got = &none;
   *got = 0;
-  if (d->type == HEURISTIC && key == 202) { // one engine configuration
-    *got = 1;
-    if (want < 1 || !out)
-      return OK;
-    Desc *config = *(Desc **)out;
-    if (!config)
-      return OK;
-    Desc *engine;
-    cudnnBackendCreateDescriptor(ENGINE, &engine);
-    int64_t zero = 0;
-    Item *g = item(d, 201);
-    desc_put(engine, 1301, 3, 1, &zero);
-    if (g)
-      desc_put(engine, 1300, 15, 1, g->data);
-    desc_put(config, 300, 15, 1, &engine);
+  if (d->type == HEURISTIC && key == 202) { // engine configurations
+    *got = CONFIGURATIONS;
+    for (int64_t number = 0; out && number < want && number < CONFIGURATIONS; number++) {
+      Desc *config = ((Desc **)out)[number];
+      if (!config)
+        continue;
+      Desc *engine;
+      cudnnBackendCreateDescriptor(ENGINE, &engine);
+      Item *g = item(d, 201);
+      desc_put(engine, 1301, 3, 1, &number);
+      if (g)
+        desc_put(engine, 1300, 15, 1, g->data);
+      desc_put(config, 300, 15, 1, &engine);
+    }
     return OK;
   }
-  if (d->type == ENGINECFG && key == 300) { // the caller's own engine descriptor is filled
-    Item *i = item(d, 300);
+  // an engine of a configuration, a configuration of a plan: the caller's own descriptor is filled
+  if ((d->type == ENGINECFG && key == 300) || (d->type == PLAN && key == 401)) {
+    Item *i = item(d, key);
     *got = 1;
     if (!i || want < 1 || !out)
       return OK;
