@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from analyzer.session import Result, diff, estimate, open_trace, trace
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics in a notebook: ``%load_ext analyzer``."""
+    from analyzer.plugins import ipython_magics
+
+    ipython_magics.load_ipython_extension(shell)
+
+
 def __getattr__(name: str) -> Any:
     """Load the public functions when they are first used."""
     if name in _FITTING:

@@ -21,8 +21,8 @@ _TENSORFLOW: Final[Mapping[str, Mapping[str, str]]] = {
         "": "neither true nor false: TensorFlow logs an error and does as the program says",
     },
     "TF_GPU_ALLOCATOR": {
-        "cuda_malloc_async": "the driver keeps the pool: no BFC allocator, fewer statistics; freed blocks "
-        "blocks may go back to the card",
+        "cuda_malloc_async": "the driver keeps the pool: no BFC allocator, fewer statistics; "
+        "freed blocks may go back to the card",
         "cuda_malloc": "every request goes to cudaMalloc: for debugging, slow",
         "memory_guard": "each chunk has guards on both sides: for debugging, more bytes and slow",
         "": "not a value that TensorFlow knows: the BFC allocator is used",
