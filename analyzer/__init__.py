@@ -20,6 +20,7 @@ __all__ = [
     "FitAnswer",
     "Result",
     "__version__",
+    "device",
     "diff",
     "estimate",
     "fit",
@@ -33,9 +34,17 @@ _LAZY = frozenset(__all__) - {"__version__"}
 
 if TYPE_CHECKING:
     from analyzer.batch_fit.fit_target import fit, fits
+    from analyzer.devices.device_reading import device
     from analyzer.report.diff_result import Diff
     from analyzer.scaling.fit_answer import FitAnswer
     from analyzer.session import Result, diff, estimate, open_trace, trace
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics in a notebook: ``%load_ext analyzer``."""
+    from analyzer.plugins import ipython_magics
+
+    ipython_magics.load_ipython_extension(shell)
 
 
 def __getattr__(name: str) -> Any:
@@ -44,6 +53,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.batch_fit import fit_target
 
         return getattr(fit_target, name)
+    if name == "device":
+        from analyzer.devices.device_reading import device
+
+        return device
     if name in _LAZY:
         from analyzer import session
 

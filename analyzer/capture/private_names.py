@@ -24,6 +24,10 @@ from keras.src.trainers import trainer as keras_trainer
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
 
+# The limits of the runtime's devices.
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.client import pywrap_tf_session
+
 # A call that is cancelled before it begins; the graphs that the runtime built for it; XLA's modules.
 from tensorflow.python.eager import cancellation, context
 
@@ -130,6 +134,33 @@ def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:
 def is_eager(tensor: Any) -> bool:
     """Say whether a tensor has a value: only eager ones can be seen by NumPy."""
     return hasattr(tensor, "_numpy_internal")
+
+
+def device_limits() -> dict[str, int]:
+    """Return the ``memory_limit`` of each of the eager runtime's GPUs, in bytes, by ``GPU:0``."""
+    runtime = context.context()
+    runtime.ensure_initialized()
+    devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
+    try:
+        rows = (
+            (
+                str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition("/device:")[2],
+                int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)),
+            )
+            for index in range(pywrap_tfe.TF_DeviceListCount(devices))
+        )
+        return {name: limit for name, limit in rows if name.startswith("GPU:")}
+    finally:
+        pywrap_tfe.TF_DeleteDeviceList(devices)
+
+
+def gpu_options() -> dict[str, str]:
+    """Return what the program set of ``GPUOptions``, by field; what is left alone is not in it."""
+    found = {}
+    options = context.context().config.gpu_options
+    for field, value in options.ListFields():
+        found[str(field.name)] = " ".join(str(value).split())
+    return found
 
 
 def is_jit_compiled(function: Any) -> bool:

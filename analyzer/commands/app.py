@@ -39,6 +39,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "analyzer.commands.oom_command:oom",
         "Explain an out-of-memory log: what was asked, what was in the way, what the numbers support.",
     ),
+    "device": (
+        "analyzer.commands.running.device_command:device",
+        "Show a card's memory as TensorFlow and as the driver count it, and name each difference.",
+    ),
 }
 """Name of a command -> the function that runs it, and the first line of its help."""
 

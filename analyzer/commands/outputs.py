@@ -15,8 +15,9 @@ from analyzer.commands.stdout import DASH, check_open, printing, terminal, write
 from analyzer.errors import InputError, LimitError
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.report.exports.output_files import check_output, is_regular
+from analyzer.report.report_words import peak_limit_words
 from analyzer.session import REPORT_HTML, Result
-from analyzer.units import format_bytes, parse_bytes
+from analyzer.units import parse_bytes
 
 _READ: Final = (
     *(RUN_FILE, "graph.json.gz", "card.json", "prediction.npz", ".plan.gz", ".pb", ".pb.gz"),
@@ -62,6 +63,11 @@ class Outputs:
 
     def writers(self, result: Result) -> Iterator[tuple[Path, Writer]]:
         """Yield each file that was asked for, and what writes it."""
+        limit = None if self.max_peak is None else parse_bytes(self.max_peak)
+
+        def summary(path: Path) -> None:
+            result.to_markdown(path, max_peak_bytes=limit)
+
         for path, write in zip(
             self.paths,
             (
@@ -69,7 +75,7 @@ class Outputs:
                 result.to_html,
                 result.to_csv,
                 result.to_graph,
-                result.to_markdown,
+                summary,
                 result.to_perfetto,
                 result.to_parquet,
             ),
@@ -173,10 +179,7 @@ def deliver(result: Result, outputs: Outputs) -> None:
         limit = parse_bytes(outputs.max_peak)
         peak = result.analysis.peak.allocated_bytes
         if peak > limit:
-            raise LimitError(
-                f"The allocated peak of {format_bytes(peak)} is above the limit of "
-                f"{format_bytes(limit)} by {format_bytes(peak - limit)}."
-            )
+            raise LimitError(peak_limit_words(peak, limit))
 
 
 def open_in_browser(page: Path | None, write: Writer) -> None:

@@ -97,3 +97,17 @@ def assumed_words(report: ReportFile) -> list[str]:
             f"usual {shown(one.usual)}, at most {shown(one.most)} ({one.source})."
         )
     return lines
+
+
+def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
+    """Return one sentence on whether an allocated peak keeps a limit.
+
+    Args:
+        peak_bytes: The peak.
+        limit_bytes: The most that is allowed.
+    """
+    peak, limit = format_bytes(peak_bytes), format_bytes(limit_bytes)
+    if peak_bytes > limit_bytes:
+        by = format_bytes(peak_bytes - limit_bytes)
+        return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
+    return f"The allocated peak of {peak} is within the limit of {limit}."

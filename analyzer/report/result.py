@@ -113,11 +113,18 @@ class Result:
         with output_file(Path(path)) as temporary:
             write_graph(self.graph, temporary, graphml=Path(path).suffix == ".graphml")
 
-    def to_markdown(self, path: str | os.PathLike[str]) -> None:
-        """Write a summary for a pull request."""
+    def to_markdown(
+        self, path: str | os.PathLike[str], *, max_peak_bytes: int | None = None
+    ) -> None:
+        """Write a summary for a pull request.
+
+        Args:
+            path: Where.
+            max_peak_bytes: The allocated peak that is allowed; the summary says whether it is kept.
+        """
         from analyzer.report.exports.other_formats import markdown
 
-        write_text(Path(path), markdown(self.report))
+        write_text(Path(path), markdown(self.report, max_peak_bytes=max_peak_bytes))
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Write Chrome trace events, which Perfetto opens: counters and the largest buffers."""

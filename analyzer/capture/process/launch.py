@@ -145,6 +145,13 @@ def _environment() -> dict[str, str]:
     return environment
 
 
+def module_command(module: str) -> list[str]:
+    """Return the command that runs a module of this package, a checkout's too."""
+    root = str(Path(__file__).parents[3])
+    start = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; sys.exit(main())"
+    return [sys.executable, "-c", start, root]
+
+
 def child_command(request: Path) -> list[str]:
     """Return the command of the child; the package is found even where it runs from a checkout."""
     root = str(Path(__file__).parents[3])

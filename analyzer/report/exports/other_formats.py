@@ -22,7 +22,7 @@ from analyzer.errors import InputError
 from analyzer.recording.records import Recording
 from analyzer.recording.timeline import category_sums, main_rows
 from analyzer.report.page.verdict_words import CATEGORY_LABELS, first_screen
-from analyzer.report.report_words import front_findings, saving_words
+from analyzer.report.report_words import front_findings, peak_limit_words, saving_words
 from analyzer.report.untrusted import markdown_code, markdown_text
 from analyzer.units import format_bytes
 
@@ -69,12 +69,18 @@ def chrome_trace(recording: Recording) -> str:
     )
 
 
-def markdown(report: ReportFile, comparison: DiffFile | None = None) -> str:
+def markdown(
+    report: ReportFile,
+    comparison: DiffFile | None = None,
+    *,
+    max_peak_bytes: int | None = None,
+) -> str:
     """Return a summary for a pull request: the verdict, the categories, the first findings.
 
     Args:
         report: What is said of the step.
         comparison: What differs from another step; ``report`` is then that of the second one.
+        max_peak_bytes: The allocated peak that is allowed; None for any.
     """
     screen = first_screen(report)
     lines = [f"### {markdown_text(screen.headline)}", ""]
@@ -83,6 +89,9 @@ def markdown(report: ReportFile, comparison: DiffFile | None = None) -> str:
     if screen.cautions:
         lines += [f"**Caution:** {'; '.join(map(markdown_text, screen.cautions))}.", ""]
     lines += [" ".join(map(markdown_text, screen.sentences)), ""]
+    if max_peak_bytes is not None:
+        said = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
+        lines += [f"**{markdown_text(said)}**", ""]
     if comparison is not None:
         lines += [f"**{markdown_text(comparison.headline)}**", ""]
         lines += [markdown_text(note) for note in comparison.notes]

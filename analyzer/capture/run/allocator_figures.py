@@ -1,0 +1,167 @@
+"""TensorFlow's own figures of its GPUs in this process, and the regions that its pools are made of.
+
+TensorFlow says what is in use, the most so far and the limit. It does not say how large a pool is that
+grows; the driver does, of each region in which a tensor lies (``cuPointerGetAttribute``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import tensorflow as tf
+
+from analyzer.capture.private_names import device_limits, gpu_options
+from analyzer.capture.run.tensor_addresses import address_of, variable_address
+from analyzer.contract.device_figures import AllocatorFigures, ProcessFigures
+from analyzer.errors import InputError
+from analyzer.gpus.loaded_libraries import libraries_of
+from analyzer.gpus.nvml_reading import own_pids, read_cards
+
+_RANGE_START: Final = 11
+_RANGE_SIZE: Final = 12
+"""``CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`` and ``_SIZE``: what ``cuMemAlloc`` gave out as one piece."""
+
+_UUID_BYTES: Final = 16
+_OWN_ALLOCATORS: Final = ("cuda_malloc_async", "cuda_malloc")
+"""Values of ``TF_GPU_ALLOCATOR`` with which the driver keeps the pool."""
+
+
+def process_figures(stage: str = "") -> ProcessFigures:
+    """Return what TensorFlow and the driver say of this process now; TensorFlow makes its devices.
+
+    Args:
+        stage: What was done up to now.
+    """
+    reading, refusal = None, ""
+    allocators = _allocators() if tf.config.list_physical_devices("GPU") else ()
+    try:
+        reading = read_cards(own_pids())
+    except InputError as error:
+        refusal = error.message
+    return ProcessFigures(
+        stage=stage,
+        pid=os.getpid(),
+        versions={"tensorflow": tf.__version__, "python": ".".join(map(str, sys.version_info[:3]))},
+        allocators=allocators,
+        libraries=libraries_of(),
+        settings=gpu_options() if allocators else {},
+        reading=reading,
+        refusal=refusal,
+    )
+
+
+def _allocators() -> tuple[AllocatorFigures, ...]:
+    driver = _driver()
+    logical = tf.config.list_logical_devices("GPU")  # makes the devices
+    limits = device_limits()
+    regions = _regions(driver)
+    is_pool = os.environ.get("TF_GPU_ALLOCATOR", "") not in _OWN_ALLOCATORS
+    rows = []
+    for device, physical in zip(logical, _physical_of_logical(), strict=False):
+        name = device.name.removeprefix("/device:")
+        try:
+            memory = tf.config.experimental.get_memory_info(name)
+        except ValueError:  # an allocator that keeps no statistics
+            memory = {"current": 0, "peak": 0}
+        own = regions.get(name, {})
+        rows.append(
+            AllocatorFigures(
+                device=name,
+                card_uuid=_uuid(driver, _number(physical)),
+                card_name=str(
+                    tf.config.experimental.get_device_details(physical).get("device_name", "")
+                ),
+                in_use_bytes=int(memory["current"]),
+                peak_in_use_bytes=int(memory["peak"]),
+                limit_bytes=limits.get(name),
+                grows=_grows(physical),
+                region_bytes=sum(own.values()) if is_pool else 0,
+                regions=len(own) if is_pool else 0,
+                is_pool=is_pool,
+            )
+        )
+    return tuple(rows)
+
+
+def _physical_of_logical() -> list[Any]:
+    """Return the card of each of TensorFlow's GPUs, in their order: a card may be several."""
+    cards = []
+    for card in tf.config.get_visible_devices("GPU"):
+        parts = tf.config.get_logical_device_configuration(card) or [None]
+        cards += [card] * len(parts)
+    return cards
+
+
+def _number(physical: Any) -> int:
+    """Return CUDA's number of a card, the one behind ``/physical_device:GPU:``."""
+    return int(str(physical.name).rpartition(":")[2])
+
+
+def _grows(physical: Any) -> bool | None:
+    """Say whether a card's pool grows: the environment wins over what the program set."""
+    forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "")
+    if forced in ("true", "false"):
+        return forced == "true"
+    try:
+        return bool(tf.config.experimental.get_memory_growth(physical))
+    except ValueError:
+        return None
+
+
+def _driver() -> Any:
+    """Return CUDA's driver library, which TensorFlow has loaded; None where it cannot be had."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _uuid(driver: Any, number: int) -> str:
+    """Return a card's name for itself as NVML writes it; empty where CUDA does not say."""
+    if driver is None:
+        return ""
+    raw = ctypes.create_string_buffer(_UUID_BYTES)
+    if driver.cuDeviceGetUuid(raw, ctypes.c_int(number)):
+        return ""
+    text = raw.raw.hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _regions(driver: Any) -> dict[str, dict[int, int]]:
+    """Return, for each device, the regions in which a tensor of Python's lies: start to bytes."""
+    found: dict[str, dict[int, int]] = {}
+    if driver is None:
+        return found
+    for device, address in _addresses():
+        values = []
+        for attribute in (_RANGE_START, _RANGE_SIZE):
+            value = ctypes.c_uint64()
+            if driver.cuPointerGetAttribute(
+                ctypes.byref(value), ctypes.c_int(attribute), ctypes.c_uint64(address)
+            ):
+                break
+            values.append(value.value)
+        else:
+            start, size = values
+            found.setdefault(device, {})[start] = size
+    return found
+
+
+def _addresses() -> Iterator[tuple[str, int]]:
+    """Yield the device and the address of each tensor and variable on a GPU that Python holds."""
+    for one in gc.get_objects():
+        address = None
+        if isinstance(one, tf.Variable):
+            device = one.device
+            if "GPU" in device:
+                address = variable_address(one)
+        elif isinstance(one, tf.Tensor):
+            address = address_of(one)
+            device = one.device if address is not None else ""
+        if address is not None and "GPU:" in device:
+            yield f"GPU:{device.rpartition('GPU:')[2]}", address

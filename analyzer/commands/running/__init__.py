@@ -1,0 +1,1 @@
+"""Commands about programs that run: what they hold of a card."""

@@ -1,0 +1,70 @@
+"""``analyze device``: what is called a card's memory, by TensorFlow and by the driver, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyzer.commands.gpu_list import list_gpus
+from analyzer.commands.outputs import check_paths, write_all
+from analyzer.commands.stdout import printing, terminal
+from analyzer.errors import InputError
+
+
+def device(
+    pid: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Look at this process alone: as nvidia-smi numbers it.", show_default=False
+        ),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Start a small process with TensorFlow on the card and say what the context, "
+            "cuBLAS and cuDNN take of it beside the pool.",
+        ),
+    ] = False,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="Measure on a card that is not there: t4, a100-80gb ... (Linux on x86-64).",
+            callback=list_gpus,
+            is_eager=True,
+        ),
+    ] = "",
+    json: Annotated[
+        Path | None, typer.Option(help="Write the account as JSON; - for stdout.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")] = False,
+) -> None:
+    """Show a card's memory as TensorFlow and as the driver count it, and name each difference.
+
+    In a program of yours: print(analyzer.device()). Without a GPU it says so in one line and exits with
+    0; with --pid or --measure, which need one, with 2.
+    """
+    check_paths(json)
+    if pid is not None and (measure or gpu):
+        raise InputError(
+            "--pid looks at a process that is there; --measure and --gpu start one.",
+            hint="Leave one out.",
+        )
+    from analyzer.devices.device_reading import (
+        cards_of_machine,
+        measured_device,
+        process_from_outside,
+    )
+
+    if pid is not None:
+        found = process_from_outside(pid)
+    else:
+        found = measured_device(gpu) if measure or gpu else cards_of_machine()
+    is_taken = write_all((path, found.to_json) for path in (json,) if path is not None)
+    if not is_taken and not quiet:
+        from analyzer.devices.device_telling import print_device
+
+        with printing():
+            print_device(found.plain, terminal())

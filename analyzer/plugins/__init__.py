@@ -1,0 +1,1 @@
+"""The analyzer inside other people's tools: pytest's marks and IPython's magics."""

@@ -1,0 +1,136 @@
+"""``analyze device`` on cards that are not there: NVML's interface and the allocator are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import INSTALLED, analyze_in_child
+
+from analyzer.capture.phantom.core_build import find_compiler
+from analyzer.capture.phantom.phantom_environment import (
+    PhantomOptions,
+    cards_named,
+    phantom_environment,
+)
+from analyzer.gpus import find_gpu, memory_limit
+
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.skipif(
+        sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
+        reason="Linux on x86-64, and a compiler",
+    ),
+]
+MIB = 1 << 20
+CONTEXT = 320 * MIB
+OTHERS = 1024 * MIB
+HEAD = "import json, tensorflow as tf, analyzer\ncards = tf.config.list_physical_devices('GPU')\n"
+TAIL = (
+    "x = tf.Variable(tf.ones([1000, 1000]))\ny = tf.linalg.matmul(x, x)\n"
+    "told = analyzer.device()\n"
+    "print(json.dumps([told.plain, tf.config.experimental.get_memory_info('GPU:0'), str(told)]))\n"
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
+    cards = PhantomOptions(gpus=cards_named(gpu), context_bytes=CONTEXT + OTHERS)
+    own = {"PYTHONPATH": str(INSTALLED), "PHANTOM_NEIGHBOURS": f"{os.getppid()}:{OTHERS}", **more}
+    return {**os.environ, **phantom_environment(cards, cache), **own}
+
+
+def read_inside(cache: Path, set_up: str = "", **more: str) -> tuple[dict[str, Any], ...]:
+    ended = subprocess.run(
+        [sys.executable, "-c", HEAD + set_up + TAIL],
+        env=environment(cache, **more),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return tuple(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def rows_of(card: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    return {row["id"]: (row["low_bytes"], row["high_bytes"]) for row in card["rows"]}
+
+
+def test_each_difference_has_its_row_and_all_add_up_to_the_card(cache: Path) -> None:
+    told, memory, text = read_inside(cache)
+    (card,) = told["cards"]
+    rows = rows_of(card)
+    limit = memory_limit(find_gpu("t4")).bytes - OTHERS
+    assert rows["in-use"] == (memory["current"], memory["current"])
+    assert told["allocators"][0]["limit_bytes"] == limit
+    assert told["allocators"][0]["peak_in_use_bytes"] == memory["peak"]
+    pool = -(-limit // (2 * MIB)) * 2 * MIB  # the driver hands out pages of 2 MiB
+    assert rows["pool-unused"] == (limit - memory["current"],) * 2
+    assert card["own_bytes"] == pool + CONTEXT
+    assert rows["outside-pool"] == (card["own_bytes"] - limit,) * 2
+    assert rows["other-process"] == (OTHERS, OTHERS)
+    assert sum(low for low, _ in rows.values()) == card["total_bytes"]
+    assert "took it whole" in text
+
+
+def test_a_pool_that_grows_is_told_within_bounds_that_hold(cache: Path) -> None:
+    told, memory, text = read_inside(cache, TF_FORCE_GPU_ALLOW_GROWTH="true")
+    (card,) = told["cards"]
+    rows = rows_of(card)
+    pool = card["own_bytes"] - CONTEXT  # on a card that is not there nothing else is held
+    low, high = (memory["current"] + size for size in rows["pool-unused"])
+    assert low <= pool <= high
+    assert told["allocators"][0]["grows"] is True
+    low, high = rows["outside-pool"]
+    assert low <= CONTEXT <= high
+    assert "grows on demand" in text
+    assert "TF_FORCE_GPU_ALLOW_GROWTH=true: the pool starts small" in " ".join(text.split())
+
+
+def test_two_devices_on_one_card_are_one_account(cache: Path) -> None:
+    set_up = (
+        "part = tf.config.LogicalDeviceConfiguration\n"
+        "tf.config.set_logical_device_configuration(cards[0], [part(512), part(256)])\n"
+    )
+    told, memory, _ = read_inside(cache, set_up)
+    first, second = told["allocators"]
+    assert [one["limit_bytes"] for one in (first, second)] == [512 * MIB, 256 * MIB]
+    assert second["peak_in_use_bytes"] == 0
+    rows = rows_of(told["cards"][0])
+    assert rows["pool-unused"] == (512 * MIB - memory["current"],) * 2
+    assert sum(low for low, _ in rows.values()) == told["cards"][0]["total_bytes"]
+
+
+def test_from_outside_the_driver_alone_is_asked(cache: Path, tmp_path: Path) -> None:
+    env = environment(cache)
+    changed = {name: value for name, value in env.items() if os.environ.get(name) != value}
+    path = tmp_path / "device.json"
+    ended = analyze_in_child("device", "--json", str(path), cwd=tmp_path, **changed)
+    assert ended.code == 0, ended.err
+    (card,) = json.loads(path.read_text())["cards"]
+    assert rows_of(card) == {
+        "other-process": (OTHERS, OTHERS),
+        "free": (card["total_bytes"] - OTHERS,) * 2,
+    }
+    assert card["would_take_bytes"] == memory_limit(find_gpu("t4")).bytes - OTHERS
+    asked = analyze_in_child("device", "--pid", str(os.getppid()), cwd=tmp_path, **changed)
+    assert asked.out.startswith(f"Process {os.getppid()} holds 1.00 GiB of card 0.")
+
+
+def test_what_each_thing_takes_beside_the_pool_is_measured(tmp_path: Path) -> None:
+    ended = analyze_in_child("device", "--gpu", "t4", "--json", "-", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    told = json.loads(ended.out)
+    assert told["is_phantom"]
+    assert [row["added_bytes"] for row in told["stages"]] == [CONTEXT, 0, 0]
