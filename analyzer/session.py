@@ -20,6 +20,8 @@ from analyzer.capture.targets.target_spec import (
     check_steps,
     parse_target,
 )
+from analyzer.capture.watch.script_launch import ScriptEnd, run_script
+from analyzer.capture.watch.watch_request import WatchRequest
 from analyzer.compiler.step_plans import CardOptions, keep_failure
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.findings.pool_facts import WhatIf
@@ -41,6 +43,7 @@ __all__ = [
     "estimate_target",
     "open_trace",
     "trace",
+    "trace_script",
     "trace_target",
 ]
 
@@ -78,6 +81,36 @@ def trace_target(
         progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
     )
     return _leave(result, folder, report)
+
+
+def trace_script(
+    spec: TargetSpec,
+    request: WatchRequest,
+    out: Path,
+    *,
+    force: bool = False,
+    what_if: WhatIf | None = None,
+) -> tuple[ScriptEnd, Result | None]:
+    """Run a script with this process' terminal, trace a few of its steps and explain them.
+
+    Args:
+        spec: The script.
+        request: How it is watched.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        what_if: Settings of the allocator to replay under.
+
+    Returns:
+        How the script ended, and the result; None where no step was traced.
+
+    Raises:
+        InputError: ``out`` cannot be used.
+    """
+    end = run_script(spec, request, out, force=force)
+    if end.folder is None:
+        return end, None
+    result = open_result(end.folder, what_if=what_if)
+    return end, _leave(result, end.folder, lambda stage, share: None)
 
 
 def estimate_target(
