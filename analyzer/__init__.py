@@ -18,6 +18,7 @@ from analyzer.version import __version__
 __all__ = [
     "Diff",
     "FitAnswer",
+    "MemoryCallback",
     "Result",
     "__version__",
     "diff",
@@ -26,6 +27,7 @@ __all__ = [
     "fits",
     "open_trace",
     "trace",
+    "watch",
 ]
 
 _FITTING = frozenset({"FitAnswer", "fit", "fits"})
@@ -33,9 +35,10 @@ _LAZY = frozenset(__all__) - {"__version__"}
 
 if TYPE_CHECKING:
     from analyzer.batch_fit.fit_target import fit, fits
+    from analyzer.capture.watch.keras_callback import MemoryCallback
     from analyzer.report.diff_result import Diff
     from analyzer.scaling.fit_answer import FitAnswer
-    from analyzer.session import Result, diff, estimate, open_trace, trace
+    from analyzer.session import Result, diff, estimate, open_trace, trace, watch
 
 
 def __getattr__(name: str) -> Any:
@@ -44,6 +47,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.batch_fit import fit_target
 
         return getattr(fit_target, name)
+    if name == "MemoryCallback":
+        from analyzer.session import callback_class
+
+        return callback_class()
     if name in _LAZY:
         from analyzer import session
 

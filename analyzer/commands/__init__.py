@@ -23,6 +23,7 @@ _OF_THE_MACHINE: Final = frozenset(
 )
 """Errors of the system that no program can help: a full disk, no right, no more processes."""
 
+
 class ScriptStatus(SystemExit):
     """The end of a command with the exit status of the user's own script."""
 

@@ -208,14 +208,18 @@ def trace(
     place = Place(out=out, force=force, no_save=no_save)
     if spec.kind is TargetKind.SCRIPT:
         options.refuse_given(
-            "cannot be honoured: a script is not there to be read yet", "Leave it out.",
-            host=host, allocator=allocator,
+            "cannot be honoured: a script is not there to be read yet",
+            "Leave it out.",
+            host=host,
+            allocator=allocator,
         )
         place.check()
         trace_a_script(spec, chosen, tuple(arguments or ()), warmup, what_if, place, outputs)
     options.refuse_given(
-        f"cannot be honoured: {spec.text} is no script", "Leave them out.",
-        arguments=arguments or None, warmup=warmup,
+        f"cannot be honoured: {spec.text} is no script",
+        "Leave them out.",
+        arguments=arguments or None,
+        warmup=warmup,
     )
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.TRACE, chosen.given)

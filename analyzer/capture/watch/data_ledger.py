@@ -1,4 +1,4 @@
-"""Stages of data sets that hold elements, data sets made of arrays, tapes and models, as they are made."""
+"""Stages of data sets, data sets made of arrays, tapes and models, as they are made."""
 
 from __future__ import annotations
 

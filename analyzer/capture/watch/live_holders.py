@@ -105,7 +105,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
 
 
 def _row(holder: Holder, members: list[Any]) -> HeldTensors:
-    sizes = {id(one): _size_of(one) for one in members}
+    sizes = {id(one): bytes_of(one) for one in members}
     addresses = [address for one in members[:_ADDRESSES] if (address := address_of(one))]
     shapes: list[tuple[int, ...]] = []
     for one in members:
@@ -123,7 +123,8 @@ def _row(holder: Holder, members: list[Any]) -> HeldTensors:
     )
 
 
-def _size_of(tensor: Any) -> int:
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of a tensor's elements; 0 where they are no plain numbers."""
     count = tensor.shape.num_elements()
     return 0 if count is None or not tensor.dtype.is_numpy_compatible else count * tensor.dtype.size
 

@@ -11,19 +11,23 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from analyzer.capture.graph.plain_graphs import shape_of
 from analyzer.capture.process.capture_worker import GRAPH_FILE, write_run
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.profiled_run import Captured, Capturing, captured
 from analyzer.capture.run.step_variables import StepVariables
+from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.watch.live_holders import live_tensors, references
+from analyzer.capture.watch.live_holders import bytes_of, live_tensors, references
 from analyzer.capture.xla.xla_lowering import ran_compiled
-from analyzer.contract.run_note import Failure, TargetNote
+from analyzer.contract.run_note import Failure, Input, TargetNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.xplane import MARKER_PREFIX
 
 _STEP_NAME: Final = "train"
+_RESIDENT_BYTES: Final = 256
+_MOST_RESIDENT: Final = 2000
 
 
 @dataclass(kw_only=True)
@@ -37,7 +41,8 @@ class Window:
         is_compiled: XLA compiles the whole step.
         wanted: Steps to trace.
         done: Steps traced.
-        before: The tensors that were alive before the first.
+        before: The tensors that were alive before the first, by their identity.
+        resident: Those of them that are large, with their addresses; named when the steps are done.
         is_open: The profiler runs.
     """
 
@@ -49,13 +54,14 @@ class Window:
     done: int = 0
     is_open: bool = False
     before: dict[int, Any] = field(default_factory=dict)
+    resident: dict[int, Input] = field(default_factory=dict)
     _variables: Any = None
     _program: Program | None = None
     _mark: Any = None
 
     def open(self) -> bool:
         """Start to trace; return False where the program's own profiler runs."""
-        self.before = references(live_tensors())
+        self._look_before()
         self._program = Program(
             call=lambda: None,
             args=(),
@@ -73,6 +79,18 @@ class Window:
         self._snapshot(0)
         self._enter()
         return True
+
+    def _look_before(self) -> None:
+        """Note the tensors that are there before the trace: no event will tell of them."""
+        tensors = live_tensors()
+        self.before = references(tensors)
+        for tensor in tensors:
+            size_bytes = bytes_of(tensor)
+            if size_bytes >= _RESIDENT_BYTES and len(self.resident) < _MOST_RESIDENT:
+                address = address_of(tensor)
+                self.resident[id(tensor)] = Input(
+                    "a tensor", tensor.dtype.name, shape_of(tensor), address
+                )
 
     def next_step(self) -> bool:
         """End a step and begin another; return False where all are done."""
@@ -142,6 +160,7 @@ class Window:
             ),
             partitions,
         )
+        found.run = replace(found.run, inputs=tuple(self.resident.values()))
         if dump is not None and self.function is not None:
             found.compiled = ran_compiled(self.function, dump)
         return found
@@ -163,4 +182,3 @@ class Window:
         mark, self._mark = self._mark, None
         if mark is not None:
             mark.__exit__(None, None, None)
-

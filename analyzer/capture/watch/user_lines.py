@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from analyzer.capture.run.source_frames import is_library, shown
 
-_PUTS: Final = frozenset({"append", "extend", "insert", "add", "appendleft", "setdefault", "update"})
+_PUTS: Final = frozenset(
+    {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
+)
 """Methods by which lists, sets, dictionaries and deques grow."""
 
 
@@ -51,7 +53,7 @@ def code_of(function: Any) -> CodeType | None:
         return None
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None:
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 

@@ -16,7 +16,7 @@ WARMUP: Final = 3
 """Steps before them: functions are traced, slots made, iterators filled."""
 
 UNTRACED_FILE: Final = "watch.json"
-"""What was seen of a program of which no step was traced; a :class:`analyzer.contract.watch_note.WatchNote`."""
+"""What was seen where no step was traced: a :class:`analyzer.contract.watch_note.WatchNote`."""
 
 FAULT_FILE: Final = "watch.error"
 """Where the child tells what of ours went wrong: the script goes on without it."""

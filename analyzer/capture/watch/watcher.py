@@ -1,9 +1,9 @@
-"""The steps of a program that runs by itself: found, counted, a few of them traced, the rest read cheaply.
+"""The steps of a program that runs by itself: found, counted, a few traced, the rest read cheaply.
 
-What a step is, is told from what the program does again and again: it calls a ``tf.function`` (which is
-also what ``fit`` does), or applies an optimizer or takes gradients op by op. What trains goes before what
-only computes. A step ends where that call returns; the next one begins there, so that the data of a step
-belong to it.
+What a step is, is told from what the program does again and again: it calls a ``tf.function`` (which
+is also what ``fit`` does), or applies an optimizer or takes gradients op by op. What trains goes before
+what only computes. A step ends where that call returns; the next one begins there, so that the data of
+a step belong to it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,16 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.profiled_run import Captured, step_failure
+from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord
-from analyzer.capture.watch.live_holders import HolderSearch, held_by, live_tensors, new_since
+from analyzer.capture.watch.live_holders import (
+    HolderSearch,
+    bytes_of,
+    held_by,
+    live_tensors,
+    new_since,
+)
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.traced_window import Window
 from analyzer.capture.watch.user_lines import calling_line
@@ -216,9 +223,9 @@ class Watcher:
         count = self._counts[key] = self._counts[key] + 1
         self._ranks[key] = rank
         if key == self._key:
-            if self._window is not None and self._window.is_open:
-                if not self._window.next_step():
-                    self._close()
+            is_open = self._window is not None and self._window.is_open
+            if is_open and not self._window.next_step():
+                self._close()
             self._read(count)
             return
         if self._key is not None and rank <= self._ranks[self._key]:
@@ -299,30 +306,34 @@ class Watcher:
         del made
         search = HolderSearch(frame)
         self._tapes = tuple(self.data.tapes(search))
-        self._constants = [*self._resident(search, made_ids), *self.functions.constants()]
+        self._constants = [*self._resident(made_ids), *self.functions.constants()]
 
-    def _resident(self, search: HolderSearch, made: set[int]) -> list[LargeConstant]:
+    def _resident(self, made: set[int]) -> list[LargeConstant]:
         """Return the large tensors that lived through all traced steps."""
-        found = []
         large = [
             tensor
             for tensor in live_tensors()
-            if id(tensor) not in made
-            and tensor.dtype.is_numpy_compatible
-            and (tensor.shape.num_elements() or 0) * tensor.dtype.size >= _HELD_BYTES
+            if id(tensor) not in made and bytes_of(tensor) >= _HELD_BYTES
         ]
-        for row in held_by(large, sys._getframe(2)):
-            found.append(
-                LargeConstant(
-                    kind="held",
-                    where=row.where,
-                    dtype="",
-                    shape=row.shapes[0] if row.shapes else None,
-                    size_bytes=row.size_bytes,
-                    name=row.holder,
-                )
+        dtypes = {address_of(tensor): tensor.dtype.name for tensor in large}
+        rows = held_by(large, sys._getframe(2))
+        names = {address: row.holder for row in rows for address in row.addresses}
+        assert self._window is not None
+        for key, one in self._window.resident.items():
+            if one.address in names:
+                self._window.resident[key] = replace(one, name=names[one.address])
+        return [
+            LargeConstant(
+                kind="held",
+                where=row.where,
+                dtype=dtypes.get(row.addresses[0], "") if row.addresses else "",
+                shape=row.shapes[0] if row.shapes else None,
+                size_bytes=row.size_bytes,
+                name=row.holder,
+                copies=row.count,
             )
-        return found
+            for row in rows
+        ]
 
     def _batch_size(self) -> int | None:
         for leaf in tf.nest.flatten(self._last_args):
@@ -392,7 +403,9 @@ class Watcher:
             step=self._words,
             where=self._where,
             warmup=self._warmup,
-            steps=self._counts[self._key] if self._key is not None else max(self._counts.values(), default=0),
+            steps=self._counts[self._key]
+            if self._key is not None
+            else max(self._counts.values(), default=0),
             readings=tuple(self._readings),
             held=self._held,
             tapes=self._tapes,

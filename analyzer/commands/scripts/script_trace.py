@@ -81,7 +81,9 @@ def _untraced(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[s
     how = f"{spec.text} ended with exit code {end.status}"
     seen = end.seen
     if seen is None:
-        return [f"{how} and was not watched to its end, or never imported TensorFlow: no step was traced."]
+        return [
+            f"{how} and was not watched to its end, or never imported TensorFlow: no step was traced."
+        ]
     if not seen.steps:
         called = sum(one.calls for one in seen.functions)
         found = f"; {called} calls of tf.functions" if called else ""
