@@ -18,6 +18,7 @@ from analyzer.version import __version__
 __all__ = [
     "Diff",
     "FitAnswer",
+    "MemoryCallback",
     "Result",
     "__version__",
     "device",
@@ -27,6 +28,7 @@ __all__ = [
     "fits",
     "open_trace",
     "trace",
+    "watch",
 ]
 
 _FITTING = frozenset({"FitAnswer", "fit", "fits"})
@@ -34,10 +36,11 @@ _LAZY = frozenset(__all__) - {"__version__"}
 
 if TYPE_CHECKING:
     from analyzer.batch_fit.fit_target import fit, fits
+    from analyzer.capture.watch.keras_callback import MemoryCallback
     from analyzer.devices.device_reading import device
     from analyzer.report.diff_result import Diff
     from analyzer.scaling.fit_answer import FitAnswer
-    from analyzer.session import Result, diff, estimate, open_trace, trace
+    from analyzer.session import Result, diff, estimate, open_trace, trace, watch
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -57,6 +60,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.devices.device_reading import device
 
         return device
+    if name == "MemoryCallback":
+        from analyzer.session import callback_class
+
+        return callback_class()
     if name in _LAZY:
         from analyzer import session
 

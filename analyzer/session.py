@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.phantom.phantom_environment import cards_named
 from analyzer.capture.process.launch import Progress, capture
@@ -20,6 +21,8 @@ from analyzer.capture.targets.target_spec import (
     check_steps,
     parse_target,
 )
+from analyzer.capture.watch.script_launch import ScriptEnd, run_script
+from analyzer.capture.watch.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.compiler.step_plans import CardOptions, keep_failure
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.findings.pool_facts import WhatIf
@@ -27,21 +30,30 @@ from analyzer.opening import open_estimate, open_finished, open_result
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run
 from analyzer.predict.predicted_device import target_of
-from analyzer.recording.records import Kind
+from analyzer.recording.records import Finding, Kind
 from analyzer.report.diff_result import Diff, build_diff
 from analyzer.report.result import Result
 from analyzer.report.saved_estimate import REPORT_HTML, REPORT_JSON, keep_result
+
+if TYPE_CHECKING:
+    from analyzer.capture.watch.watch_block import WatchBlock
 
 __all__ = [
     "REPORT_HTML",
     "REPORT_JSON",
     "Result",
+    "Watched",
+    "begin_watch",
+    "callback_class",
     "diff",
+    "end_watch",
     "estimate",
     "estimate_target",
     "open_trace",
     "trace",
+    "trace_script",
     "trace_target",
+    "watch",
 ]
 
 
@@ -78,6 +90,36 @@ def trace_target(
         progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
     )
     return _leave(result, folder, report)
+
+
+def trace_script(
+    spec: TargetSpec,
+    request: WatchRequest,
+    out: Path,
+    *,
+    force: bool = False,
+    what_if: WhatIf | None = None,
+) -> tuple[ScriptEnd, Result | None]:
+    """Run a script with this process' terminal, trace a few of its steps and explain them.
+
+    Args:
+        spec: The script.
+        request: How it is watched.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        what_if: Settings of the allocator to replay under.
+
+    Returns:
+        How the script ended, and the result; None where no step was traced.
+
+    Raises:
+        InputError: ``out`` cannot be used.
+    """
+    end = run_script(spec, request, out, force=force)
+    if end.folder is None:
+        return end, None
+    result = open_result(end.folder, what_if=what_if)
+    return end, _leave(result, end.folder, lambda stage, share: None)
 
 
 def estimate_target(
@@ -271,6 +313,115 @@ def trace(
 
     folder = capture_live(target, chosen, None if out is None else Path(out), force=force)
     return _leave(open_result(folder), folder, lambda stage, share: None)
+
+
+@dataclass
+class Watched:
+    """What was seen of the steps of a ``with analyzer.watch():`` block, when it has ended.
+
+    Attributes:
+        result: The traced steps, explained; None where none was traced, or while the block runs.
+        steps: Steps that were made.
+    """
+
+    result: Result | None = None
+    steps: int = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is worth knowing, the weightiest first."""
+        return () if self.result is None else self.result.findings
+
+
+@contextmanager
+def watch(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+    name: str = "watch",
+    force: bool = False,
+) -> Iterator[Watched]:
+    """Find the training or inference steps made in the block, trace a few, and explain them.
+
+    Args:
+        out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
+        steps: Steps to trace.
+        warmup: Steps before them.
+        name: What the report calls them.
+        force: Replace an earlier run in ``out``.
+
+    Raises:
+        InputError: ``out`` cannot be used, or another block is under way.
+        TargetError: TensorFlow was imported with an allocator that writes no memory events.
+    """
+    block = begin_watch(out, steps=steps, warmup=warmup, name=name, force=force)
+    watched = Watched()
+    try:
+        yield watched
+    except BaseException as error:
+        end_watch(block, watched, error)
+        raise
+    end_watch(block, watched)
+
+
+@cache
+def callback_class() -> type[Any]:
+    """Return :class:`analyzer.MemoryCallback`; Keras is imported here."""
+    from analyzer.capture.process.live_capture import can_trace_here
+
+    can_trace_here()  # chooses the allocator, where TensorFlow is imported only now
+    from analyzer.capture.watch.keras_callback import MemoryCallback
+
+    MemoryCallback.begin_watch = staticmethod(begin_watch)
+    MemoryCallback.end_watch = staticmethod(end_watch)
+    return MemoryCallback
+
+
+def begin_watch(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+    name: str = "watch",
+    force: bool = False,
+) -> WatchBlock:
+    """Watch the steps of this process until :func:`end_watch`; for callbacks and plugins.
+
+    Args:
+        out, steps, warmup, name, force: As for :func:`watch`.
+    """
+    from analyzer.capture.watch.watch_block import WatchBlock
+
+    place = None if out is None else Path(out)
+    block = WatchBlock(place, steps=steps, warmup=warmup, name=name, force=force)
+    block.begin()
+    return block
+
+
+def end_watch(
+    block: WatchBlock, watched: Watched | None = None, error: BaseException | None = None
+) -> Watched:
+    """End what :func:`begin_watch` began, and leave the report in its folder.
+
+    Args:
+        block: What it returned.
+        watched: What gets the result; None for a new one.
+        error: What ended the steps; None where they ended by themselves.
+
+    Returns:
+        What was seen.
+    """
+    watched = watched or Watched()
+    folder = block.end(error)
+    if folder is None:
+        watched.steps = 0 if block.seen is None else block.seen.steps
+        return watched
+    result = open_result(folder)
+    seen = result.recording.watch
+    watched.steps = 0 if seen is None else seen.steps
+    watched.result = _leave(result, folder, lambda stage, share: None)
+    return watched
 
 
 def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:

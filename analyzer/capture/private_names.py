@@ -31,8 +31,10 @@ from tensorflow.python.client import pywrap_tf_session
 # A call that is cancelled before it begins; the graphs that the runtime built for it; XLA's modules.
 from tensorflow.python.eager import cancellation, context
 
-# The makers of variables, wrapped while an estimate's model is built.
+# What tf.function returns, whose calls are a program's steps; the makers of variables, wrapped while an
+# estimate's model is built.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
+    Function,
     UnliftedInitializerVariable,
 )
 
@@ -54,6 +56,7 @@ __all__ = [
     "BaseResourceVariable",
     "CheckpointInitialValueCallable",
     "FuncGraph",
+    "Function",
     "KerasVariable",
     "ResourceVariable",
     "UninitializedVariable",
@@ -174,6 +177,22 @@ def options_of(function: Any) -> dict[str, bool]:
         "autograph": getattr(function, "_autograph", True),
         "reduce_retracing": bool(getattr(function, "_reduce_retracing", False)),
     }
+
+
+def concrete_functions(function: Any) -> list[Any]:
+    """Return what a ``tf.function`` was traced to, in order."""
+    listing = getattr(function, "_list_all_concrete_functions", None)
+    return [] if listing is None else list(listing())
+
+
+def is_persistent(tape: Any) -> bool:
+    """Say whether a ``GradientTape`` keeps what it recorded after it was asked for a gradient."""
+    return bool(getattr(tape, "_persistent", False))
+
+
+def holds_recording(tape: Any) -> bool:
+    """Say whether a ``GradientTape`` still holds what it recorded."""
+    return getattr(tape, "_tape", None) is not None
 
 
 def autograph_loader() -> Any:

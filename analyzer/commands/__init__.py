@@ -23,6 +23,11 @@ _OF_THE_MACHINE: Final = frozenset(
 )
 """Errors of the system that no program can help: a full disk, no right, no more processes."""
 
+
+class ScriptStatus(SystemExit):
+    """The end of a command with the exit status of the user's own script."""
+
+
 _OF_WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
@@ -68,6 +73,8 @@ def _run() -> int:
     except SystemExit as stop:
         if (interrupt := _interrupt_behind(stop)) is not None:
             raise interrupt from None
+        if isinstance(stop, ScriptStatus) and isinstance(stop.code, int):
+            return stop.code
         # Nothing of ours ends with 1: it is Typer's word for a pipe that no one reads any more.
         return stop.code if isinstance(stop.code, int) and stop.code != 1 else int(ExitCode.OK)
     return int(ExitCode.OK)

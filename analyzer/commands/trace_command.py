@@ -19,11 +19,14 @@ from analyzer.capture.targets.target_spec import (
     parse_shapes,
     parse_target,
 )
+from analyzer.capture.watch.watch_request import STEPS as SCRIPT_STEPS
+from analyzer.capture.watch.watch_request import WARMUP
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
+from analyzer.commands.scripts.script_trace import trace_a_script
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool_facts import WhatIf
@@ -37,16 +40,32 @@ def trace(
         str,
         typer.Argument(
             help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-            "folder; or a logdir, run folder or .xplane.pb to open.",
+            "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open.",
             show_default=False,
         ),
     ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A script's own arguments, after --: analyze trace train.py -- --epochs 2.",
+            show_default=False,
+        ),
+    ] = None,
     batch_size: options.BatchSize = None,
     steps: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help=f"Steps to trace; default {STEPS}.",
+            help=f"Steps to trace; default {STEPS}, of a script {SCRIPT_STEPS}.",
+            rich_help_panel=options.CAPTURE,
+            show_default=False,
+        ),
+    ] = None,
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Of a script: steps before those that are traced; default {WARMUP}.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
         ),
@@ -133,6 +152,10 @@ def trace(
 
     The step runs in a process of its own, on the allocator class that a GPU uses, and is traced from
     the process's start.
+
+    A file of Python without a name in it (script.py, not script.py:name) is run as Python would run it,
+    with its own arguments, input, output and exit code. Its steps are found, a few are traced, and the
+    report follows when it ends.
     """
     outputs = Outputs(
         json=json,
@@ -147,7 +170,7 @@ def trace(
         max_peak=max_peak,
     )
     outputs.check()
-    spec = parse_target(target)
+    spec = parse_target(target, scripts=True)
     check_not_read(outputs.paths, spec.source)
     options.check_choice("--mode", mode, ("train", "infer"))
     options.check_choice("--device", device, ("cpu", "gpu"))
@@ -183,6 +206,21 @@ def trace(
         )
         what_if = replace(what_if, memory_limit_bytes=None, growth=None)
     place = Place(out=out, force=force, no_save=no_save)
+    if spec.kind is TargetKind.SCRIPT:
+        options.refuse_given(
+            "cannot be honoured: a script is not there to be read yet",
+            "Leave it out.",
+            host=host,
+            allocator=allocator,
+        )
+        place.check()
+        trace_a_script(spec, chosen, tuple(arguments or ()), warmup, what_if, place, outputs)
+    options.refuse_given(
+        f"cannot be honoured: {spec.text} is no script",
+        "Leave them out.",
+        arguments=arguments or None,
+        warmup=warmup,
+    )
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.TRACE, chosen.given)
         place.refuse_for(spec)

@@ -28,6 +28,7 @@ from analyzer.contract.fields import (
     Word,
 )
 from analyzer.contract.reading import read_record
+from analyzer.contract.watch_note import WatchNote
 from analyzer.errors import ExitCode
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
@@ -251,6 +252,8 @@ class RunFile:
         sizes: Sizes that depend on data, and what they are taken as.
         assumed: Trips of loops, branches and sizes that the user told, by name.
         phantom: The cards that TensorFlow ran on without their being there; None for none.
+        watch: What was seen of a program whose own steps were traced; None where the capture made
+            the step.
     """
 
     format: Word = RUN_FORMAT
@@ -285,6 +288,7 @@ class RunFile:
     sizes: tuple[DataSize, ...] = ()
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)
     phantom: PhantomNote | None = None
+    watch: WatchNote | None = None
 
     @property
     def is_estimate(self) -> bool:

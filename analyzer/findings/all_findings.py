@@ -23,10 +23,20 @@ from analyzer.findings.questions.retained_tensors import (
     find_survivors,
     retained_rows,
 )
+from analyzer.findings.running.data_held import find_data
+from analyzer.findings.running.retracing import find_retracing
+from analyzer.findings.running.staying_bytes import find_staying
+from analyzer.findings.running.step_habits import find_held_over, find_models, find_wide_numbers
+from analyzer.findings.running.tapes_kept import find_tapes
 from analyzer.recording.records import Finding, Severity
 
 _ORDER: Final = list(Severity)
 _FIRST: Final = frozenset({"out-of-memory", "does-not-fit"})
+_OF_THE_PROGRAM: Final = frozenset(
+    {"kept-tensors", "grows", "retraced", "functions-made-anew", "tapes-kept", "tape-outlives-use"}
+    | {"data-constant", "data-held", "models-kept"}
+)
+"""What goes wrong from step to step: before what one step needs."""
 
 
 def collect(analysis: Analysis) -> Analysis:
@@ -48,10 +58,28 @@ def collect(analysis: Analysis) -> Analysis:
             analysis.recording, analysis.fragmentation, analysis.peak.allocated_bytes
         ),
         *find_trend(analysis.recording),
+        *_of_the_program(analysis),
     ]
     return replace(analysis, findings=tuple(sorted(found, key=_place)))
 
 
-def _place(finding: Finding) -> tuple[bool, int, int]:
+def _of_the_program(analysis: Analysis) -> list[Finding]:
+    """Return what is said of a program whose own steps were traced."""
+    watch = analysis.recording.watch
+    if watch is None:
+        return []
+    return [
+        *find_staying(analysis, watch),
+        *find_retracing(watch),
+        *find_tapes(analysis, watch),
+        *find_data(analysis, watch),
+        *find_models(watch),
+        *find_held_over(analysis, watch),
+        *find_wide_numbers(analysis),
+    ]
+
+
+def _place(finding: Finding) -> tuple[int, int, int]:
     saves = finding.saves_bytes or 0
-    return finding.id not in _FIRST, _ORDER.index(finding.severity), -saves
+    rank = 0 if finding.id in _FIRST else 1 if finding.id in _OF_THE_PROGRAM else 2
+    return rank, _ORDER.index(finding.severity), -saves

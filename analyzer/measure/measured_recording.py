@@ -157,6 +157,7 @@ def measure(
         notes=note.notes if note is not None else (),
         phantom=_phantom(note),
         phantom_run=note.phantom if note is not None else None,
+        watch=note.watch if note is not None else None,
     )
     return Measured(recording, structure, sharing, raw.op_runs, note)
 

@@ -24,6 +24,7 @@ from analyzer.contract.report.subject import Kind as Kind
 from analyzer.contract.report.subject import PhantomNotice, ReportTarget
 from analyzer.contract.run_note import Failure, PhantomNote
 from analyzer.contract.step_config import StepConfig
+from analyzer.contract.watch_note import WatchNote
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -158,6 +159,7 @@ class Recording:
         uncertainty: The range that a prediction states; None for a trace.
         phantom: That the cards were not there; None where they were.
         phantom_run: Which cards, their limit and what was assumed of them, as the capture noted it.
+        watch: What was seen of the program that made the steps; None where the capture made them.
     """
 
     kind: Kind
@@ -179,6 +181,7 @@ class Recording:
     uncertainty: StatedRange | None = None
     phantom: PhantomNotice | None = None
     phantom_run: PhantomNote | None = None
+    watch: WatchNote | None = None
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph | None:

@@ -31,6 +31,7 @@ from analyzer.findings.first_step import first_step_only_bytes
 from analyzer.findings.questions.out_of_memory import failure_of
 from analyzer.findings.questions.peak_owner import peak_op
 from analyzer.findings.questions.retained_tensors import retained_rows
+from analyzer.findings.running.program_trend import program_figures
 from analyzer.findings.trace_integrity import trust_of
 from analyzer.findings.verdict.cautions import stated_range
 from analyzer.recording.records import Recording, Step
@@ -74,6 +75,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         cards=card_uses(analysis),
         error=_error(recording.error),
         failure=failure_of(analysis),
+        program=program_figures(recording.watch),
         versions=recording.versions,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from analyzer.contract.report.finding import Finding, Severity
+from analyzer.contract.report.program_figures import ProgramFigures
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.units import format_bytes
 
@@ -111,3 +112,23 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
     return f"The allocated peak of {peak} is within the limit of {limit}."
+
+
+def program_words(program: ProgramFigures) -> list[str]:
+    """Say what a step was, and whether what is held grows with the steps."""
+    where = f" ({program.where})" if program.where else ""
+    ended = f"; it ended by {program.ended}" if program.ended else ""
+    lines = [f"{program.steps:,} steps, each {program.step}{where}{ended}"]
+    for name, trend in (("in use", program.device), ("of the process, on the host", program.host)):
+        if trend.trend == "cannot tell":
+            if name == "in use":
+                lines.append("From step to step: cannot tell whether what is in use grows.")
+            continue
+        error = format_bytes(round((trend.high_bytes - trend.low_bytes) / 2))
+        sign = "-" if trend.per_step_bytes < 0 else "+"
+        slope = f"{sign}{format_bytes(round(abs(trend.per_step_bytes)))}"
+        lines.append(
+            f"From step to step: bytes {name} {trend.trend if trend.trend == 'grows' else 'stay flat'}, "
+            f"{slope} a step ± {error} (steps {trend.first_step} to {trend.last_step})"
+        )
+    return lines

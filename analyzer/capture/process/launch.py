@@ -99,7 +99,7 @@ def capture(
         AnalyzerError: the child failed otherwise.
     """
     check_free(out, force=force)
-    environment = _environment()
+    environment = base_environment()
     environment |= declared_environment(spec, environment)
     with staging_folder(out) as staging:
         request = staging / "request.json"
@@ -126,7 +126,7 @@ def capture(
         return publish(staging, out, force=force)
 
 
-def _environment() -> dict[str, str]:
+def base_environment() -> dict[str, str]:
     """Return the child's environment variables.
 
     Raises:

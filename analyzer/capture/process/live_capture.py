@@ -45,7 +45,7 @@ def capture_live(
     name = spec.text
     out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
     check_free(out, force=force)
-    if not options.gpu and _can_trace_here():
+    if not options.gpu and can_trace_here():
         return _capture_here(target, spec, options, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         with _saved(target) as path:
@@ -107,7 +107,8 @@ def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, fo
     return publish(staging, out, force=force)
 
 
-def _can_trace_here() -> bool:
+def can_trace_here() -> bool:
+    """Say whether TensorFlow's allocator writes memory events in this process, or will."""
     wanted = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")

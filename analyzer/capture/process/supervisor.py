@@ -123,7 +123,7 @@ def descendants(pid: int) -> Iterator[int]:
 def main(folder: str, command: list[str]) -> None:
     """Run ``command`` to its end, or until it is to end; see the module."""
     signals = _signals()
-    _adopt_orphans()
+    adopt_orphans()
     child = Supervised(command)
     if not _watch(child, signals):
         child.end(0.0)
@@ -161,7 +161,8 @@ def _signals() -> int:
     return read
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
+    """Let processes whose parent has ended become children of this one, where the system can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 

@@ -165,7 +165,7 @@ def run_steps(
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
             if isinstance(failure, KeyboardInterrupt) and not state.started:
                 raise  # nothing of the step ran: there is nothing to see
-            state.error = _error_of(failure)
+            state.error = step_failure(failure)
     report("reading the graph", 0.92)
     found = captured(state, partitions)
     if dump is not None and state.function is not None:
@@ -213,7 +213,7 @@ _NO_ROOM_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
 """What "No algorithm worked!" says of each algorithm where there was no room to try one."""
 
 
-def _error_of(failure: BaseException) -> Failure:
+def step_failure(failure: BaseException) -> Failure:
     """Return how a step failed, for the note."""
     if isinstance(failure, KeyboardInterrupt):
         return _error("Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED)

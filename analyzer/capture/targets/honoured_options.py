@@ -45,6 +45,7 @@ class TargetForm(Choice):
     SIGNATURE = "a tf.function with an input signature"
     STEP = "a step with its own arguments"
     EAGER_STEP = "a plain Python function with its own arguments"
+    SCRIPT = "a script"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,10 @@ _EAGER: Final = Refusal(
     "Decorate it with @tf.function, or leave it out.",
 )
 
+_OWN_SCRIPT: Final = Refusal(
+    "it is run as it is", "Leave it out, or name the model or step in it: script.py:name."
+)
+
 _EVERYTHING: Final = tuple(Option)
 _TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
 
@@ -115,6 +120,11 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
         **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
         Option.MODE: _OWN_MODE,
         Option.JIT: _EAGER,
+    },
+    TargetForm.SCRIPT: {
+        option: _OWN_SCRIPT
+        for option in _EVERYTHING
+        if option not in (Option.STEPS, Option.DEVICE, Option.INTER_OP_THREADS)
     },
 }
 """What each form refuses; what is not named here it honours."""

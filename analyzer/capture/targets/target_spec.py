@@ -7,6 +7,7 @@ A target is told from its text alone:
     model.keras, model.h5         a saved Keras model
     saved/                        a SavedModel folder
     logdir/, run/, x.xplane.pb    a trace: opened, not captured
+    train.py                      a script, where the command runs scripts
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class TargetKind(Choice):
     KERAS_FILE = "keras-file"
     SAVED_MODEL = "saved-model"
     TRACE = "trace"
+    SCRIPT = "script"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +176,12 @@ def check_steps(options: CaptureOptions) -> None:
         )
 
 
-def parse_target(text: str) -> TargetSpec:
+def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     """Tell which form of target ``text`` is.
+
+    Args:
+        text: What the user wrote.
+        scripts: A file of Python without a name in it is a script to be run; else it is refused.
 
     Raises:
         TargetError: it is none, or the file that it names does not exist.
@@ -187,7 +193,7 @@ def parse_target(text: str) -> TargetSpec:
         return TargetSpec(text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name)
     path = Path(text)
     if text and path.exists():
-        return _existing(text, path)
+        return _existing(text, path, scripts=scripts)
     base, colon, attribute = text.rpartition(":")
     if colon and base.endswith(".py"):
         if not Path(base).is_file():
@@ -207,15 +213,18 @@ def _check_attribute(text: str, attribute: str) -> None:
         )
 
 
-def _existing(text: str, path: Path) -> TargetSpec:
+def _existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.is_dir():
         if (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file():
             return TargetSpec(text=text, kind=TargetKind.SAVED_MODEL, path=text)
         return TargetSpec(text=text, kind=TargetKind.TRACE, path=text)
+    if path.suffix == ".py" and scripts:
+        return TargetSpec(text=text, kind=TargetKind.SCRIPT, path=text)
     if path.suffix == ".py":
         raise TargetError(
             f"{text} is a script, and no name in it is given.",
-            hint=f"Name the model or the step in it: {text}:name.",
+            hint=f"Name the model or the step in it: {text}:name. A whole script is run by "
+            f"`analyze trace {text}`.",
         )
     if path.suffix in (".keras", ".h5", ".hdf5"):
         return TargetSpec(text=text, kind=TargetKind.KERAS_FILE, path=text)

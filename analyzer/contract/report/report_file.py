@@ -36,6 +36,7 @@ from analyzer.contract.report.peak_figures import (
     PeakFigures,
     StepPeak,
 )
+from analyzer.contract.report.program_figures import ProgramFigures
 from analyzer.contract.report.range_figures import StatedRange
 from analyzer.contract.report.subject import (
     CardUse,
@@ -84,6 +85,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
         cards: What each card held, where there were several.
         error: How the step failed; None where it did not.
         failure: The request that ran out of memory; None where none did.
+        program: The program whose own steps were traced; None where the capture made the step.
         versions: Of what made it.
     """
 
@@ -118,4 +120,5 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     cards: tuple[CardUse, ...] = ()
     error: ReportError | None = None
     failure: UnservedRequest | None = None
+    program: ProgramFigures | None = None
     versions: dict[Word, Word] = field(default_factory=dict)

@@ -182,7 +182,8 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
             "capture looked at the variables.",
         )
     yield from _lost_gradients(raw, note)
-    done = len(note.snapshots) - 1
+    # A program's own steps are looked at before the first and after the last alone.
+    done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     failed = note.error is not None
     if len(steps) != done and not (failed and len(steps) == done + 1):
         yield Damage(
@@ -199,9 +200,12 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
         )
     moved = [span for span in looks if any(_meet(span, step) for step in steps)]
     yield from _damage("moved-note", moved, "notes taken between steps lie inside one")
+    around = zip(looks, [*looks[1:], None], strict=True)
+    if note.watch is not None and looks:
+        around = zip([looks[0]] * len(steps), [*looks[1:], None][:1] * len(steps), strict=True)
     between = [
         step
-        for step, before, after in zip(steps, looks, [*looks[1:], None], strict=False)
+        for step, (before, after) in zip(steps, around, strict=False)
         if _start(step) < before.start_ps or (after is not None and after.start_ps < _start(step))
     ]
     yield from _damage("moved-step", between, "step marks lie apart from the notes around them")

@@ -60,7 +60,9 @@ def _of_variables(
     resized, moved = set(), set()
     for turn, (look, snapshot) in enumerate(zip(looks, note.snapshots, strict=True)):
         instant = int(np.searchsorted(clock, look.start_ps, side="left")) - 1
-        begins = steps[turn].first - 1 if turn < len(steps) else instant
+        # A program's own steps are looked at before the first and after the last alone.
+        follows = turn < len(steps) and (note.watch is None or not turn)
+        begins = steps[turn].first - 1 if follows else instant
         for address, variable in zip(snapshot, note.variables, strict=False):
             size_bytes = size_of(variable)
             if address is None or not size_bytes:

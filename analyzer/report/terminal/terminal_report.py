@@ -17,6 +17,7 @@ from analyzer.report.report_words import (
     closer_words,
     highest_words,
     island_words,
+    program_words,
     saving_words,
     trial_words,
 )
@@ -47,6 +48,7 @@ def print_document(report: ReportFile, console: Console) -> None:
 def render(report: ReportFile, width: int = 100) -> RenderableType:
     """Return the report as one renderable, ``width`` columns wide: the answer first, its basis last."""
     parts: list[RenderableType] = [*_head(report), *_peak(report, width)]
+    parts.extend(_program(report))
     parts.extend(_range(report))
     parts.extend(_need(report))
     parts.extend(_what_if(report))
@@ -124,6 +126,13 @@ def _peak(report: ReportFile, width: int) -> Iterable[RenderableType]:
         )
     for sentence in (*trial_words(report), *card_words(report)):
         yield Text(printable(sentence, 300), style="yellow")
+
+
+def _program(report: ReportFile) -> Iterable[RenderableType]:
+    """Yield what the program's steps did over all of them."""
+    if report.program is not None:
+        for sentence in program_words(report.program):
+            yield Text(printable(sentence, 300))
 
 
 def _damages(report: ReportFile) -> Iterable[RenderableType]:

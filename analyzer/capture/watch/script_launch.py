@@ -1,0 +1,195 @@
+"""Run a user's script in a child that has this process' terminal, and wait for it. Needs no TensorFlow.
+
+The child is in this process' group: Ctrl-C and Ctrl-Z of the terminal reach it as they would reach
+``python script.py``. Signals that were sent to this process alone are passed on. When this process is
+killed the script is, by the system; when the script was ended by a signal, so is all that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from analyzer.capture.process import phantom_launch as phantom
+from analyzer.capture.process.launch import base_environment
+from analyzer.capture.process.run_folders import check_free, publish, staging_folder
+from analyzer.capture.process.supervisor import adopt_orphans, descendants
+from analyzer.capture.targets.target_spec import TargetSpec
+from analyzer.capture.watch.watch_request import DUMP, FAULT_FILE, UNTRACED_FILE, WatchRequest
+from analyzer.capture.xla.xla_dumps import dumping_flags
+from analyzer.contract.watch_note import WatchNote
+from analyzer.interrupts import EXIT_BASE
+from analyzer.parse.logdir import RUN_FILE
+
+_PR_SET_PDEATHSIG: Final = 1
+_GRACE_S: Final = 1.0
+_PAUSE_S: Final = 0.02
+_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FROM_KERNEL: Final = 0x80  # SI_KERNEL: the terminal's, which the child has got too
+_START: Final = """\
+import os, sys
+before = frozenset(name.partition(".")[0] for name in sys.modules)
+kept = [place for place in sys.path if place]
+try:
+    here = os.getcwd()
+except OSError:
+    here = ""
+sys.path[:] = [place for place in kept if os.path.realpath(place) != here]
+sys.path.append(sys.argv[1])
+from analyzer.capture.watch.script_child import main
+main(sys.argv[2], before, kept)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptEnd:
+    """How a script ended, and what is left of it.
+
+    Attributes:
+        status: Its exit status as a shell tells it.
+        folder: The run folder; None where no step was traced.
+        seen: What was seen where no step was traced; None where TensorFlow was never imported.
+        fault: What of ours went wrong while it ran; empty where nothing did.
+    """
+
+    status: int
+    folder: Path | None = None
+    seen: WatchNote | None = None
+    fault: str = ""
+
+
+def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
+    """Run a script to its end.
+
+    Args:
+        spec: The script.
+        request: How it is watched; its folder is chosen here.
+        out: The run folder to make.
+        force: Replace ``out`` where it holds an earlier run.
+
+    Raises:
+        InputError: ``out`` cannot be used, or the cards cannot be had.
+    """
+    check_free(out, force=force)
+    environment = base_environment()
+    options = request.options
+    with staging_folder(out) as staging:
+        if options.gpu:
+            environment |= phantom.variables(options, staging)
+        elif options.device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"
+        environment["XLA_FLAGS"] = dumping_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
+        file = staging / "request.json"
+        replace(request, folder=str(staging)).write(file)
+        root = str(Path(__file__).parents[3])
+        status = _wait_for([sys.executable, "-c", _START, root, str(file)], environment)
+        file.unlink(missing_ok=True)
+        for name in (DUMP, phantom.FOLDER):
+            shutil.rmtree(staging / name, ignore_errors=True)
+        fault = _text_of(staging / FAULT_FILE)
+        seen = _note_of(staging / UNTRACED_FILE)
+        if not (staging / RUN_FILE).is_file() or not (staging / "plugins").is_dir():
+            return ScriptEnd(status=status, seen=seen, fault=fault)
+        return ScriptEnd(
+            status=status, folder=publish(staging, out, force=force), seen=seen, fault=fault
+        )
+
+
+def _note_of(path: Path) -> WatchNote | None:
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        note = msgspec.json.decode(path.read_bytes(), type=WatchNote)
+        path.unlink()
+        return note
+    return None
+
+
+def _text_of(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        text = path.read_text("utf-8", "replace")
+        path.unlink()
+        return text
+    return ""
+
+
+def _wait_for(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command with this process' terminal; return its status as a shell tells it."""
+    adopt_orphans()
+    with _signals_waiting() as wait:
+        child = subprocess.Popen(command, env=environment, preexec_fn=_as_started_by_a_shell)
+        wait(child)
+        code = child.returncode
+        if code < 0:
+            _end_descendants()
+    return code if code >= 0 else EXIT_BASE - code
+
+
+@contextlib.contextmanager
+def _signals_waiting() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Yield what waits for the child and passes on the signals that this process alone was sent."""
+    if not hasattr(signal, "sigtimedwait"):
+        yield _wait_plainly
+        return
+    watched = {*_PASSED_ON, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+
+    def wait(child: subprocess.Popen[bytes]) -> None:
+        while child.poll() is None:
+            told = signal.sigtimedwait(watched, 0.5)
+            if told is None or told.si_signo == signal.SIGCHLD:
+                continue
+            if told.si_code != _FROM_KERNEL:
+                child.send_signal(told.si_signo)
+
+    try:
+        yield wait
+    finally:
+        while signal.sigtimedwait(watched, 0) is not None:
+            pass  # what came meanwhile was the child's
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait_plainly(child: subprocess.Popen[bytes]) -> None:
+    while True:
+        try:
+            child.wait()
+            return
+        except KeyboardInterrupt:
+            continue  # the terminal's, which the child has got too
+
+
+def _as_started_by_a_shell() -> None:
+    """Between fork and exec: no signal is held back, and the child ends with this process."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_descendants() -> None:
+    """End what a script that a signal ended has left running."""
+    if not os.path.isdir("/proc/self/task"):
+        return
+    started_s = time.monotonic()
+    while left := list(descendants(os.getpid())):
+        gone_s = time.monotonic() - started_s
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM if gone_s < _GRACE_S else signal.SIGKILL)
+        if gone_s > 5 * _GRACE_S:
+            return
+        time.sleep(_PAUSE_S)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass

@@ -1,0 +1,102 @@
+"""Steps of the process that the user is in: watched between two lines of the user's own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from analyzer.capture.process.live_capture import can_trace_here
+from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
+from analyzer.capture.targets.target_spec import TargetKind, TargetSpec
+from analyzer.capture.watch.watch_request import UNTRACED_FILE
+from analyzer.contract.run_note import TargetNote
+from analyzer.contract.watch_note import WatchNote
+from analyzer.errors import InputError, TargetError
+from analyzer.parse.logdir import RUN_FILE
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from analyzer.capture.watch.watcher import Watcher
+
+_running: list[object] = []
+"""The one block that is under way in this process."""
+
+
+class WatchBlock:
+    """Steps that are watched from :meth:`begin` to :meth:`end`.
+
+    Args:
+        out: The run folder; None for the usual place.
+        steps, warmup: Steps to trace, and steps before them.
+        name: What the steps are called in the report.
+        force: Whether an earlier run in ``out`` may be replaced.
+
+    Raises:
+        InputError: ``out`` cannot be used.
+        TargetError: this process' allocator writes no memory events.
+    """
+
+    def __init__(
+        self, out: Path | None, *, steps: int, warmup: int, name: str, force: bool
+    ) -> None:
+        if steps < 1 or warmup < 1:
+            raise InputError(f"steps={steps}, warmup={warmup}: both begin at 1.")
+        spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
+        self._out = (out or default_out(spec)).absolute()
+        self._force, self._steps, self._warmup, self._spec = force, steps, warmup, spec
+        check_free(self._out, force=force)
+        if not can_trace_here():
+            raise TargetError(
+                "TensorFlow runs in this process on an allocator that writes no memory events.",
+                hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or run the script "
+                "with `analyze trace script.py`.",
+            )
+        self._staging: AbstractContextManager[Path] | None = None
+        self._folder = Path()
+        self._watcher: Watcher | None = None
+        self.seen: WatchNote | None = None
+
+    def begin(self) -> None:
+        """Watch from now on.
+
+        Raises:
+            InputError: another block is under way.
+        """
+        if _running:
+            raise InputError("Steps of this process are watched already.", hint="End that first.")
+        from analyzer.capture.watch.watcher import Watcher
+
+        self._staging = staging_folder(self._out)
+        self._folder = self._staging.__enter__()
+        target = TargetNote(text=self._spec.text, kind="live", name=self._spec.name)
+        self._watcher = Watcher(self._folder, steps=self._steps, warmup=self._warmup, target=target)
+        _running.append(self)
+        self._watcher.begin()
+
+    def end(self, error: BaseException | None = None) -> Path | None:
+        """Stop; return the run folder, None where no step was traced.
+
+        Args:
+            error: What ended the block; None where it ended by itself.
+        """
+        if self._watcher is None or self._staging is None:
+            return None
+        watcher, self._watcher = self._watcher, None
+        try:
+            if isinstance(error, Exception):
+                watcher.failed(error)
+            watcher.finish("" if error is None else type(error).__name__)
+            if not (self._folder / RUN_FILE).is_file():
+                self.seen = _note(self._folder / UNTRACED_FILE)
+                return None
+            return publish(self._folder, self._out, force=self._force)
+        finally:
+            _running.clear()
+            self._staging.__exit__(None, None, None)
+
+
+def _note(path: Path) -> WatchNote:
+    return msgspec.json.decode(path.read_bytes(), type=WatchNote)

@@ -1,0 +1,1 @@
+"""``analyze trace script.py``: a whole script, run unchanged."""

@@ -1,0 +1,34 @@
+"""What a program's steps did to memory over all of them, for the report."""
+
+from __future__ import annotations
+
+from analyzer.contract.report.program_figures import ProgramFigures, TrendFigures
+from analyzer.contract.watch_note import WatchNote
+from analyzer.findings.running.slope import Growth, growth_of
+
+
+def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
+    """Return the figures; None where the capture made the step."""
+    if watch is None:
+        return None
+    return ProgramFigures(
+        step=watch.step,
+        where=watch.where,
+        steps=watch.steps,
+        warmup=watch.warmup,
+        device=_trend(growth_of(watch.readings, watch.warmup)),
+        host=_trend(growth_of(watch.readings, watch.warmup, lambda one: one.host_bytes)),
+        ended=watch.ended,
+    )
+
+
+def _trend(growth: Growth) -> TrendFigures:
+    return TrendFigures(
+        trend=growth.trend,
+        per_step_bytes=growth.per_step_bytes,
+        low_bytes=growth.low_bytes,
+        high_bytes=growth.high_bytes,
+        first_step=growth.first_step,
+        last_step=growth.last_step,
+        level_bytes=growth.level_bytes,
+    )

@@ -1,0 +1,174 @@
+"""Bytes that stay from step to step, and who keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.contract.watch_note import HeldTensors, WatchNote
+from analyzer.findings.analysis import PERSISTENT, Analysis
+from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.findings.running.slope import Growth, growth_of
+from analyzer.recording.records import Finding, Severity
+from analyzer.units import format_bytes, times
+
+_FEWEST_STEPS: Final = 2
+"""Traced steps of which something has to be left before it is taken to stay: one is the last one's."""
+
+_MUCH: Final = 0.1
+_SOME: Final = 0.01
+"""Shares of the peak that 1,000 steps add, from which a growth is grave, or worth a look."""
+
+_THOUSAND: Final = 1000
+_ROWS: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staying:
+    """What one holder keeps of each step.
+
+    Attributes:
+        held: The holder.
+        per_step_bytes: Allocated bytes of a step that it keeps, the median of the traced steps.
+        steps: Traced steps of which it keeps something.
+        ops: What made it.
+    """
+
+    held: HeldTensors
+    per_step_bytes: int
+    steps: int
+    ops: tuple[str, ...]
+
+
+def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
+    """Return the holders that keep something of several traced steps, those that keep most first."""
+    rows = left_over(analysis)
+    by_address = dict(zip(rows["address"].astype("int64"), rows.index, strict=True))
+    wanted = max(min(_FEWEST_STEPS, len(analysis.recording.steps)), 1)
+    found = []
+    for held in watch.held:
+        if not held.grows:
+            continue
+        mine = rows.loc[[by_address[one] for one in held.addresses if one in by_address]]
+        sums = mine.groupby("step", observed=True)["allocated_bytes"].sum()
+        steps = len(sums)
+        per_step = int(np.median(sums)) if steps else 0
+        if not held.addresses:  # their bytes lie outside the allocator: NumPy's, shared
+            steps = held.count
+            per_step = held.size_bytes // max(len(analysis.recording.steps), 1)
+        if steps > wanted and held.count > wanted:
+            ops = tuple(dict.fromkeys(str(op) for op in mine["op"] if op))
+            found.append(Staying(held=held, per_step_bytes=per_step, steps=steps, ops=ops))
+    return sorted(found, key=lambda one: -one.per_step_bytes)
+
+
+def left_over(analysis: Analysis) -> pd.DataFrame:
+    """Return what was born in a traced step and is alive after the last, and is no variable's."""
+    table = analysis.recording.allocations
+    end = len(analysis.recording.events)
+    keeps = table["step"].notna() & (table["dies"] >= end) & table["address"].notna()
+    return table[keeps & ~table["category"].isin(PERSISTENT - {"input", "constant"})]
+
+
+def find_staying(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report what grows with the steps and what keeps it; or that it grows, where nothing shows."""
+    growth = growth_of(watch.readings, watch.warmup)
+    found = [
+        _kept(analysis, one, growth)
+        for one in staying(analysis, watch)
+        if growth.trend != "flat" or growth.high_bytes >= one.per_step_bytes / 2
+    ]
+    if not found and growth.trend == "grows":
+        found.append(_unexplained(analysis, watch, growth))
+    return found
+
+
+def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
+    share = _THOUSAND * per_step_bytes / max(analysis.peak.allocated_bytes, 1)
+    return Severity.HIGH if share >= _MUCH else Severity.MEDIUM if share >= _SOME else Severity.LOW
+
+
+def _kept(analysis: Analysis, one: Staying, growth: Growth) -> Finding:
+    held = one.held
+    at = f" ({held.where})" if held.where else ""
+    detail = (
+        f"{times(held.count)} in {len(analysis.recording.steps)} traced steps a tensor came to be held "
+        f"there and none went. " + slope_words(growth) + " Keep numbers instead of tensors: "
+        "float(loss), value.numpy(); or let the container forget: collections.deque(maxlen=…), clear()."
+    )
+    shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
+    return Finding(
+        id="kept-tensors",
+        severity=_severity(analysis, one.per_step_bytes),
+        title=f"{format_bytes(one.per_step_bytes)} stay of each step, kept by {held.holder}{at}",
+        detail=detail,
+        saves_bytes=one.per_step_bytes * _last_step(growth, one.steps),
+        saves_kind="allocated",
+        evidence=(
+            evidence_row(
+                f"kept by, shape {shapes}" if shapes else "kept by",
+                name=held.holder,
+                where=held.where,
+                count=held.count,
+                size=held.size_bytes,
+            ),
+            *(evidence_row("made by", name=op) for op in one.ops[:_ROWS]),
+        ),
+    )
+
+
+def _last_step(growth: Growth, steps: int) -> int:
+    return max(growth.last_step, steps, 1)
+
+
+def slope_words(growth: Growth) -> str:
+    """Say what the bytes in use do over all steps, with the error."""
+    if growth.trend == "cannot tell" and not growth.level_bytes:
+        return "There were too few steps to tell a slope from all of them."
+    per_step, error = growth.per_step_bytes, (growth.high_bytes - growth.low_bytes) / 2
+    span = f"steps {growth.first_step} to {growth.last_step}"
+    words = {"grows": "grow", "flat": "do not grow", "cannot tell": "cannot be told to grow or not"}
+    return (
+        f"Over {span} the bytes in use {words[growth.trend]}: {_signed(per_step)} a step "
+        f"± {format_bytes(round(error))}."
+    )
+
+
+def _signed(size: float) -> str:
+    sign = "-" if size < 0 else "+"
+    return f"{sign}{format_bytes(round(abs(size)))}"
+
+
+def _unexplained(analysis: Analysis, watch: WatchNote, growth: Growth) -> Finding:
+    rows = left_over(analysis)
+    full = rows[rows["step"] < len(analysis.recording.steps) - 1]
+    by_op = (
+        full.groupby("op", observed=True)["allocated_bytes"]
+        .sum()
+        .sort_values(ascending=False)
+        .head(_ROWS)
+    )
+    sources = dict(zip(full["op"].astype(str), full["source"].astype(str), strict=True))
+    where = watch.where
+    at = f" (a step is {watch.step}, {where})" if where else ""
+    return Finding(
+        id="grows",
+        severity=_severity(analysis, growth.per_step_bytes),
+        title=f"{format_bytes(round(growth.per_step_bytes))} stay of each step{at}",
+        detail=slope_words(growth) + " No container of the program's was found to hold them; the "
+        "evidence names what made the buffers that outlived their step.",
+        saves_bytes=round(growth.per_step_bytes * growth.last_step),
+        saves_kind="allocated",
+        evidence=tuple(
+            evidence_row(
+                "outlives its step",
+                name=str(op) or "without a name",
+                where=sources.get(str(op), ""),
+                size=int(size),
+            )
+            for op, size in by_op.items()
+        ),
+    )

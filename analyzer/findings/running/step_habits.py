@@ -1,0 +1,109 @@
+"""Models kept from a loop, results that Python holds into the next step, and 64-bit numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from analyzer.contract.watch_note import LiveModels, WatchNote
+from analyzer.findings.analysis import PERSISTENT, Analysis
+from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.recording.records import Finding, Severity
+from analyzer.units import format_bytes
+
+_LEAST_BYTES: Final = 8 << 20
+_SHARE: Final = 0.2
+"""What Python holds of the step before is told from this share of the peak on."""
+
+_WIDE_SHARE: Final = 0.05
+_WIDE_BYTES: Final = 1 << 20
+_ROWS: Final = 8
+
+
+def find_models(watch: WatchNote) -> list[Finding]:
+    """Report models of one line of which several are alive."""
+    return [_models(one) for one in watch.models]
+
+
+def _models(one: LiveModels) -> Finding:
+    by = f", kept by {one.holder}" if one.holder else ""
+    return Finding(
+        id="models-kept",
+        severity=Severity.MEDIUM,
+        title=f"{one.alive} models made at {one.where} are alive ({format_bytes(one.size_bytes)} of "
+        f"variables{by})",
+        detail="Each keeps its weights, its optimizer's slots and the graphs of its functions. "
+        "Between two "
+        "models of a search or of folds: del model, then keras.utils.clear_session(); or a "
+        "process for each.",
+        saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
+        saves_kind="allocated",
+        evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
+    )
+
+
+def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report what names of the program hold of the step before when the peak is reached."""
+    if analysis.step is None:
+        return []
+    alive = analysis.alive
+    old = alive[
+        alive["step"].notna()
+        & (alive["step"].fillna(-1) < analysis.step.index)
+        & ~alive["category"].isin(PERSISTENT)
+    ]
+    size_bytes = int(old["requested_bytes"].sum())
+    if size_bytes < max(_LEAST_BYTES, _SHARE * analysis.peak.requested_bytes):
+        return []
+    names = [held for held in watch.held if not held.grows][:_ROWS]
+    shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
+    return [
+        Finding(
+            id="held-over",
+            severity=Severity.LOW,
+            title=f"{format_bytes(size_bytes)} of the step before are alive at the peak",
+            detail="A name keeps its tensors until it is bound anew, which in a loop is one step later. "
+            + (f"Held after a step: {shown}. " if shown else "")
+            + "`del` them at the end of the step, or make the step a function: its names end with it.",
+            saves_bytes=size_bytes,
+            evidence=tuple(
+                evidence_row(
+                    "held by",
+                    name=held.holder,
+                    where=held.where,
+                    count=held.count,
+                    size=held.size_bytes,
+                )
+                for held in names
+            ),
+        )
+    ]
+
+
+def find_wide_numbers(analysis: Analysis) -> list[Finding]:
+    """Report tensors of float64 that take a good part of the peak."""
+    wide = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
+    size_bytes = int(wide["requested_bytes"].sum())
+    if size_bytes < max(_WIDE_BYTES, _WIDE_SHARE * analysis.peak.requested_bytes):
+        return []
+    largest = wide.sort_values("requested_bytes", ascending=False).head(_ROWS)
+    source = next((str(one) for one in largest["source"] if str(one)), "")
+    at = f" ({source})" if source else ""
+    return [
+        Finding(
+            id="float64",
+            severity=Severity.MEDIUM,
+            title=f"{format_bytes(size_bytes)} of the peak are float64{at}",
+            detail="NumPy's default is float64 and TensorFlow keeps it. float32 takes half: "
+            "array.astype('float32'), tf.constant(x, tf.float32), dtype= where data is read.",
+            saves_bytes=size_bytes // 2,
+            evidence=tuple(
+                evidence_row(
+                    "float64",
+                    name=str(row["tensor"] or row["op"]),
+                    where=str(row["source"]),
+                    size=int(row["requested_bytes"]),
+                )
+                for row in largest.to_dict("records")
+            ),
+        )
+    ]
