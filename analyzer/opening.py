@@ -99,7 +99,6 @@ def open_finished(path: Path, *, progress: Callable[[str, float], None] | None =
     return result
 
 
-@collector_paused()
 def open_estimate(
     path: Path,
     *,
@@ -127,16 +126,54 @@ def open_estimate(
         TraceError: it is no folder of an estimate.
         CompilerUnavailable: a card's compiler gave no plan, and the folder holds none of the CPU's.
     """
-    report = progress or (lambda stage, share: None)
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
         raise TraceError(
             f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
         )
-    card = _card_step(
+    analysis = estimated(
         note,
         path,
+        threads=threads,
+        inter_op=inter_op,
+        what_if=what_if,
+        search=search,
+        card_options=card_options,
+        keep=keep,
+        progress=progress,
+    )
+    return Result(analysis, build_document(analysis), path)
+
+
+@collector_paused()
+def estimated(
+    note: RunNote,
+    folder: Path,
+    *,
+    threads: int | None = None,
+    inter_op: int | None = None,
+    what_if: WhatIf | None = None,
+    search: bool = True,
+    card_options: CardOptions | None = None,
+    keep: bool = False,
+    progress: Callable[[str, float], None] | None = None,
+) -> Analysis:
+    """Predict a noted step and explain it.
+
+    Args:
+        note: What a capture noted, or what was made of two such notes.
+        folder: Where the card's plans lie, or are left.
+        threads, inter_op, what_if, search, card_options, keep, progress: As for :func:`open_estimate`.
+
+    Raises:
+        TraceError: the note holds no graph, or a plan is damaged.
+        CompilerUnavailable: a card's compiler gave no plan, and the note holds none of the CPU's.
+    """
+    report = progress or (lambda stage, share: None)
+    card = _card_step(
+        note,
+        folder,
         card_options or CardOptions(),
         keep=keep,
         progress=lambda stage, share: report(stage, 0.7 * share),
@@ -153,8 +190,7 @@ def open_estimate(
     if card is not None:
         predicted = _with_card(predicted, card)
     report(_explaining(search), 0.9)
-    analysis = explain(predicted, what_if or WhatIf(), search=search)
-    return Result(analysis, build_document(analysis), path)
+    return explain(predicted, what_if or WhatIf(), search=search)
 
 
 def _card_step(

@@ -21,7 +21,7 @@ from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.representative import LIMIT_MARGIN
-from analyzer.scaling.fit_answer import CardAnswer, LimitOwner
+from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
 from analyzer.scaling.peak_curve import curve_of, middle_order, moves_of, peak_bytes
 from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
@@ -96,22 +96,26 @@ def answered(
     """
     gpu = find_gpu(options.gpu) if options.gpu else None
     limit_of, limits = limits_for(gpu, question.limit_bytes)
+    confirm = question.confirm
+    if confirm is None:
+        confirm = gpu is not None and has_phantom()
+    confirm = confirm and access.run is not None
     found = SizeSearch(
         BatchCaptures(access, limited(options, question.limit_bytes)),
         lambda target: limits,
         options.wanted_batch,
         threads=question.threads,
         inter_op=options.inter_op_threads,
+        runs_follow=confirm,
         report=report,
     ).find()
     report("drawing the curve", 0.92)
     answer = _described(access.name, found, gpu, limit_of, limits, question)
     if found.orders is not None:
         answer = _with_curve(answer, found, found.orders, question)
-    confirm = question.confirm
-    if confirm is None:
-        confirm = gpu is not None and has_phantom()
-    if confirm and access.run is not None:
+    else:
+        answer = _with_points(answer, found)
+    if confirm:
         answer = confirmed(answer, access, options, report)
     if answer.wanted is not None:
         answer = changed(answer, wanted_fits=answer.wanted <= answer.largest)
@@ -211,6 +215,20 @@ def _with_curve(
     if question.wanted is not None and orders.target.gpu is not None:
         fields["cards"] = _cards_for(orders, question.wanted)
     return changed(answer, **fields)
+
+
+def _with_points(answer: FitAnswer, found: FoundSizes) -> FitAnswer:
+    """Return the answer with the peaks of the sizes that were estimated one by one."""
+    points = tuple(
+        CurvePoint(
+            size=size,
+            requested_bytes=need.requested_bytes,
+            allocated_bytes=need.allocated_bytes,
+            op=need.op,
+        )
+        for size, need in sorted(found.needs.items())
+    )
+    return changed(answer, curve=points)
 
 
 def _layers_of(note: RunNote) -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
 from analyzer.compiler.step_plans import CardOptions
 from analyzer.errors import InputError, TargetError
-from analyzer.opening import open_estimate
+from analyzer.findings.questions.peak_owner import peak_op
+from analyzer.opening import estimated
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote, read_run
 from analyzer.scaling.size_search import SizeNeed
@@ -99,11 +101,33 @@ class BatchCaptures:
 
     def need(self, size: int) -> SizeNeed:
         """Return the estimate of the capture at a batch size."""
-        analysis = open_estimate(
-            self._folder / str(size),
+        folder = self._folder / str(size)
+        return self._need(read_run(folder / RUN_FILE), folder)
+
+    def need_made(self, size: int, note: RunNote, modules: Sequence[bytes]) -> SizeNeed:
+        """Return the estimate of a step that was not captured but made by closed forms.
+
+        Args:
+            size: The batch size.
+            note: The step's note there.
+            modules: The modules of the functions that XLA compiles, in the note's order.
+        """
+        folder = self._folder / f"made-{size}"
+        folder.mkdir(parents=True, exist_ok=True)
+        compiled = []
+        for number, (one, module) in enumerate(zip(note.compiled, modules, strict=True)):
+            file = folder / f"module-{number}.hlo.pb.gz"
+            file.write_bytes(gzip.compress(module, 1))
+            compiled.append(replace(one, module=file))
+        return self._need(replace(note, compiled=tuple(compiled)), folder)
+
+    def _need(self, note: RunNote, folder: Path) -> SizeNeed:
+        analysis = estimated(
+            note,
+            folder,
             inter_op=self._options.inter_op_threads,
             card_options=CardOptions(both=False),
-        ).analysis
+        )
         need = analysis.verdict.need if analysis.verdict is not None else None
         peak = analysis.peak
         central = need.bytes if need is not None else peak.allocated_bytes
@@ -113,6 +137,7 @@ class BatchCaptures:
             high_bytes=need.high_bytes if need is not None else central,
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
+            op=peak_op(analysis)[0],
         )
 
 

@@ -127,12 +127,14 @@ class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         captured_at: Sizes at which the step was captured.
         checked_at: Sizes among them at which the closed forms, made from others, were found right.
+        planned_at: Sizes at which a compiler planned the step's memory; empty where XLA compiles none.
         is_closed_form: Whether other sizes are closed forms; else each figure is of a capture.
         why_not: Why there are none; empty where there are.
     """
 
     captured_at: tuple[int, ...]
     checked_at: tuple[int, ...]
+    planned_at: tuple[int, ...] = ()
     is_closed_form: bool
     why_not: str = ""
 

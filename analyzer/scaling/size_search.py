@@ -1,18 +1,20 @@
 """The largest size that fits: a few captures, closed forms between them, replays of the allocator.
 
 Two captures give the forms, the search over them a size, and a third capture at that size says whether
-they hold there. Where the graph at that size is another one, two captures about it make a new family;
-where there are no forms at all (XLA plans a compiled step's memory anew), each size tried is a capture,
-and the next one follows from a line through the nearest two.
+they hold there. Where the graph at that size is another one, two captures about it make a new family.
+Of a step that XLA compiles, the forms give what is compiled, and the card's compiler plans each size
+that is tried; the next one follows from a line through the nearest two. Where there are no forms at all,
+each size tried is a capture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from analyzer.errors import InputError
+from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
 from analyzer.scaling.fit_answer import FormsUsed
@@ -25,6 +27,9 @@ _ROUNDS: Final = 4
 
 _CAPTURES: Final = 8
 """Captures at most where each size is one."""
+
+_PLANS: Final = 10
+"""Plans at most that are asked of a card's compiler."""
 
 _SETTLING: Final = 3
 """Searches at most over one family: the durations are those of the size found before."""
@@ -44,6 +49,7 @@ class SizeNeed:
     Attributes:
         low_bytes, bytes, high_bytes: The least memory limit, and its range.
         requested_bytes, allocated_bytes: Its peak.
+        op: The op whose request makes the peak.
     """
 
     low_bytes: int
@@ -51,6 +57,7 @@ class SizeNeed:
     high_bytes: int
     requested_bytes: int
     allocated_bytes: int
+    op: str = ""
 
 
 class Noting(Protocol):
@@ -61,6 +68,15 @@ class Noting(Protocol):
 
     def need(self, size: int) -> SizeNeed:
         """Return the estimate of what was noted at a size."""
+
+    def need_made(self, size: int, note: RunNote, modules: Sequence[bytes]) -> SizeNeed:
+        """Return the estimate of a step that was made by forms.
+
+        Args:
+            size: The size.
+            note: The step's note there.
+            modules: What XLA compiles of it, in the note's order of functions.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +121,7 @@ class SizeSearch:
         start: A size to begin with.
         threads: Threads that one op may use; None for those of the machine that took the notes.
         inter_op: Threads that run ops side by side; None for that machine's.
+        runs_follow: Whether the size found will be run: then a compiled step is not captured there too.
         report: Called with the stage and the share done.
     """
 
@@ -116,8 +133,10 @@ class SizeSearch:
         *,
         threads: int | None = None,
         inter_op: int | None = None,
+        runs_follow: bool = False,
         report: Callable[[str, float], None],
     ) -> None:
+        self._runs_follow = runs_follow
         self._noting = noting
         self._limits_of = limits_of
         self._start = max(start, 2)
@@ -135,6 +154,8 @@ class SizeSearch:
         """
         first = self._start
         noted = {first: self._note(first)}
+        if noted[first].compiled and target_of(noted[first]).gpu is not None:
+            return self._by_plans(first)
         near = self._guess(noted)
         why = ""
         for _ in range(_ROUNDS):
@@ -236,25 +257,71 @@ class SizeSearch:
         self._report("replaying orders of the ops", 0.85)
         return play_orders(family, sizes, threads=self._threads, inter_op=self._inter_op)
 
-    def _by_captures(self, why: str) -> FoundSizes:
-        """Search with an estimate at each size that is tried."""
+    def _by_plans(self, first: int) -> FoundSizes:
+        """Search with the card's own plan at each size that is tried, of a module made by forms.
+
+        Args:
+            first: A size that is noted.
+        """
         needs: dict[int, SizeNeed] = {}
-        limits: LimitRange | None = None
-        size = self._start
-        while True:
-            note = self._note(size)
-            self._report(f"estimating at {size}", min(0.1 * len(needs) + 0.1, 0.9))
+        self._plan(first, needs, None)
+        limits = self._limits_of(target_of(self._notes[first]))
+        variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
+        near = min(_from_nothing(variables, first, needs[first].bytes, limits.bytes), MOST)
+        near = near if near != first else 2 * first
+        pair = {size: self._note(size) for size in (first, near)}
+        try:
+            family = family_of(pair)
+            size: int | None = near
+            while size is not None and len(needs) < _PLANS:
+                self._plan(size, needs, family)
+                size = _next(needs, limits.bytes)
+            best = max((n for n, need in needs.items() if need.bytes <= limits.bytes), default=1)
+            if best not in self._notes and not self._runs_follow:
+                family.check(best, self._note(best))
+                self._checked.add(best)
+        except NotOneFamily as error:
+            kept = {size: need for size, need in needs.items() if size in self._notes}
+            return self._by_captures(str(error), kept)
+        return self._found(needs, limits, self._notes.get(best, pair[near]), "")
+
+    def _plan(self, size: int, needs: dict[int, SizeNeed], family: StepFamily | None) -> None:
+        """Add what a size needs: of its capture, else of the step that a family's forms give.
+
+        Raises:
+            NotOneFamily: the forms give none there.
+        """
+        self._report(f"planning the step at {size}", min(0.1 * len(needs) + 0.2, 0.9))
+        if family is None or size in self._notes:
             needs[size] = self._noting.need(size)
+        else:
+            needs[size] = self._noting.need_made(size, family.at(size), family.modules_at(size))
+
+    def _by_captures(self, why: str, known: Mapping[int, SizeNeed] | None = None) -> FoundSizes:
+        """Search with a capture and an estimate at each size that is tried."""
+        needs = dict(known or {})
+        size: int | None = self._start
+        limits: LimitRange | None = None
+        while size is not None and len(needs) < _CAPTURES:
+            note = self._note(size)
             limits = limits or self._limits_of(target_of(note))
-            nearest = _next(needs, limits.bytes)
-            if nearest is None or len(needs) >= _CAPTURES:
-                break
-            size = nearest
-        fitting = _line(needs, limits.bytes)
+            if size not in needs:
+                self._plan(size, needs, None)
+            size = _next(needs, limits.bytes)
+        assert limits is not None
+        return self._found(needs, limits, note, why)
+
+    def _found(
+        self, needs: dict[int, SizeNeed], limits: LimitRange, note: RunNote, why: str
+    ) -> FoundSizes:
         return FoundSizes(
-            sizes=fitting(limits),
+            sizes=_line(needs, limits.bytes)(limits),
             forms=FormsUsed(
-                captured_at=tuple(sorted(needs)), checked_at=(), is_closed_form=False, why_not=why
+                captured_at=tuple(sorted(self._notes)),
+                checked_at=tuple(sorted(self._checked)),
+                planned_at=tuple(sorted(needs)),
+                is_closed_form=not why,
+                why_not=why,
             ),
             orders=None,
             note=note,
@@ -265,6 +332,19 @@ class SizeSearch:
 def _about(size: int, stride: int) -> tuple[int, ...]:
     """Return three sizes from one on: what two of them tell, the third checks."""
     return size, size + stride, size + 2 * stride
+
+
+def _from_nothing(variables: int, size: int, need: int, limit: int) -> int:
+    """Return nearly the largest size under a limit, by a line from the variables, at 0, to one need.
+
+    Args:
+        variables: Bytes of the variables.
+        size: A size.
+        need: The bytes that it needs.
+        limit: The limit, bytes.
+    """
+    slope = max(need - variables, 1) / size
+    return max(int((limit - variables) / slope), 1)
 
 
 def _next(needs: dict[int, SizeNeed], limit: int) -> int | None:

@@ -9,18 +9,24 @@ the sentence says what differs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from analyzer.compiler.step_plans import module_of
 from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.parse.run_folder import RunNote
+from analyzer.predict.predicted_device import target_of
 from analyzer.scaling.closed_forms import NoForm, through
+from analyzer.scaling.module_forms import ModuleForms, forms_of
 
 _PLACED: Final = frozenset({"analyzer_place", "analyzer_merged_place"})
 """Attributes that say where a node stood, which the optimiser leaves to chance."""
 
 _NAMED: Final = 3
+
+_NUMBERED: Final = re.compile(r"(__(?:inference|forward|backward)_.*)_\d+")
 
 
 class NotOneFamily(ValueError):  # noqa: N818 - reads as what happened
@@ -34,10 +40,12 @@ class StepFamily:
     Attributes:
         sizes: Where they were noted, rising.
         notes: The notes, in that order.
+        modules: What XLA compiles of the step, in the notes' order of functions.
     """
 
     sizes: tuple[int, ...]
     notes: tuple[RunNote, ...]
+    modules: tuple[ModuleForms, ...] = ()
 
     def at(self, size: int) -> RunNote:
         """Return the note of the step at a size: the first one with the forms' values in it.
@@ -60,9 +68,28 @@ class StepFamily:
                     if field.name in _VARYING
                 },
                 ops=self._ops(points),
+                compiling=self._compiling(points),
             )
         except NoForm as error:
             raise NotOneFamily(f"no closed form: {error}") from None
+
+    def modules_at(self, size: int) -> tuple[bytes, ...]:
+        """Return what XLA compiles of the step at a size.
+
+        Raises:
+            NotOneFamily: a form gives no whole number there.
+        """
+        try:
+            return tuple(one.at(size) for one in self.modules)
+        except NoForm as error:
+            raise NotOneFamily(f"no closed form of what XLA compiles: {error}") from None
+
+    def _compiling(self, points: _Points) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Return what lowering asks for; where it asks otherwise at another size, as at the first."""
+        try:
+            return tuple(points.between([note.compiling for note in self.notes]))
+        except (NotOneFamily, NoForm):
+            return self.notes[0].compiling
 
     def _ops(self, points: _Points) -> tuple[Op, ...]:
         others = [{op.name: op for op in note.ops} for note in self.notes[1:]]
@@ -94,6 +121,11 @@ class StepFamily:
                 f"{len(wrong)} ops have another shape at {size} than their closed form "
                 f"({', '.join(wrong[:_NAMED])})"
             )
+        try:
+            for forms, module in zip(self.modules, _modules(note), strict=True):
+                forms.check(size, module)
+        except ValueError as error:
+            raise NotOneFamily(str(error)) from None
 
 
 _VARYING: Final = frozenset({"step", "inputs", "variables", "births", "sizes"})
@@ -104,20 +136,50 @@ def family_of(noted: Mapping[int, RunNote]) -> StepFamily:
     """Return the family of notes by size.
 
     Raises:
-        NotOneFamily: their graphs are not the same, or XLA compiles a function of the step, whose plan
-            has no closed form.
+        NotOneFamily: their graphs are not the same, or what XLA compiles of the step is planned by no
+            compiler that can be asked anew.
     """
     sizes = tuple(sorted(noted))
     notes = tuple(noted[size] for size in sizes)
-    if any(note.compiled for note in notes):
-        raise NotOneFamily("XLA plans the memory of a compiled step anew at each size")
     for note in notes[1:]:
         _check_same_ops(notes[0], note)
-    family = StepFamily(sizes, notes)
+    family = StepFamily(sizes, notes, _module_forms(sizes, notes))
     family.at(
         2 * sizes[-1] - sizes[0]
     )  # the values themselves differ in no other way than by a form
     return family
+
+
+def _module_forms(sizes: tuple[int, ...], notes: tuple[RunNote, ...]) -> tuple[ModuleForms, ...]:
+    """Return the forms of what XLA compiles.
+
+    Raises:
+        NotOneFamily: the step is compiled for a CPU, whose plans come with a capture, or the modules
+            have no forms.
+    """
+    if not any(note.compiled for note in notes):
+        return ()
+    if target_of(notes[0]).gpu is None:
+        raise NotOneFamily("XLA plans the memory of a compiled step anew at each size")
+    calls = [[one.ops for one in note.compiled] for note in notes]
+    if any(one != calls[0] for one in calls[1:]):
+        raise NotOneFamily("XLA compiles other functions at another size")
+    try:
+        by_size = [_modules(note) for note in notes]
+        return tuple(forms_of(sizes, same) for same in zip(*by_size, strict=True))
+    except NoForm as error:
+        raise NotOneFamily(f"no closed form of what XLA compiles: {error}") from None
+
+
+def _modules(note: RunNote) -> list[bytes]:
+    """Return what XLA compiles of a noted step.
+
+    Raises:
+        NotOneFamily: a function could not be lowered.
+    """
+    if any(one.module is None for one in note.compiled):
+        raise NotOneFamily("a function of the step could not be lowered for XLA")
+    return [module_of(one) for one in note.compiled]
 
 
 def _check_same_ops(first: RunNote, other: RunNote) -> None:
@@ -138,7 +200,9 @@ def _check_same_ops(first: RunNote, other: RunNote) -> None:
 
 def _alike(made: Mapping[str, Any], noted: Mapping[str, Any]) -> bool:
     return all(
-        made.get(key) == noted.get(key) or _is_value_of_float(made.get(key))
+        made.get(key) == noted.get(key)
+        or _is_value_of_float(made.get(key))
+        or _is_one_function([made.get(key), noted.get(key)])
         for key in made.keys() | noted.keys()
         if key not in _PLACED
     )
@@ -148,6 +212,18 @@ def _is_value_of_float(value: Any) -> bool:
     """Say whether an attribute is a constant of floats: its bytes count, its values decide nothing."""
     return isinstance(value, float) or (
         isinstance(value, Mapping) and "float" in str(value.get("dtype", ""))
+    )
+
+
+def _is_one_function(values: Sequence[Any]) -> bool:
+    """Say whether texts, or records of them, name one function, which each capture numbers anew."""
+    if all(isinstance(value, Mapping) for value in values):
+        return all(
+            value.keys() == {"function"} and isinstance(value["function"], str) for value in values
+        ) and _is_one_function([value["function"] for value in values])
+    return (
+        all(isinstance(value, str) and _NUMBERED.fullmatch(value) for value in values)
+        and len({_NUMBERED.sub(r"\1", value) for value in values}) == 1
     )
 
 
@@ -241,7 +317,7 @@ class _Points:
         return tuple(made) if isinstance(values[0], tuple) else made
 
     def _unlike(self, values: Sequence[Any]) -> Any:
-        if all(isinstance(value, float) for value in values):
+        if all(isinstance(value, float) for value in values) or _is_one_function(values):
             return values[0]
         raise NotOneFamily(
             f"a value is {str(values[0])[:40]!r} at one size and {str(values[1])[:40]!r} at another"

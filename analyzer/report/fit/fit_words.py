@@ -32,16 +32,24 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
             if answer.safe
             else f"With a margin not even a batch of 1 is sure; above {answer.most} none fits."
         )
-    captured = ", ".join(map(str, answer.forms.captured_at))
-    if answer.forms.is_closed_form:
-        checked = ", ".join(map(str, answer.forms.checked_at))
-        yield (
-            f"The step was captured at batch {captured}; every other size is a closed form of it"
-            + (f", checked at {checked}." if checked else ".")
-        )
-    else:
-        yield f"Each size was captured anew ({captured}): {answer.forms.why_not}."
+    yield _how_found(answer)
     yield from _confirmed(answer)
+
+
+def _how_found(answer: FitAnswer) -> str:
+    """Return how the sizes between those captured were worked out."""
+    forms = answer.forms
+    captured = ", ".join(map(str, forms.captured_at))
+    if not forms.is_closed_form:
+        return f"Each size was captured anew ({captured}): {forms.why_not}."
+    told = f"The step was captured at batch {captured}; "
+    if forms.planned_at:
+        planned = ", ".join(map(str, forms.planned_at))
+        told += f"what XLA compiles is a closed form of it, compiled for the card at {planned}"
+    else:
+        told += "every other size is a closed form of it"
+    checked = ", ".join(map(str, forms.checked_at))
+    return told + (f", checked at {checked}." if checked else ".")
 
 
 def _confirmed(answer: FitAnswer) -> Iterator[str]:
