@@ -3,13 +3,15 @@
     python benchmarks/accuracy/accuracy.py --cache FOLDER [--runs 5] [--half tuning|held-out] [CASE...]
     python benchmarks/accuracy/accuracy.py --cache FOLDER --write docs/accuracy.md --json accuracy.json
     python benchmarks/accuracy/accuracy.py --cache FOLDER --other --series one --runs 2
+    python benchmarks/accuracy/accuracy.py --cache FOLDER --hub --series default --runs 2
 
 For each case ``analyze estimate`` and, in fresh processes, ``analyze trace`` of the same step: with one
 inter-op thread, and a second series with TensorFlow's default threads, each held against the estimate
 for that number of threads. The third step counts. What was
 run is kept in the cache by case and source, so that a broken-off benchmark goes on where it was; what
 is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds. ``--other``
-takes the steps in the manner of tutorials (``other_models.py``), none of which a rule was made by.
+takes the steps in the manner of tutorials (``other_models.py``), none of which a rule was made by,
+``--hub`` those after KerasHub's models (``hub_models.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import accuracy_table as table
 HERE = Path(__file__).parent
 MODELS = HERE / "accuracy_models.py"
 OTHER = HERE / "other_models.py"
+HUB = HERE / "hub_models.py"
 STEPS = ("accumulation", "gan")
 """Networks whose cases are steps with arguments of their own, made for the batch that they name."""
 TUNING_CASES = """
@@ -50,8 +53,14 @@ HELD_OUT_CASES = """
     gan_32_rmsprop gan_16_sgd convnext_8_adamw convnext_16_lion convnext_8_momentum brain_8_adamw
     brain_16_sgd brain_8_ema swish_8_rmsprop swish_16_adam swish_8_accumulate
 """
-OTHER_CASES = OTHER.read_text(encoding="utf-8").rpartition('NAMES = """')[2].split('"""')[0].split()
-"""Read off the file: to import it would start TensorFlow."""
+
+
+def _names(models: Path) -> list[str]:
+    """Return the cases of a file, read off its text: to import it would start TensorFlow."""
+    text = models.read_text(encoding="utf-8")
+    return text.rpartition('NAMES = """')[2].split('"""')[0].split()
+
+
 TUNING, HELD_OUT = TUNING_CASES.split(), HELD_OUT_CASES.split()
 THREADS = {"one": ("--inter-op-threads", "1"), "default": ()}
 INTER_OP = (("one", 1), ("default", None))
@@ -75,8 +84,8 @@ class Bench:
 
     @property
     def is_other(self) -> bool:
-        """Whether the cases are those in the manner of tutorials, named by their functions alone."""
-        return self.models == OTHER
+        """Whether the cases are steps of one batch each, named by their functions alone."""
+        return self.models != MODELS
 
     def batch(self, case: str) -> tuple[str, ...]:
         """Return the option of a case's batch size; the others bring their own, or take the default."""
@@ -178,6 +187,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--half", choices=["tuning", "held-out"])
     parser.add_argument("--other", action="store_true", help="steps in the manner of tutorials")
+    parser.add_argument("--hub", action="store_true", help="steps after KerasHub's models")
     parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
     parser.add_argument("--series", default="one,default", help="one, default or both")
     parser.add_argument("--capped", action="store_true", help="real runs under the stated need")
@@ -185,12 +195,12 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file for the tables")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    models = OTHER if options.other else MODELS
+    models = HUB if options.hub else OTHER if options.other else MODELS
     bench = Bench(options.cache.resolve(), options.runs, not options.no_run, models)
     halves = {"tuning": TUNING, "held-out": HELD_OUT}
     chosen = (
         options.cases
-        or (OTHER_CASES if options.other else None)
+        or (_names(models) if bench.is_other else None)
         or [
             case for half, cases in halves.items() if options.half in (None, half) for case in cases
         ]
