@@ -46,6 +46,7 @@ from analyzer.contract.report.subject import (
     ReportTarget,
 )
 from analyzer.contract.report.trust_figures import TrustFigures
+from analyzer.contract.runs.host_figures import HostsFigures
 from analyzer.contract.step_config import StepConfig
 
 REPORT_VERSION: Final = 1
@@ -82,6 +83,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
         notes: What the capture noted.
         phantom: That the cards were not there; None where they were.
         cards: What each card held, where there were several.
+        hosts: The hosts of the run beside each other, where there are several; None for one.
         error: How the step failed; None where it did not.
         failure: The request that ran out of memory; None where none did.
         versions: Of what made it.
@@ -116,6 +118,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[Text, ...] = ()
     phantom: PhantomNotice | None = None
     cards: tuple[CardUse, ...] = ()
+    hosts: HostsFigures | None = None
     error: ReportError | None = None
     failure: UnservedRequest | None = None
     versions: dict[Word, Word] = field(default_factory=dict)
