@@ -155,6 +155,16 @@ FragmentationFraction = Annotated[
 OpenPage = Annotated[
     bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=RESULT)
 ]
+Scheduler = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Do the work on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786; default "
+        "this machine's cores. Needs the extra `dask`, and the files on the workers, too.",
+        rich_help_panel=RESULT,
+        show_default=False,
+    ),
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no tables.", rich_help_panel=RESULT)
 ]

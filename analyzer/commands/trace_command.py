@@ -28,8 +28,10 @@ from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
 from analyzer.commands.scripts.script_trace import trace_a_script
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
+from analyzer.engines.work import Engine, local_cores
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool_facts import WhatIf
+from analyzer.hosts.many_hosts import open_hosts
 from analyzer.opening import open_result
 from analyzer.session import Result, trace_target
 
@@ -145,6 +147,7 @@ def trace(
             show_default=False,
         ),
     ] = "",
+    scheduler: options.Scheduler = "",
     open_page: options.OpenPage = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -230,11 +233,20 @@ def trace(
             "Leave it out, or open the trace afterwards.",
             host=host,
             allocator=allocator,
+            scheduler=scheduler,
         )
     place.check()
     with place.made(spec) as folder:
         result = _result(
-            spec, chosen, folder, force, host, allocator, what_if, search=outputs.has_files
+            spec,
+            chosen,
+            folder,
+            force,
+            host,
+            allocator,
+            what_if,
+            engine=Engine(scheduler=scheduler, workers=local_cores()),
+            search=outputs.has_files,
         )
         deliver(place.seen(result), outputs)
     if spec.kind is not TargetKind.TRACE:
@@ -264,9 +276,19 @@ def _result(
     allocator: str,
     what_if: WhatIf,
     *,
+    engine: Engine,
     search: bool,
 ) -> Result:
     with progress_bar() as progress:
+        if spec.kind is TargetKind.TRACE and not host:
+            return open_hosts(
+                Path(spec.path),
+                allocator=allocator,
+                what_if=what_if,
+                search=search,
+                engine=engine,
+                progress=progress,
+            )
         if spec.kind is TargetKind.TRACE:
             return open_result(
                 Path(spec.path),

@@ -8,25 +8,22 @@ standard library is needed.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+from analyzer.parent_death import die_with_parent
 
 REQUEST: Final = "request.json"
 MODULE: Final = "module.hlo.pb"
 ANSWER: Final = "answer.json"
 
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
-
 
 def main(folder: Path) -> None:
     """Compile what ``folder`` asks for; leave the statistics, or the compiler's refusal, there."""
-    _die_with_parent()
+    die_with_parent()
     from analyzer.compiler.pjrt import PjrtError, Plugin
 
     request = json.loads((folder / REQUEST).read_text("utf-8"))
@@ -42,12 +39,6 @@ def main(folder: Path) -> None:
     unfinished.replace(folder / ANSWER)
     sys.stderr.flush()
     os._exit(0)  # the library's own tear-down has nothing more to give
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to end this process when the one that waits for it is gone."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -57,10 +57,17 @@ def add_unseen(
     more = pd.DataFrame(rows)
     for column in allocations.columns.difference(more.columns):
         more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
-    table = pd.concat(
-        [allocations.astype(object), more[allocations.columns].astype(object)], ignore_index=True
+    added = conform(more, ALLOCATIONS)
+    return pd.DataFrame(
+        {name: _joined(allocations[name], added[name]) for name in allocations}, copy=False
     )
-    return conform(table, ALLOCATIONS)
+
+
+def _joined(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
+    """Return a column with the rows of another behind it; both are of one dtype."""
+    if str(column.dtype) == "category":
+        return pd.api.types.union_categoricals([column, more], sort_categories=True)
+    return pd.concat([column, more], ignore_index=True)
 
 
 def _row(

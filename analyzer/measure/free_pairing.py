@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from analyzer.recording.event_pairing import UNPAIRED, partners_of
 from analyzer.recording.schema import ALLOCATIONS, conform
+from analyzer.recording.text_columns import text_category
 
 
 def pair(events: pd.DataFrame) -> pd.DataFrame:
@@ -44,32 +47,44 @@ def _table(
 ) -> pd.DataFrame:
     count = len(events)
     times = events["time_ps"].to_numpy()
-    rows = events.iloc[origin].reset_index(drop=True)
-    known_birth = born >= 0
-    known_death = dies < count
-    empty = pd.Categorical([""] * len(rows), categories=[""])
-    born_ps = pd.array(times[np.maximum(born, 0)], dtype="Int64") if count else []
-    dies_ps = pd.array(times[np.minimum(dies, count - 1)], dtype="Int64") if count else []
-    table = pd.DataFrame(
-        {
-            "allocator": rows["allocator"],
-            "address": rows["address"],
-            "requested_bytes": rows["requested_bytes"],
-            "allocated_bytes": rows["allocated_bytes"],
-            "born": born,
-            "dies": dies,
-            "born_ps": pd.Series(born_ps, dtype="Int64").where(known_birth),
-            "dies_ps": pd.Series(dies_ps, dtype="Int64").where(known_death),
-            "step": pd.array([pd.NA] * len(rows), dtype="Int64"),
-            "run_id": rows["run_id"].where(known_birth, 0),
-            # A free carries the name of whatever op was running: it says nothing of the buffer.
-            **{
-                name: rows[name].astype(object).where(known_birth, "")
-                for name in ("op", "region", "dtype", "shape")
-            },
-            **dict.fromkeys(("op_type", "layer", "source", "tensor", "variable", "role"), empty),
-            "category": pd.Categorical(["unattributed"] * len(rows)),
-            "turns_at": pd.array([pd.NA] * len(rows), dtype="Int64"),
-        }
-    )
-    return conform(table, ALLOCATIONS)
+    known_birth, known_death = born >= 0, dies < count
+    empty = pd.Categorical.from_codes(np.zeros(len(origin), np.int8), [""])
+    none = np.zeros(len(origin), np.int64)
+    missing = np.ones(len(origin), bool)
+    last = max(count - 1, 0)
+    columns: dict[str, Any] = {
+        "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
+        **{
+            name: events[name].to_numpy()[origin]
+            for name in ("address", "requested_bytes", "allocated_bytes")
+        },
+        "born": born,
+        "dies": dies,
+        **{
+            name: _where(times[np.clip(at, 0, last)] if count else none, known)
+            for name, at, known in (("born_ps", born, known_birth), ("dies_ps", dies, known_death))
+        },
+        "step": pd.arrays.IntegerArray(none, missing),
+        "run_id": np.where(known_birth, events["run_id"].to_numpy()[origin], 0),
+        # A free carries the name of whatever op was running: it says nothing of the buffer.
+        **{
+            name: _text_where(events[name], origin, known_birth)
+            for name in ("op", "region", "dtype", "shape")
+        },
+        **dict.fromkeys(("op_type", "layer", "source", "tensor", "variable", "role"), empty),
+        "category": pd.Categorical.from_codes(np.zeros(len(origin), np.int8), ["unattributed"]),
+        "turns_at": pd.arrays.IntegerArray(none, missing),
+    }
+    return conform(pd.DataFrame(columns, copy=False), ALLOCATIONS)
+
+
+def _where(numbers: np.ndarray, known: np.ndarray) -> pd.arrays.IntegerArray:
+    """Return numbers, missing where they are not known."""
+    return pd.arrays.IntegerArray(np.where(known, numbers, 1), ~known)
+
+
+def _text_where(texts: pd.Series[Any], rows: np.ndarray, known: np.ndarray) -> pd.Categorical:
+    """Return the texts of rows, empty where they are not known."""
+    names = [str(name) for name in texts.cat.categories]
+    numbers = np.where(known, texts.cat.codes.to_numpy()[rows], len(names))
+    return text_category(numbers, [*names, ""])

@@ -40,12 +40,12 @@ from analyzer.measure.variable_buffers import AddressIndex, find_holdings, size_
 from analyzer.parse.logdir import find_run_file, find_traces
 from analyzer.parse.run_folder import RunNote, read_run
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span, read_trace
+from analyzer.recording.main_allocator import HOST_ALLOCATORS, choose_allocator
 from analyzer.recording.records import Device, Kind, Recording, Step
 from analyzer.units import GRANULE_BYTES, format_bytes
 from analyzer.xla.plan_contents import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.recompilation import compiled_anew
 
-_HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "gpu_host_bfc")
 _PHASES: Final = {"backward": 1, "update": 2}
 
 
@@ -95,10 +95,35 @@ def open_measured(
     if len(chosen) > 1:
         names = ", ".join(file.name.split(".xplane")[0] for file in chosen)
         warnings.append(f"The run has several hosts ({names}); this is {chosen[0].name}.")
-    raw = read_trace(chosen[0], progress=progress)
-    note_path = find_run_file(chosen[0])
+    return measure_trace(
+        chosen[0], named=path, allocator=allocator, warnings=warnings, progress=progress
+    )
+
+
+def measure_trace(
+    file: Path,
+    *,
+    named: Path | None = None,
+    allocator: str = "",
+    warnings: Sequence[str] = (),
+    progress: Callable[[float], None] | None = None,
+) -> Measured:
+    """Read one trace file, with the run note beside it where there is one.
+
+    Args:
+        file: The file.
+        named: What the user named; None where that is the file.
+        allocator: The allocator to look at; empty for the device's own.
+        warnings: What was noticed while the file was chosen.
+        progress: Called with the share done, 0 to 1.
+
+    Raises:
+        TraceError: it cannot be read, or has no such allocator.
+    """
+    raw = read_trace(file, progress=progress)
+    note_path = find_run_file(file)
     note = read_run(note_path) if note_path is not None else None
-    return measure(raw, note, chosen[0], named=path, allocator=allocator, warnings=warnings)
+    return measure(raw, note, file, named=named, allocator=allocator, warnings=warnings)
 
 
 def measure(
@@ -129,7 +154,7 @@ def measure(
     table = table.assign(step=step_of_birth(table["born"].to_numpy(), steps))
     structure = structure_of(note)
     table, sharing = _attribute(table, raw, note, structure, steps)
-    main = _choose_allocator(events, table, allocator)
+    main = choose_allocator(events, allocator)
     plans = plans_of(note) if note is not None else {}
     infer = note is not None and note.is_inference
     shown = show_inside(table, events, steps, plans, structure, allocator=main, infer=infer)
@@ -302,20 +327,6 @@ def _eager_layers(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:
                 labels.layer[row] = str(span.stats.get("path", ""))
 
 
-def _choose_allocator(events: pd.DataFrame, table: pd.DataFrame, wanted: str) -> str:
-    """Return the allocator to look at: the one asked for, a GPU's, else the one that held most."""
-    peaks = events.groupby("allocator", observed=True)["in_use_bytes"].max()
-    names = [str(name) for name in peaks.index]
-    if wanted:
-        if wanted not in names:
-            raise TraceError(
-                f"The trace has no allocator {wanted!r}.", hint=f"It has {', '.join(names)}."
-            )
-        return wanted
-    devices = [name for name in names if name not in _HOST_ALLOCATORS]
-    return max(devices or names, key=lambda name: int(peaks[name]))
-
-
 def _phantom(note: RunNote | None) -> PhantomNotice | None:
     """Return what is said of cards that were not there; None for a run on what there was."""
     if note is None or note.phantom is None:
@@ -344,7 +355,7 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
     rows = events[events["allocator"] == allocator]
     last = rows.iloc[-1]
     limit = int(last["in_use_bytes"]) + int(last["available_bytes"])
-    is_host = allocator in _HOST_ALLOCATORS
+    is_host = allocator in HOST_ALLOCATORS
     noted = note.device.name if note is not None else ""
     name = noted or ("host" if is_host else allocator)
     return Device(

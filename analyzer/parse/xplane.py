@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from analyzer.errors import TraceError
 from analyzer.parse.wire.byte_source import ByteSource, opened_source
 from analyzer.parse.wire.event_columns import EventBlock, LineReader
+from analyzer.parse.wire.growing_column import GrowingColumn
 from analyzer.parse.wire.memory_columns import MemoryColumns
 from analyzer.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.parse.wire.plane_names import PlaneNames
@@ -170,7 +171,7 @@ class _Reading:
         self._source, self._progress = source, progress
         self._memory = MemoryColumns()
         self._ops = TextNumbers()
-        self._runs: list[tuple[npt.NDArray[Any], ...]] = []
+        self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
         self._marks: list[tuple[int, Span]] = []
         self._steps: list[tuple[int, Span]] = []
         self._unnamed = 0
@@ -254,7 +255,9 @@ class _Reading:
             rows = np.flatnonzero((op >= 0) & others & ~is_mark & ~is_step)
             start = block.offset_ps[rows]
             lines = np.full(len(rows), line, np.int32)
-            self._runs.append((op[rows], start, start + block.duration_ps[rows], lines))
+            columns = (op[rows], start, start + block.duration_ps[rows], lines)
+            for column, values in zip(self._runs, columns, strict=True):
+                column.extend(values)
 
     @staticmethod
     def _step_marks(
@@ -299,25 +302,18 @@ class _Reading:
         )
 
     def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
-        """Return when each op ran, sorted by start; the pieces are given up on the way."""
-        pieces = [list(column) for column in zip(*self._runs, strict=True)] or [[], [], [], []]
-        self._runs.clear()
-        op, start, end, line = (
-            np.concatenate(pieces.pop(0) or [np.zeros(0, kept)])
-            for kept in (np.int32, np.int64, np.int64, np.int32)
-        )
+        """Return when each op ran, sorted by start."""
+        op, start, end, line = (column.taken() for column in self._runs)
         start += base_ps[line]
         end += base_ps[line]
         order = np.argsort(start, kind="stable")
-        return pd.DataFrame(
-            {
-                "op": pd.Categorical.from_codes(op[order], self._ops.texts),
-                "start_ps": start[order],
-                "end_ps": end[order],
-                "thread": line[order] + 1,
-            },
-            copy=False,
-        )
+        columns = {"op": op, "start_ps": start, "end_ps": end, "thread": line}
+        del op, start, end, line
+        for name in tuple(columns):  # one after the other: none is held twice
+            columns[name] = columns[name][order]
+        columns["thread"] += 1
+        runs = pd.Categorical.from_codes(columns["op"], self._ops.texts)
+        return pd.DataFrame({**columns, "op": runs}, copy=False)
 
 
 def _taken(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: Any) -> Any:

@@ -129,5 +129,6 @@ def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
             if str(table[name].dtype) == column.dtype
             else table[name].astype(column.dtype)
             for name, column in columns.items()
-        }
+        },
+        copy=False,
     )

@@ -47,6 +47,7 @@ from analyzer.contract.report.subject import (
     ReportTarget,
 )
 from analyzer.contract.report.trust_figures import TrustFigures
+from analyzer.contract.runs.host_figures import HostsFigures
 from analyzer.contract.step_config import StepConfig
 
 REPORT_VERSION: Final = 1  # of the document's layout
@@ -83,6 +84,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
         notes: What the capture noted.
         phantom: That the cards were not there; None where they were.
         cards: What each card held, where there were several.
+        hosts: The hosts of the run beside each other, where there are several; None for one.
         error: How the step failed; None where it did not.
         failure: The request that ran out of memory; None where none did.
         program: The program whose own steps were traced; None where the capture made the step.
@@ -118,6 +120,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[Text, ...] = ()
     phantom: PhantomNotice | None = None
     cards: tuple[CardUse, ...] = ()
+    hosts: HostsFigures | None = None
     error: ReportError | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None

@@ -42,6 +42,9 @@ _MOST_OF: Final = 0.5
 _SHAPED: Final = ("output", "temp")
 """Regions of which TensorFlow writes the shape of the very tensor."""
 
+_AT_ONCE: Final = 1 << 16
+"""Events that are turned into plain numbers at once."""
+
 _NOT_COMPARED: Final = frozenset({"string"})
 """Element types of which no size of a buffer is told from the shape alone."""
 
@@ -112,15 +115,17 @@ def accounts_of(events: pd.DataFrame) -> list[Account]:
     found = []
     for code in np.unique(codes):
         rows = np.flatnonzero(codes == code)
+        # A view where all events are of one allocator: of millions of them no column is held twice.
+        own: slice | Numbers = slice(None) if len(rows) == len(events) else rows
         found.append(
             Account(
                 str(events["allocator"].cat.categories[code]),
                 rows,
                 *(
-                    events[name].to_numpy(dtype=np.int64)[rows]
+                    events[name].to_numpy(dtype=np.int64)[own]
                     for name in ("time_ps", "kind", "address")
                 ),
-                *(column[rows] for column in columns.values()),
+                *(column[own] for column in columns.values()),
             )
         )
     return found
@@ -362,13 +367,21 @@ def _elements(shape: str) -> int:
     return total if total <= _LARGEST_BYTES else -1
 
 
+def _rows(account: Account) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, address and allocated bytes of each event, some at a time as plain numbers."""
+    columns = (account.kind, account.address, account.allocated)
+    for first in range(0, len(account.rows), _AT_ONCE):
+        yield from zip(
+            *(column[first : first + _AT_ONCE].tolist() for column in columns), strict=True
+        )
+
+
 def _overlapping(account: Account) -> Mask:
     """Tell which allocations lie, in part, in a chunk that is in use at another address."""
     wrong = np.zeros(len(account.rows), bool)
     live: list[int] = []
     ends: dict[int, int] = {}
-    columns = (account.kind.tolist(), account.address.tolist(), account.allocated.tolist())
-    for at, (kind, address, size) in enumerate(zip(*columns, strict=True)):
+    for at, (kind, address, size) in enumerate(_rows(account)):
         place = bisect_left(live, address)
         is_live = place < len(live) and live[place] == address
         if kind > 0:

@@ -153,6 +153,7 @@ def _cut_runs(events: pd.DataFrame, steps: Sequence[Step]) -> Iterator[Damage]:
     birth = (events["kind"] > 0).to_numpy()
     run = events["run_id"].to_numpy()
     run = np.where(birth & ~np.isin(run, _NO_RUN), run, 0)
+    numbers, of_all = np.unique(run, return_counts=True)
     cut = []
     for step in steps:
         own = run[step.first : step.last + 1]
@@ -161,7 +162,7 @@ def _cut_runs(events: pd.DataFrame, steps: Sequence[Step]) -> Iterator[Damage]:
             continue
         found, counts = np.unique(own, return_counts=True)
         at = int(np.argmax(counts))
-        whole = int((run == found[at]).sum())
+        whole = int(of_all[np.searchsorted(numbers, found[at])])
         if counts[at] > _MOST_OF * len(own) and whole > counts[at]:
             cut.append(step)
     yield from _damage(

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analyzer.parse.dtypes import DTYPE_NAMES
 from analyzer.parse.wire.event_columns import EventBlock, StatColumns
+from analyzer.parse.wire.growing_column import GrowingColumn
 from analyzer.parse.wire.plane_names import (
     COLUMNS,
     INTEGER_STATS,
@@ -33,11 +34,11 @@ _TYPES: Final = {
 
 
 class MemoryColumns:
-    """Memory events as columns, each in pieces of one block; times count from their line's."""
+    """Memory events as columns; times count from their line's."""
 
     def __init__(self) -> None:
         self.texts = TextNumbers("")
-        self._pieces: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _TYPES}
+        self._columns = {name: GrowingColumn(kept) for name, kept in _TYPES.items()}
         self._without_address = 0
         self._unreadable = 0
 
@@ -68,10 +69,12 @@ class MemoryColumns:
         columns = {name: np.zeros(len(rows), kept) for name, kept in _TYPES.items()}
         columns["time_ps"], columns["kind"] = events.offset_ps[rows], kind[rows]
         columns["line"][:] = line
-        column = np.where(known, names.column[at], 0) if len(names.column) else np.zeros(0, np.int8)
+        number_of = (
+            np.where(known, names.column[at], 0) if len(names.column) else np.zeros(0, np.int8)
+        )
         has_address = np.zeros(len(rows), bool)
         for number, name in enumerate(COLUMNS[1:], 1):
-            here = np.flatnonzero(column == number)
+            here = np.flatnonzero(number_of == number)
             values: npt.NDArray[Any]
             if name in TEXT_STATS.values():
                 values = self._texts(events, stats, here, names, refers, has_text)
@@ -85,8 +88,8 @@ class MemoryColumns:
                 has_address[owner[here]] = True
         self._without_address += int((~has_address).sum())
         self._unreadable += int((unreadable & has_address).sum())
-        for name, pieces in self._pieces.items():
-            pieces.append(columns[name][has_address])
+        for name, column in self._columns.items():
+            column.extend(columns[name][has_address])
 
     def _texts(
         self,
@@ -127,7 +130,7 @@ class MemoryColumns:
     def table(self, base_ps: Positions) -> pd.DataFrame:
         """Return the events sorted by time; equal times keep the order of the file.
 
-        The pieces are given up on the way, so that no column is held twice.
+        The columns are given up on the way, so that none is held twice.
 
         Args:
             base_ps: The time of each line, picoseconds, shape ``(lines,)``.
@@ -156,9 +159,7 @@ class MemoryColumns:
         return pd.DataFrame(columns, copy=False)
 
     def _whole(self, name: str, order: Positions | None) -> npt.NDArray[Any]:
-        pieces = self._pieces.pop(name)
-        column = np.concatenate(pieces) if pieces else np.zeros(0, _TYPES[name])
-        del pieces
+        column = self._columns.pop(name).taken()
         return column if order is None else column[order]
 
 

@@ -22,6 +22,7 @@ from analyzer.report.report_words import (
     trial_words,
 )
 from analyzer.report.terminal.fitted_tables import Prose, whole_numbers
+from analyzer.report.terminal.hosts_table import hosts_lines, hosts_table
 from analyzer.report.terminal.terminal_tables import (
     categories_table,
     layers_table,
@@ -47,11 +48,16 @@ def print_document(report: ReportFile, console: Console) -> None:
 
 def render(report: ReportFile, width: int = 100) -> RenderableType:
     """Return the report as one renderable, ``width`` columns wide: the answer first, its basis last."""
-    parts: list[RenderableType] = [*_head(report), *_peak(report, width)]
+    parts: list[RenderableType] = [*_head(report)]
+    if report.hosts is not None:
+        parts.extend(hosts_lines(report.hosts))
+    parts.extend(_peak(report, width))
     parts.extend(_program(report))
     parts.extend(_range(report))
     parts.extend(_need(report))
     parts.extend(_what_if(report))
+    if report.hosts is not None:
+        parts.append(hosts_table(report.hosts, width))
     parts.append(categories_table(report, width))
     parts.append(steps_table(report, width))
     parts.append(tensors_table(report, width))

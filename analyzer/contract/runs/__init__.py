@@ -1,0 +1,1 @@
+"""What is said of several runs together, and what goes between processes: typed records."""

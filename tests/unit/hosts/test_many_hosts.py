@@ -1,0 +1,141 @@
+"""Hosts of one run: the same report wherever they are read, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from builders import SAMPLES, TraceBuilder, sample_trace
+
+from analyzer.engines.work import Engine
+from analyzer.errors import InputError, TraceError
+from analyzer.hosts.host_row import host_row
+from analyzer.hosts.many_hosts import compared, open_hosts, read_hosts
+from analyzer.parse.logdir import find_traces
+from analyzer.report.terminal.terminal_report import render
+from analyzer.session import open_trace
+
+
+def logdir(folder: Path, hosts: int) -> Path:
+    """Return a run of copies of the samples, host after host."""
+    run = folder / "plugins" / "profile" / "run"
+    run.mkdir(parents=True)
+    for number in range(hosts):
+        sample = sample_trace(SAMPLES[number % len(SAMPLES)])
+        (run / f"host{number:03}.xplane.pb.gz").symlink_to(sample)
+    return folder
+
+
+def one_device(path: Path, size: int) -> Path:
+    trace = TraceBuilder().allocate(10, 0x100, size).free(20, 0x100)
+    trace.write(path)
+    return path
+
+
+def die_once(asked: tuple[str, str]) -> object:
+    """Read a host's trace; the first process that is asked for the marked one dies in the middle."""
+    mark = Path(asked[0]).parents[3] / "died"
+    if "host001" in asked[0] and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return host_row(asked)
+
+
+def die_always(asked: tuple[str, str]) -> object:
+    if "host001" in asked[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return host_row(asked)
+
+
+def test_hosts_in_one_report(tmp_path: Path) -> None:
+    # GIVEN a run of all samples, one of them cut short
+    folder = logdir(tmp_path, len(SAMPLES))
+    broken = find_traces(folder)[2]
+    content = broken.read_bytes()
+    broken.unlink()
+    broken.write_bytes(content[: len(content) // 2])
+    # WHEN it is opened
+    result = open_hosts(folder)
+    hosts = result.report.hosts
+    # THEN each host's figure is the one that its own report has, and the damaged one is told
+    assert hosts is not None
+    assert [row.host for row in hosts.rows if row.failed] == ["host002"]
+    assert any("host002" in line for line in result.report.warnings)
+    for row in hosts.rows:
+        if not row.failed:
+            alone = open_trace(folder, host=row.host).report
+            assert row.devices[0].allocated_bytes == alone.peak.allocated_bytes
+            assert row.devices[0].requested_bytes == alone.peak.requested_bytes
+    most = max(row.devices[0].allocated_bytes for row in hosts.rows if row.devices)
+    assert (
+        hosts.worst.allocated_bytes
+        == hosts.most_bytes
+        == most
+        == result.report.peak.allocated_bytes
+    )
+    assert "host002" in json.dumps(result.document)
+    assert render(result.report) is not None
+
+
+def test_no_host_that_reads(tmp_path: Path) -> None:
+    run = tmp_path / "plugins" / "profile" / "run"
+    run.mkdir(parents=True)
+    for name in "ab":
+        (run / f"{name}.xplane.pb").write_bytes(b"step 1 loss 0.2\n")
+    with pytest.raises(TraceError, match="None of the 2 hosts' traces can be read"):
+        open_hosts(tmp_path)
+
+
+def test_what_lies_far_from_the_others(tmp_path: Path) -> None:
+    # GIVEN nine hosts of about 1 MiB and one of 3
+    sizes = [(1 << 20) + 256 * number for number in range(9)] + [3 << 20]
+    files = [one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)]
+    figures = compared(read_hosts(files, "", Engine(), lambda share: None))
+    assert [place.host for place in figures.outliers] == ["h9"]
+    assert figures.worst.host == "h9"
+    assert (figures.least_bytes, figures.most_bytes) == (1 << 20, 3 << 20)
+
+
+def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+    folder = logdir(tmp_path, 5)
+    asked = [(str(file), "") for file in find_traces(folder)]
+    alone = dict(Engine().run(host_row, asked))
+    # WHEN a process is killed with a trace in hand THEN the trace is read by another
+    assert dict(Engine(workers=2).run(die_once, asked)) == alone
+    assert (folder / "died").exists()
+    # AND where that kills each process, this host alone is given up
+    assert dict(Engine(workers=2).run(die_always, asked)) == {**alone, 1: None}
+
+
+def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    folder = logdir(tmp_path, 5)
+    asked = [(str(file), "") for file in find_traces(folder)]
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
+    ) as cluster:
+        engine = Engine(scheduler=cluster.scheduler_address)
+        assert dict(engine.run(die_once, asked)) == dict(Engine().run(host_row, asked))
+        assert (folder / "died").exists()
+
+
+def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("analyzer.engines.dask_engine._WAIT_S", 1)
+    folder = logdir(tmp_path, 2)
+    with pytest.raises(InputError, match="No Dask scheduler answers at tcp://127.0.0.1:9"):
+        open_hosts(folder, engine=Engine(scheduler="tcp://127.0.0.1:9"))
+
+
+@pytest.mark.slow
+def test_two_hundred_hosts(tmp_path: Path) -> None:
+    folder = logdir(tmp_path, 200)
+    files = find_traces(folder)
+    rows = read_hosts(files, "", Engine(workers=4), lambda share: None)
+    assert len(rows) == 200
+    assert not any(row.failed for row in rows)
+    assert rows == read_hosts(files, "", Engine(), lambda share: None)
+    assert compared(rows).devices == 200
