@@ -1,9 +1,9 @@
 """What XLA asks for while it compiles for a card, to choose how each instruction is computed.
 
-XLA's autotuner takes products, convolutions and fusions out of the module, compiles each by itself in
-every way it knows (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
-(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between guards of
-8 MiB a side, so that one that writes beside its own is found out (``RedzoneBuffers``,
+XLA's autotuner takes products, convolutions and fusions out of the module, compiles each by itself
+in every way it knows (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
+(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between guards
+of 8 MiB a side, so that one that writes beside its own is found out (``RedzoneBuffers``,
 ``xla_gpu_redzone_padding_bytes``); the first result is kept, and each further one is held against it
 (``check_buffers``). Instructions that are alike are tried once, and one with a single way not at all.
 All of it is freed before the module runs, so that only the first step of a process asks for it; for a
@@ -42,9 +42,16 @@ _NOT_IN_TRITON: Final = frozenset(
         *("dynamic-update-slice", "fft", "gather", "map", "pad", "reduce-window", "reverse", "rng"),
         *("rng-bit-generator", "rng-get-and-update-state", "scatter", "select-and-scatter", "sort"),
         *("stochastic-convert", "triangular-solve", "cholesky", "complex", "real", "imag"),
+        *("is-finite", "sign", "round-nearest-afz", "round-nearest-even", "popcnt"),
+        *("count-leading-zeros",),
     }
 )
 """Opcodes that Triton's emitter does not write (``IsTritonSupportedInstruction``, ``support.cc``)."""
+
+_NO_TYPE_OF_TRITON: Final = frozenset(
+    {"uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
+)
+"""Element types that it does not know (``IsTritonSupportedDataType``)."""
 
 _CUSTOM: Final = "kCustom"
 _MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slice"})
@@ -120,18 +127,22 @@ def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> boo
 
     Asked are fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``).
     Those that are Triton's already have one way, but for the transpositions that a compiler without a
-    card gave to it. Of several results one has to be computed from all others without moving them, and an
-    axis that is reduced must not be one that a reshape made of several: the search for a tiling ends
-    without one (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
+    card gave to it. Of several results one has to be computed from all others without moving them, and
+    an axis that is reduced must not be one that a reshape made of several: the search for a tiling
+    ends without one (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
     """
     opcodes = {part.opcode for part in body}
-    if opcodes & _NOT_IN_TRITON:
+    dtypes = {dtype for part in body for dtype, _ in part.shapes.values()}
+    if opcodes & _NOT_IN_TRITON or dtypes & _NO_TYPE_OF_TRITON:
         return False
     if fusion.fusion_kind == _CUSTOM and "transpose" not in opcodes:
         return False
     if not opcodes & {"reduce", "transpose"}:
         return False
-    if any(part.opcode == "reduce" and _reduces_joined(hlo, part) for part in body):
+    reductions = [part for part in body if part.opcode == "reduce"]
+    if any(len(part.axes) != 1 or len(part.operands) != 2 for part in reductions):
+        return False  # CanTritonHandleReduce
+    if any(_reduces_joined(hlo, part) for part in reductions):
         return False
     root = hlo.instructions[hlo.roots[fusion.calls[0]]]
     return root.opcode != "tuple" or _is_one_chain(hlo, root)

@@ -100,6 +100,10 @@ def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) ->
     packed = table[table["role"] == PACKED_ROLE]
     assert set(packed["allocator"].astype(str)) == {"GPU_0_bfc", "GPU_1_bfc"}
     assert set(packed["requested_bytes"]) == {4 * (64 * 256 + 256 + 256 * 10 + 10)}
+    second = table[table["allocator"] == "GPU_1_bfc"]
+    weights = second[second["category"] == "parameter"]
+    assert "sequential/dense/kernel/replica_1" in set(weights["variable"].astype(str))
+    assert weights["requested_bytes"].sum() == 4 * (64 * 256 + 256 + 256 * 10 + 10)
 
 
 @pytest.mark.slow

@@ -173,6 +173,13 @@ class StepVariables:
         self._variables.append(raw)
         name = path or str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
         self._owners.append((category, role, name))
+        for number, part in enumerate(_parts(raw)):
+            if id(part) in self._known:
+                continue
+            self._known[id(part)] = len(self._variables) if number else self._known[id(raw)]
+            if number:
+                self._variables.append(part)
+                self._owners.append((category, role, f"{name}/replica_{number}"))
 
     def _add_optimizer(self, optimizer: Any) -> None:
         accumulators = gradient_accumulators(optimizer)
@@ -235,6 +242,16 @@ def raw_variable(variable: Any) -> Any:
     if isinstance(raw, tf.Variable):
         return raw
     return value if isinstance(value, tf.Variable) else None
+
+
+def _parts(variable: Any) -> tuple[Any, ...]:
+    """Return what a strategy keeps of a variable on each of several devices; none elsewhere."""
+    if not isinstance(variable, tf.distribute.DistributedValues):
+        return ()
+    parts = getattr(variable, "values", None)
+    if not isinstance(parts, tuple):
+        return ()
+    return tuple(part for part in parts if isinstance(part, tf.Variable))
 
 
 def _used_in_part(function: Any) -> set[int]:

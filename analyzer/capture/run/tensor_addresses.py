@@ -66,7 +66,8 @@ def address_of(tensor: Any) -> int | None:
 def variable_address(variable: Any) -> int | None:
     """Return the address of a ``tf.Variable``'s buffer, None where it holds no plain tensor."""
     try:
-        value = variable.read_value()
+        with tf.device(variable.device):  # read elsewhere it would be a copy
+            value = variable.read_value()
     except (tf.errors.OpError, ValueError, AttributeError):
         return None
     return address_of(value)

@@ -154,3 +154,18 @@ def test_a_learnt_shape_that_the_rest_contradicts_is_forgotten() -> None:
     # THEN the contradicting one gives way to what follows from the other
     assert sized.outputs[names["PyFunc"]][0].shape == (7, 2)
     assert sized.outputs[names["Tanh"]][0].shape == (7, 2)
+
+
+def test_a_fused_convolution_in_bfloat16_has_its_shape() -> None:
+    # GIVEN a convolution with bias and activation, which oneDNN fuses in an element type that the
+    # fused op of TensorFlow itself does not know
+    @tf.function
+    def step(x, kernel, bias):
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)) * 2
+
+    specs = [tf.TensorSpec(shape, tf.bfloat16) for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))]
+    # WHEN the step is noted
+    found = static_step(step.get_concrete_function(*specs))
+    # THEN the convolution has the shape of its result
+    shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
+    assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (2, 8, 8, 4)
