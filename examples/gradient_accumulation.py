@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-BATCH, PARTS, WIDTH = 256, 4, 512
+BATCH, LARGE_BATCH, PARTS, WIDTH = 256, 4096, 4, 512
 
 
 def _model():
@@ -17,11 +17,11 @@ def _model():
     return made, optimizer
 
 
-def _data():
-    return tf.random.stateless_normal((BATCH, WIDTH), (1, 2)), tf.zeros((BATCH, 1))
+def _data(batch):
+    return tf.random.stateless_normal((batch, WIDTH), (1, 2)), tf.zeros((batch, 1))
 
 
-def whole_batch():
+def whole_batch(batch=BATCH):
     model, optimizer = _model()
 
     @tf.function
@@ -32,10 +32,10 @@ def whole_batch():
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         return loss
 
-    return step, _data()
+    return step, _data(batch)
 
 
-def accumulated():
+def accumulated(batch=BATCH):
     model, optimizer = _model()
     sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in model.trainable_variables]
 
@@ -55,7 +55,15 @@ def accumulated():
             s.assign(tf.zeros_like(s))
         return total
 
-    return step, _data()
+    return step, _data(batch)
+
+
+def whole_large_batch():
+    return whole_batch(LARGE_BATCH)
+
+
+def accumulated_large_batch():
+    return accumulated(LARGE_BATCH)
 
 
 if __name__ == "__main__":

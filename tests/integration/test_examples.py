@@ -1,4 +1,4 @@
-"""The scripts of `examples/`: each runs as it is, and its practice has the effect that the docs state."""
+"""The scripts of `examples/`: each runs as it is, and has the effect that the docs state."""
 
 from __future__ import annotations
 
