@@ -25,7 +25,7 @@ DEVICE_VERSION: Final = 1
 Source = Literal["tensorflow", "driver", "difference"]
 
 
-class CardRow(msgspec.Struct, frozen=True, kw_only=True):
+class CardPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a card's memory.
 
     Attributes:
@@ -66,7 +66,7 @@ class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int
     free_bytes: int
     compute_mode: str
-    rows: tuple[CardRow, ...]
+    rows: tuple[CardPart, ...]
     own_bytes: int | None = None
     would_take_bytes: int | None = None
     notes: tuple[str, ...] = ()
@@ -277,8 +277,8 @@ _BOUNDED: Final = ("in-use", "pool-unused", "outside-pool")
 """Rows of the process that was read in: together they are the driver's figure of it."""
 
 
-def _row(ident: str, what: str, size: int, source: Source, note: str = "") -> CardRow:
-    return CardRow(id=ident, what=what, low_bytes=size, high_bytes=size, source=source, note=note)
+def _row(ident: str, what: str, size: int, source: Source, note: str = "") -> CardPart:
+    return CardPart(id=ident, what=what, low_bytes=size, high_bytes=size, source=source, note=note)
 
 
 def _own_bytes(card: NvmlCard) -> int | None:
@@ -289,7 +289,7 @@ def _own_bytes(card: NvmlCard) -> int | None:
 
 def _own_rows(
     card: NvmlCard, allocators: Sequence[AllocatorFigures], libraries: Sequence[str]
-) -> Iterator[CardRow]:
+) -> Iterator[CardPart]:
     """Yield the parts of the process that was read in: in use, the rest of its pool, beside the pool."""
     if not allocators:
         return
@@ -304,7 +304,7 @@ def _own_rows(
     limits = [one.limit_bytes for one in allocators]
     if all(limit is not None for limit in limits):
         high = min(high, max(low, sum(limit or 0 for limit in limits)))
-    yield CardRow(
+    yield CardPart(
         id="pool-unused",
         what="in TensorFlow's pool, not in use",
         low_bytes=low - in_use,
@@ -313,7 +313,7 @@ def _own_rows(
         note="" if low == high else _REGIONS,
     )
     if own is not None:
-        yield CardRow(
+        yield CardPart(
             id="outside-pool",
             what="beside the pool: CUDA's context, libraries, kernels",
             low_bytes=max(own - high, 0),
@@ -328,7 +328,7 @@ def _process_rows(
     allocators: Sequence[AllocatorFigures],
     pid: int | None,
     libraries: Sequence[str],
-) -> Iterator[CardRow]:
+) -> Iterator[CardPart]:
     for process in card.processes:
         if process.is_own and allocators:
             continue

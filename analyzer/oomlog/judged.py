@@ -294,6 +294,7 @@ def _by_map(case: OomCase, shown: str) -> Judged:
         )
         return Judged(Cause.CANNOT_TELL, title)
     title = f"{shown} were asked for; how much was in use, and of how much, the log does not say."
+    title = title[0].upper() + title[1:]
     return Judged(Cause.CANNOT_TELL, title)
 
 

@@ -32,7 +32,13 @@ _LOGGED: Final = re.compile(
 _OF_THE_LOG: Final = (
     "WARNING: All log messages before absl",
     "To enable the following instructions",
+    "If the cause is memory fragmentation",
+    "Current allocation summary follows",
+    "<allocator contains no memory>",
 )
+_FIGURE: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
+"""A line of an allocator's statistics, which is logged without a head: ``MaxInUse:   49.35MiB``."""
+_RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
 _PYTHON_DIED: Final = "Fatal Python error: "  # faulthandler's first line; where it was comes below
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _NO_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
@@ -80,6 +86,13 @@ def error_of(end: Ending) -> AnalyzerError:
     if code is None:
         return TargetError(
             f"The process of {end.target} was ended from outside {where}.", hint=hint
+        )
+    if code < 0 and _RAN_OUT in word:  # oneDNN's convolution does not survive it (TensorFlow 2.21)
+        kept = f"analyze oom {end.kept_log} explains it." if end.kept_log else ""
+        return StepOutOfMemory(
+            f"{end.target} ran out of memory {where}, and TensorFlow died of it "
+            f"({signal_name(-code)}): {word}",
+            hint=kept,
         )
     if code < 0:
         return TargetError(
@@ -138,18 +151,26 @@ def telling_line(log: str) -> str:
     """Return the line that tells best why the process ended; empty where none does.
 
     TensorFlow's last word where it was one that ends the process (a failed check), else the last line
-    that is none of TensorFlow's log nor of Python's traceback: a missing CUDA driver ends nothing.
+    that is none of TensorFlow's log nor of Python's traceback: a missing CUDA driver ends nothing. Where
+    there is none such, that an allocator ran out of memory, which some kernels do not survive.
     """
     printed = log.partition(_PYTHON_DIED)[0].splitlines()
-    own = ""
+    own = ran_out = ""
     for line in reversed(printed):
         found = _LOGGED.match(line)
         if found is not None:
             if "F" in (found["old"], found["new"]):
                 return _short(found["text"])
-        elif not own and line.strip() and not line.startswith((" ", "\t", *_OF_THE_LOG)):
+            if _RAN_OUT in found["text"]:
+                ran_out = ran_out or found["text"]
+        elif not own and line.strip() and not _is_continued(line):
             own = line
-    return _short(own)
+    return _short(own or ran_out)
+
+
+def _is_continued(line: str) -> bool:
+    """Say whether a line without a head belongs to a message of TensorFlow's or to a traceback."""
+    return line.startswith((" ", "\t", *_OF_THE_LOG)) or _FIGURE.match(line) is not None
 
 
 def _place(log: str) -> str:

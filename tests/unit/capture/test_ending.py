@@ -94,6 +94,23 @@ def test_memory_that_ran_out_before_the_system_stepped_in() -> None:
     assert told(-signal.SIGABRT, NOISE + log).exit_code is ExitCode.STEP_OUT_OF_MEMORY
 
 
+def test_an_allocator_that_ran_out_is_what_killed_the_process() -> None:
+    failed = (
+        "2026-11-22 01:00:01.500000: W tsl/framework/bfc_allocator.cc:501] Allocator (cpu) ran out of "
+        "memory trying to allocate 32.00MiB (rounded to 33554432)requested by op conv\n"
+        "If the cause is memory fragmentation maybe the environment variable helps. \n"
+        "Current allocation summary follows.\nCurrent allocation summary follows.\n"
+        "2026-11-22 01:00:01.500001: I tsl/framework/bfc_allocator.cc:1058] Stats: \n"
+        "Limit:                        50331648\nMaxInUse:   49.35MiB\nLargestFreeBlock:  0B\n\n"
+    )
+    error = told(-signal.SIGSEGV, NOISE + failed + CRASH)
+    assert error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
+    assert "32.00MiB" in error.message
+    assert "SIGSEGV" in error.message
+    assert error.hint == "analyze oom /tmp/kept.log explains it."
+    assert telling_line(NOISE + failed + "last words\n" + CRASH) == "last words"
+
+
 def test_flags_that_tensorflow_itself_does_not_know_are_the_users_mistake() -> None:
     log = "F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_foo=1\n"
     error = told(-signal.SIGABRT, log)

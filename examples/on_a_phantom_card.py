@@ -1,0 +1,34 @@
+"""Run a script on a card that is not there, and print its memory: on_a_phantom_card.py t4 SCRIPT ARGS.
+
+TensorFlow's runtime is real, kernels do nothing (docs/phantom.md); Linux on x86-64.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from analyzer.capture.phantom.phantom_environment import (
+    PhantomOptions,
+    cards_named,
+    phantom_environment,
+)
+
+_RUN = """
+import runpy, sys
+sys.argv[:] = sys.argv[1:]
+kept = runpy.run_path(sys.argv[0], run_name="__main__")
+import analyzer
+print(analyzer.device())
+"""
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("on_a_phantom_card.py CARD SCRIPT [ARGS], such as t4 examples/memory_growth.py")
+    with tempfile.TemporaryDirectory() as folder:
+        options = PhantomOptions(gpus=cards_named(sys.argv[1]))
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
+        environment |= phantom_environment(options, Path(folder))
+        command = [sys.executable, "-c", _RUN, *sys.argv[2:]]
+        sys.exit(subprocess.run(command, env=environment, check=False).returncode)

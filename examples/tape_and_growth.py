@@ -1,0 +1,34 @@
+"""A loop that keeps what it need not: losses as tensors with their tape, or as Python's numbers."""
+
+import tensorflow as tf
+
+ROWS, WIDTH = 128, 256
+
+
+def _step(*, keeps):
+    weight = tf.Variable(tf.random.stateless_normal((WIDTH, WIDTH), (1, 2)) / WIDTH)
+    history = []
+
+    def step(x):
+        with tf.GradientTape(persistent=keeps) as tape:
+            hidden = tf.nn.relu(tf.linalg.matmul(x, weight))
+            loss = tf.reduce_mean(hidden**2)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        history.append((loss, tape) if keeps else float(loss))
+        return loss
+
+    return step, (tf.random.stateless_normal((ROWS, WIDTH), (3, 4)),)
+
+
+def keeps_tapes():
+    return _step(keeps=True)
+
+
+def keeps_numbers():
+    return _step(keeps=False)
+
+
+if __name__ == "__main__":
+    for maker in (keeps_tapes, keeps_numbers):
+        function, args = maker()
+        print(f"{maker.__name__}: {[round(float(function(*args)), 6) for _ in range(5)]}")

@@ -1,0 +1,37 @@
+"""A step that runs out of memory under `analyze trace`: `analyze oom` explains the log that it left."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import ROOT, analyze, analyze_in_child
+
+pytestmark = pytest.mark.tf
+
+
+def test_the_run_folder_keeps_the_allocators_own_list(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "traces" / "models.py", tmp_path)
+    ended = analyze_in_child(
+        *("trace", "models.py:too_large", "--batch-size", "16", "--out", "run", "--quiet"),
+        cwd=tmp_path,
+        TF_CPU_BFC_MEM_LIMIT_IN_MB="48",
+    )
+    assert ended.code == 5, ended.err
+    log = (tmp_path / "run" / "capture.log").read_text("utf-8", "replace")
+    dump = log.partition("BFCAllocator dump for")[2].partition("] Stats:")[0]
+    used = [int(size) for size in re.findall(r"\] InUse at \w+ of size (\d+)", dump)]
+    free = [int(size) for size in re.findall(r"\] Free  at \w+ of size (\d+)", dump)]
+    assert used
+    told = analyze("oom", tmp_path / "run", "--trace", tmp_path / "run", "--json", "-")
+    (failure,) = json.loads(told.out)["failures"]
+    assert failure["limit_bytes"] == 48 << 20
+    assert failure["in_use_bytes"] == sum(used)
+    assert failure["largest_hole_bytes"] == max(free)
+    assert failure["asked"]["requested_bytes"] == 16 * 64 * 64 * 64 * 4
+    assert failure["asked"]["is_exact"]
+    named = {row["size_bytes"]: row["names"] for row in failure["sizes"]}
+    assert any("kernel" in name for names in named.values() for name in names)
