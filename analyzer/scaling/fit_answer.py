@@ -9,6 +9,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from analyzer.contract.report.finding import StepRemedy
+
 FIT_VERSION: Final = 1
 
 LimitOwner = Literal["card", "given", "machine"]
@@ -94,31 +96,6 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["phantom", "cpu"]
     runs: tuple[ConfirmingRun, ...]
     predicted: int
-
-
-class StepRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the step, captured and estimated anew.
-
-    Attributes:
-        id: Stable name, such as ``mixed-bfloat16``.
-        title: What it does, in one line.
-        code: What to write.
-        saves_bytes: What the requested peak shrinks by; negative where it grows.
-        requested_bytes, allocated_bytes: The peak with it.
-        fits: Whether the step then fits the limit; None without one.
-        costs: What it costs, in a few words; empty for nothing.
-        failed: Why it cannot be applied here; then the other figures are None.
-    """
-
-    id: str
-    title: str
-    code: str
-    costs: str = ""
-    saves_bytes: int | None = None
-    requested_bytes: int | None = None
-    allocated_bytes: int | None = None
-    fits: bool | None = None
-    failed: str = ""
 
 
 class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):

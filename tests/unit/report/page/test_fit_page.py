@@ -8,6 +8,7 @@ import re
 from msgspec.structs import replace
 from rich.console import Console
 
+from analyzer.contract.report.finding import StepRemedy
 from analyzer.report.fit.fit_page import render_fit_page
 from analyzer.report.fit.fit_terminal import print_answer
 from analyzer.scaling.fit_answer import (
@@ -18,7 +19,6 @@ from analyzer.scaling.fit_answer import (
     FitAnswer,
     FormsUsed,
     PeakMove,
-    StepRemedy,
     decode_answer,
     encode_answer,
 )
