@@ -376,9 +376,9 @@ def _next(needs: dict[int, SizeNeed], limit: int) -> int | None:
         most = (
             fitting + int(_FURTHER * (limit - needs[fitting].bytes) / slope) if slope > 0 else MOST
         )
-        before = max((size for size in needs if size < fitting), default=0)
-        creeps = fitting - before < max(fitting // 16, 2)
-        least = fitting + (2 * (fitting - before) if creeps else 1)
+        stride = fitting - max((size for size in needs if size < fitting), default=0)
+        creeps = stride < max(fitting // 16, 2)
+        least = fitting + (2 * stride if creeps else 1)
         return max(min(crossing(needs, limit), most, 16 * fitting), least)
     if not fitting:
         return min(max(crossing(needs, limit), 1), failing - 1)
