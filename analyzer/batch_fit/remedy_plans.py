@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Final
 
+from analyzer.batch_fit.recomputation import best_plan, chain_of, square_root_plan
 from analyzer.capture.targets.target_spec import CaptureOptions
 from analyzer.parse.run_folder import RunNote
 
@@ -22,9 +24,16 @@ NAMES: Final = (
     *("half-batch", "smaller-input", "float32", "mixed-float16", "mixed-bfloat16", "jit", "no-jit"),
     f"accumulate-{ACCUMULATED}",
     *(f"optimizer-{name}" for name in (*_OPTIMIZERS, *_OTHERS)),
-    *("remat-full", "remat-activations", "freeze", "ema", "no-ema", "clipping", "no-clipping"),
+    *("remat-full", "remat-activations", "recompute-blocks", "recompute-sqrt"),
+    *("freeze", "ema", "no-ema", "clipping", "no-clipping"),
 )
 """Every remedy that some step may have, by name."""
+
+_LEAST_UNITS: Final = 3
+"""Parts of a chain below which there is nothing to recompute between."""
+
+_PASTED: Final = "# --- what is pasted ---"
+_UP_TO: Final = "# --- up to here ---"
 
 _GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})
 
@@ -166,6 +175,7 @@ def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[Re
             effort=3,
             options=replace(options, remedy=f"remat={mode}"),
         )
+    yield from _blocks(options, note)
     yield RemedyPlan(
         id="freeze",
         title="Only the last layer with weights is trained",
@@ -176,6 +186,39 @@ def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[Re
         options=replace(options, remedy="freeze=all-but-last"),
     )
     yield from _optimizer_options(options, note, own)
+
+
+def _blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
+    """Yield blocks of layers to recompute: the best partition, and the square-root rule's."""
+    units = chain_of(note)
+    if len(units) < _LEAST_UNITS:
+        return
+    for name, told, plan in (
+        ("recompute-blocks", "the best partition", best_plan(units)),
+        ("recompute-sqrt", "the square-root rule", square_root_plan(units)),
+    ):
+        if plan is None:
+            continue
+        blocks = "".join(f'    ["{first}", "{last}"],\n' for first, last in plan.blocks)
+        yield RemedyPlan(
+            id=name,
+            title=f"{len(plan.blocks)} blocks of layers recomputed ({told})",
+            code=f"{pasted_code()}\n\n\nmodel = recomputed(model, [  # before compile\n{blocks}])",
+            costs=f"{plan.operations} operations run twice; batch normalization averages twice",
+            kind="recomputation",
+            effort=3,
+            options=replace(
+                options,
+                remedy="recompute=" + "|".join(f"{first}>{last}" for first, last in plan.blocks),
+            ),
+        )
+
+
+def pasted_code() -> str:
+    """Return the code of a model that recomputes blocks, as the capture of the remedy runs it."""
+    text = files("analyzer.capture.remedies").joinpath("recomputed_blocks.py").read_text("utf-8")
+    body = text.split(_PASTED)[1].split(_UP_TO)[0].replace("  # type: ignore[misc]", "").strip()
+    return f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
 
 
 def _optimizer_options(options: CaptureOptions, note: RunNote, own: str) -> Iterator[RemedyPlan]:

@@ -7,6 +7,7 @@ A remedy is written ``KIND=VALUE``, several with a comma between:
     remat=full          ``keras.RematScope`` around the code that makes the model
     ema=off, ema=on     the optimizer's moving average of the weights
     clip=off, clip=on   the optimizer's clipping of gradients
+    recompute=a>b|c>d   the layers from ``a`` to ``b`` and from ``c`` to ``d`` recomputed as blocks
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, Final
 
 import keras
 
-from analyzer.capture.private_names import layers_of
+from analyzer.capture.private_names import compile_arguments, layers_of
+from analyzer.capture.remedies.recomputed_blocks import recomputed
 from analyzer.errors import TargetError
 
 _EVERY: Final = "all-but-last"
@@ -40,6 +42,27 @@ def around_making(remedy: str) -> Iterator[None]:
         raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
     with scope(mode=value):
         yield
+
+
+def rebuilt(model: Any, remedy: str) -> Any:
+    """Return the model with blocks that are recomputed; the model itself where none are asked for.
+
+    Raises:
+        TargetError: it is no chain of layers that could be taken apart.
+    """
+    asked = _parts(remedy).get("recompute")
+    if asked is None:
+        return model
+    blocks = [block.split(">") for block in asked.split("|")]
+    if not isinstance(model, keras.Model) or not model.inputs:
+        raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
+    try:
+        made = recomputed(model, blocks)
+    except (ValueError, AttributeError, KeyError) as error:
+        raise TargetError(f"The model {model.name!r} cannot be taken apart: {error}") from error
+    if model.compiled:
+        made.compile(**compile_arguments(model))
+    return made
 
 
 def change_layers(model: Any, remedy: str) -> None:
