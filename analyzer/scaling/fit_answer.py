@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from analyzer.contract.report.finding import StepRemedy
+from analyzer.contract.report.writing import schema_of
 
 FIT_VERSION: Final = 1
 
@@ -179,6 +180,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
+
+
+def fit_schema_text() -> str:
+    """Return the JSON Schema of what ``analyze fit --json`` writes, ``docs/fit.schema.json``."""
+    return schema_of("What analyze fit writes with --json", FitAnswer)
 
 
 def encode_answer(answer: FitAnswer) -> bytes:
