@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -160,15 +161,29 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     structure = structure_of(note)
     if structure is None or note.compiled:
         return ()
-    layers = {
-        name: path.split("/")[1]
-        for name, path in structure.layers.items()
-        if structure.phases.get(name) is Phase.FORWARD and path.count("/") >= 1
-    }
+    layers = _layers_of_forward(structure)
     order = _in_order(structure, layers)
     if len(order) < 2 or not all(_NAME.fullmatch(layer) for layer in order):
         return ()
     return tuple(_units(structure, layers, order))
+
+
+def _layers_of_forward(structure: Structure) -> dict[str, str]:
+    """Return the name of the model's own layer for each op of the forward pass that is in one.
+
+    The path of a layer with weights begins with the model's name, that of another may not.
+    """
+    paths = {
+        name: path.split("/")
+        for name, path in structure.layers.items()
+        if path and structure.phases.get(name) is Phase.FORWARD
+    }
+    heads = Counter(path[0] for path in paths.values() if len(path) > 1)
+    model = heads.most_common(1)[0][0] if heads else ""
+    return {
+        name: path[1] if len(path) > 1 and path[0] == model else path[0]
+        for name, path in paths.items()
+    }
 
 
 def _in_order(structure: Structure, layers: Mapping[str, str]) -> list[str]:
