@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.batch_fit.recomputation import ChainUnit, best_plan, square_root_plan
+from analyzer.batch_fit.block_partition import ChainUnit, best_plan, square_root_plan
 from analyzer.batch_fit.remedy_plans import pasted_code
 
 Blocks = tuple[tuple[int, int], ...]
