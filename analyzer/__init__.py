@@ -32,7 +32,7 @@ _FITTING = frozenset({"FitAnswer", "fit", "fits"})
 _LAZY = frozenset(__all__) - {"__version__"}
 
 if TYPE_CHECKING:
-    from analyzer.batch_fit.fit_target import fit, fits
+    from analyzer.batch_fit.fit_calls import fit, fits
     from analyzer.report.diff_result import Diff
     from analyzer.scaling.fit_answer import FitAnswer
     from analyzer.session import Result, diff, estimate, open_trace, trace
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Load the public functions when they are first used."""
     if name in _FITTING:
-        from analyzer.batch_fit import fit_target
+        from analyzer.batch_fit import fit_calls
 
-        return getattr(fit_target, name)
+        return getattr(fit_calls, name)
     if name in _LAZY:
         from analyzer import session
 
