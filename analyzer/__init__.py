@@ -35,7 +35,7 @@ _FITTING = frozenset({"FitAnswer", "fit", "fits"})
 _LAZY = frozenset(__all__) - {"__version__"}
 
 if TYPE_CHECKING:
-    from analyzer.batch_fit.fit_target import fit, fits
+    from analyzer.batch_fit.fit_calls import fit, fits
     from analyzer.capture.watch.keras_callback import MemoryCallback
     from analyzer.devices.device_reading import device
     from analyzer.report.diff_result import Diff
@@ -53,9 +53,9 @@ def load_ipython_extension(shell: Any) -> None:
 def __getattr__(name: str) -> Any:
     """Load the public functions when they are first used."""
     if name in _FITTING:
-        from analyzer.batch_fit import fit_target
+        from analyzer.batch_fit import fit_calls
 
-        return getattr(fit_target, name)
+        return getattr(fit_calls, name)
     if name == "device":
         from analyzer.devices.device_reading import device
 

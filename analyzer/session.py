@@ -49,6 +49,7 @@ __all__ = [
     "end_watch",
     "estimate",
     "estimate_target",
+    "leave_report",
     "open_trace",
     "trace",
     "trace_script",
@@ -217,13 +218,23 @@ def _predict(
 
 
 def _leave(result: Result, folder: Path, report: Progress) -> Result:
-    """Write the report into the run's folder."""
     report("writing the report", 0.95)
+    leave_report(result, folder)
+    report("done", 1.0)
+    return result
+
+
+def leave_report(result: Result, folder: Path) -> Result:
+    """Write the report into the run's folder; return the result.
+
+    Args:
+        result: The result.
+        folder: The run's folder.
+    """
     result.to_json(folder / REPORT_JSON)
     result.to_html(folder / REPORT_HTML)
     if result.recording.kind is Kind.ESTIMATE:
         keep_result(result, folder)
-    report("done", 1.0)
     return result
 
 

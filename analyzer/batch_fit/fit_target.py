@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace as changed
@@ -14,20 +12,18 @@ from msgspec.structs import replace as changed
 from analyzer.allocator.minimum_limit import safe_limit
 from analyzer.batch_fit.confirming_runs import confirmed, has_phantom
 from analyzer.batch_fit.remedied_steps import remedies_of
-from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of, workplace
+from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of
 from analyzer.capture.process.launch import Progress
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec, parse_target
+from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.run_folder import RunNote
-from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
 from analyzer.scaling.peak_curve import curve_of, middle_order, moves_of, peak_bytes
-from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
+from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
-from analyzer.scaling.step_family import StepFamily
-from analyzer.units import format_bytes, parse_bytes
+from analyzer.units import format_bytes
 from analyzer.version import __version__
 
 
@@ -284,93 +280,3 @@ def _said(answer: FitAnswer) -> FitAnswer:
     elif answer.safe < answer.largest:
         says += f"; {answer.safe} in every order of its ops and with a margin"
     return changed(answer, headline=f"{says}.")
-
-
-def fit(target: Any, *, gpu: str = "", limit: int | str | None = None, **options: Any) -> FitAnswer:
-    """Return the largest batch of a step on a card or under a limit.
-
-    Args:
-        target: As for :func:`analyzer.estimate`: a name, or a live Keras model or function. A live one
-            is captured in this process, and nothing of it runs.
-        gpu: The card; empty for the CPU.
-        limit: What the allocator may use, bytes or a text such as ``8GiB``; None for the card's own
-            limit, or this machine's memory.
-        **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`, and
-            ``wanted``, ``confirm``, ``threads``, ``remedies`` and ``what_if`` of :class:`FitQuestion`.
-
-    Raises:
-        InputError: the target or an option cannot be used.
-    """
-    names = ("wanted", "confirm", "threads", "remedies", "what_if")
-    asked = {key: options.pop(key) for key in names if key in options}
-    question = FitQuestion(limit_bytes=_bytes_of(limit), **asked)
-    chosen = _for_card(gpu, options)
-    if isinstance(target, str | os.PathLike):
-        return fit_target(parse_target(os.fspath(target)), chosen, question)
-    with _live_access(target) as access:
-        return answered(access, chosen, question, lambda stage, share: None)[0]
-
-
-def fits(
-    target: Any,
-    batch_size: int,
-    *,
-    gpu: str = "",
-    limit: int | str | None = None,
-    **options: Any,
-) -> bool:
-    """Say whether a step fits with a batch size: one capture, for search loops.
-
-    It fits where every order of ops that is drawn comes to its end with a margin, so that a trial that
-    is begun does not run out of memory. A step that XLA compiles is estimated whole.
-
-    Args:
-        target: As for :func:`fit`.
-        batch_size: The batch.
-        gpu, limit, **options: As for :func:`fit`.
-
-    Raises:
-        InputError: the target or an option cannot be used.
-    """
-    limit_bytes = _bytes_of(limit)
-    chosen = limited(_for_card(gpu, options), limit_bytes)
-    card = find_gpu(gpu) if gpu else None
-    _, limits = limits_for(card, limit_bytes)
-    if isinstance(target, str | os.PathLike):
-        with access_of(parse_target(os.fspath(target))) as access:
-            return _fits(access, chosen, batch_size, limits)
-    with _live_access(target) as access:
-        return _fits(access, chosen, batch_size, limits)
-
-
-def _fits(access: StepAccess, options: CaptureOptions, size: int, limits: LimitRange) -> bool:
-    captures = BatchCaptures(access, options)
-    note = captures.note(size)
-    if note.compiled:
-        return captures.need(size).high_bytes <= limits.low_bytes
-    orders = play_orders(StepFamily((size,), (note,)), (size,), inter_op=options.inter_op_threads)
-    careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
-    under = replace(orders.target.options, memory_limit_bytes=careful)
-    return all(order.fits(size, under) for order in orders.every)
-
-
-@contextmanager
-def _live_access(target: Any) -> Iterator[StepAccess]:
-    """Give access to a model or function of this process, which can be captured and not run."""
-    from analyzer.capture.process.live_capture import capture_unrun
-
-    def note(at: CaptureOptions, folder: Path) -> Path:
-        return capture_unrun(target, at, folder)
-
-    name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
-    with workplace() as folder:
-        yield StepAccess(name, note, None, folder)
-
-
-def _bytes_of(limit: int | str | None) -> int | None:
-    return parse_bytes(limit) if isinstance(limit, str) else limit
-
-
-def _for_card(gpu: str, options: dict[str, Any]) -> CaptureOptions:
-    card = find_gpu(gpu).id if gpu else ""
-    return CaptureOptions(**{"gpu": card, "device": "gpu" if card else "cpu", **options})

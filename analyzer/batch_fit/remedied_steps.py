@@ -4,53 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Final
 
+from analyzer.batch_fit.remedy_plans import RemedyPlan, merged, plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess
 from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.report.finding import StepRemedy
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.parse.run_folder import RunNote
-from analyzer.scaling.fit_answer import FitAnswer, StepRemedy
+from analyzer.scaling.fit_answer import FitAnswer
 from analyzer.scaling.scaled_orders import play_orders
 from analyzer.scaling.step_family import StepFamily
 
 _MOST_TOLD: Final = 240
 """Characters of the reason why a remedy cannot be applied."""
 
-ACCUMULATED: Final = 4
-"""Batches whose gradients are added up."""
+_MOST_SETS: Final = 4
+"""Sets of several remedies that are captured at most, each a capture and an estimate."""
 
-_OPTIMIZERS: Final = {
-    "sgd": "one value a weight less for each slot of the other",
-    "lion": "another learning rate",
-    "adafactor": "another learning rate",
-    "rmsprop": "another learning rate",
-    "adagrad": "another learning rate",
-}
-_OTHERS: Final = ("adadelta", "adam", "adamax", "adamw", "ftrl", "lamb", "nadam")
-"""Optimizers that are tried only where they are named: they need no less than Adam."""
-
-_CLASSES: Final = {
-    "sgd": "SGD",
-    "rmsprop": "RMSprop",
-    "adamw": "AdamW",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyPlan:
-    """A remedy that can be tried.
-
-    Attributes:
-        id, title, code, costs: As in :class:`analyzer.scaling.fit_answer.StepRemedy`.
-        options: How the remedied step is made.
-    """
-
-    id: str
-    title: str
-    code: str
-    costs: str
-    options: CaptureOptions
+_LARGEST_SET: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +33,25 @@ class StepNeed:
     requested_bytes: int
     allocated_bytes: int
     fits: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyTrial:
+    """What all trials of one step share.
+
+    Attributes:
+        access: How the step is captured.
+        options: How it is made without any remedy.
+        limit_bytes: A limit to say of whether the step then fits; None for none.
+        threads: Threads that one op may use; None for this machine's.
+        report: Called with the stage and the share done.
+    """
+
+    access: StepAccess
+    options: CaptureOptions
+    limit_bytes: int | None
+    threads: int | None
+    report: Callable[[str, float], None]
 
 
 def remedies_of(
@@ -94,7 +86,7 @@ def tried_remedies(
     threads: int | None,
     report: Callable[[str, float], None],
 ) -> tuple[StepRemedy, ...]:
-    """Capture and estimate a step with each remedy.
+    """Capture and estimate a step with each remedy, and with sets of them where none alone is enough.
 
     Args:
         access: The step.
@@ -107,38 +99,95 @@ def tried_remedies(
     Raises:
         InputError: a name is no remedy's.
     """
-    batch = options.wanted_batch
-    report("capturing the step as it is", 0.95)
-    note, before = _need(access, options, batch, "as-is", limit_bytes, threads)
+    trial = RemedyTrial(
+        access=access, options=options, limit_bytes=limit_bytes, threads=threads, report=report
+    )
+    report("capturing the step as it is", 0.0)
+    note, before = _need(trial, options, "as-is")
     plans = _chosen(list(plans_for(options, note)), names)
     found = []
     for number, plan in enumerate(plans):
-        report(f"capturing with {plan.id}", 0.95 + 0.05 * number / len(plans))
-        try:
-            made_with = plan.options.wanted_batch
-            _, after = _need(access, plan.options, made_with, plan.id, limit_bytes, threads)
-        except (InputError, CompilerUnavailable) as error:
-            failed = error.message[:_MOST_TOLD]
-            found.append(StepRemedy(id=plan.id, title=plan.title, code=plan.code, failed=failed))
-            continue
-        found.append(
-            StepRemedy(
-                id=plan.id,
-                title=plan.title,
-                code=plan.code,
-                costs=plan.costs,
-                saves_bytes=before.requested_bytes - after.requested_bytes,
-                requested_bytes=after.requested_bytes,
-                allocated_bytes=after.allocated_bytes,
-                fits=after.fits,
-            )
+        report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
+        found.append(_tried(trial, (plan,), before))
+    if before.fits is False and not any(one.fits for one in found):
+        found += _sets(trial, plans, found, before)
+    return tuple(sorted(found, key=_place))
+
+
+def _place(remedy: StepRemedy) -> tuple[bool, int]:
+    return remedy.saves_bytes is None, -(remedy.saves_bytes or 0)
+
+
+def _tried(trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: StepNeed) -> StepRemedy:
+    """Return what remedies together save, or why they cannot be applied."""
+    remedy = StepRemedy(
+        id="+".join(plan.id for plan in plans),
+        title="; ".join(plan.title for plan in plans),
+        code="\n".join(plan.code for plan in plans),
+        costs="; ".join(plan.costs for plan in plans if plan.costs),
+    )
+    try:
+        _, after = _need(trial, merged(trial.options, plans), remedy.id)
+    except (InputError, CompilerUnavailable) as error:
+        return StepRemedy(
+            id=remedy.id, title=remedy.title, code=remedy.code, failed=error.message[:_MOST_TOLD]
         )
-    return tuple(sorted(found, key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0))))
+    return StepRemedy(
+        id=remedy.id,
+        title=remedy.title,
+        code=remedy.code,
+        costs=remedy.costs,
+        saves_bytes=before.requested_bytes - after.requested_bytes,
+        requested_bytes=after.requested_bytes,
+        allocated_bytes=after.allocated_bytes,
+        fits=after.fits,
+    )
+
+
+def _sets(
+    trial: RemedyTrial,
+    plans: Sequence[RemedyPlan],
+    alone: Sequence[StepRemedy],
+    before: StepNeed,
+) -> Iterator[StepRemedy]:
+    """Yield sets of remedies, from the one that takes least effort, until one fits.
+
+    Only those whose savings alone add up to enough are captured: savings of different kinds overlap, so
+    that together they save hardly more.
+
+    Args:
+        trial: The step and its limit.
+        plans: The remedies.
+        alone: What each saves alone, in the same order.
+        before: What the step needs without any.
+    """
+    assert trial.limit_bytes is not None
+    saves = {one.id: one.saves_bytes or 0 for one in alone}
+    useful = [plan for plan in plans if saves[plan.id] > 0]
+    enough = before.allocated_bytes - trial.limit_bytes
+    sets = [
+        chosen
+        for size in range(2, _LARGEST_SET + 1)
+        for chosen in combinations(useful, size)
+        if len({plan.kind for plan in chosen}) == size
+        and sum(saves[plan.id] for plan in chosen) >= enough
+    ]
+    sets.sort(
+        key=lambda chosen: (
+            sum(plan.effort for plan in chosen), -sum(saves[plan.id] for plan in chosen)
+        )
+    )  # fmt: skip
+    for chosen in sets[:_MOST_SETS]:
+        trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
+        remedy = _tried(trial, chosen, before)
+        yield remedy
+        if remedy.fits:
+            return
 
 
 def _chosen(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
     if not names:
-        return [plan for plan in plans if plan.id not in {f"optimizer-{n}" for n in _OTHERS}]
+        return [plan for plan in plans if not plan.is_named_only]
     known = {plan.id: plan for plan in plans}
     for name in names:
         if name not in known:
@@ -149,113 +198,9 @@ def _chosen(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPla
     return [known[name] for name in names]
 
 
-def plans_for(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
-    """Yield the remedies that a noted step may have.
-
-    Args:
-        options: How the step is made.
-        note: What its capture noted.
-    """
-    step, batch = note.step, options.wanted_batch
-    if batch > 1:
-        yield _plan("half-batch", f"A batch of {batch // 2}", f"batch_size={batch // 2}",
-                    "noisier gradients", replace(options, batch_size=batch // 2))  # fmt: skip
-    yield from _inputs(options, note)
-    if step.dtype_policy in ("float32", ""):
-        for kind, cost in (("float16", "loss scaling"), ("bfloat16", "8 bits of mantissa")):
-            policy = f"mixed_{kind}"
-            yield _plan(f"mixed-{kind}", f"Mixed precision, {kind}",
-                        f'keras.config.set_dtype_policy("{policy}")  # before the model is made',
-                        cost, replace(options, dtype_policy=policy))  # fmt: skip
-    yield _plan(
-        "no-jit" if step.jit else "jit",
-        "Op by op, without XLA" if step.jit else "Compiled with XLA",
-        f"model.compile(..., jit_compile={not step.jit})",
-        "slower" if step.jit else "a compilation at the start",
-        replace(options, jit=not step.jit),
-    )
-    if step.mode == "infer":
-        return
-    yield from _training(options, note, batch)
-
-
-def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[RemedyPlan]:
-    own = note.step.optimizer or "Adam"
-    if batch >= ACCUMULATED:
-        yield _plan(
-            f"accumulate-{ACCUMULATED}",
-            f"{ACCUMULATED} batches of {batch // ACCUMULATED}, their gradients added up",
-            f"keras.optimizers.{own}(..., gradient_accumulation_steps={ACCUMULATED})  "
-            f"# batch_size={batch // ACCUMULATED}",
-            "one more value a weight; batch normalization sees the small batches",
-            replace(
-                options, batch_size=batch // ACCUMULATED, remedy=f"accumulate={ACCUMULATED}"
-            ),
-        )  # fmt: skip
-    for name in (*_OPTIMIZERS, *_OTHERS):
-        kind = _CLASSES.get(name, name.capitalize())
-        if kind != own:
-            yield _plan(f"optimizer-{name}", f"{kind} in place of {own}",
-                        f"model.compile(optimizer=keras.optimizers.{kind}(...), ...)",
-                        "other hyper-parameters", replace(options, optimizer=name))  # fmt: skip
-    for mode, what in (("full", "every layer"), ("activations", "activation functions")):
-        yield _plan(
-            f"remat-{mode}", f"Activations recomputed, {what}",
-            f'with keras.RematScope(mode="{mode}"):  # around the code that makes the model',
-            "a second forward pass" if mode == "full" else "activations computed twice",
-            replace(options, remedy=f"remat={mode}"),
-        )  # fmt: skip
-    yield _plan("freeze", "Only the last layer with weights is trained",
-                "for layer in model.layers[:-1]: layer.trainable = False  # before compile",
-                "the layers frozen do not learn",
-                replace(options, remedy="freeze=all-but-last"))  # fmt: skip
-    uses_ema = any("average" in variable.path for variable in note.variables)
-    yield _plan(
-        "no-ema" if uses_ema else "ema",
-        "No moving average of the weights" if uses_ema else "A moving average of the weights",
-        f"keras.optimizers.{own}(..., use_ema={not uses_ema})",
-        "" if uses_ema else "one more value a weight",
-        replace(options, remedy=f"ema={'off' if uses_ema else 'on'}"),
-    )
-
-
-def _inputs(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
-    """Yield smaller inputs, where the target takes them: what ``--shape`` gave, or an application's."""
-    shapes = dict(options.shapes)
-    is_application = note.target is not None and note.target.kind == "application"
-    if not shapes and is_application and note.inputs and note.inputs[0].shape:
-        shapes = {"": tuple(note.inputs[0].shape[1:])}
-    smaller = {name: _halved(shape) for name, shape in shapes.items()}
-    if smaller == shapes:
-        return
-    text = " ".join(
-        f"--shape {name + '=' if name else ''}{','.join(map(str, shape))}"
-        for name, shape in smaller.items()
-    )
-    yield _plan("smaller-input", f"Inputs half as long a side ({text.removeprefix('--shape ')})", text,
-                "less detail, or less context", replace(options, shapes=smaller))  # fmt: skip
-
-
-def _halved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape with its sides halved: all but the last axis, or the only one."""
-    if len(shape) < 2:
-        return tuple(max(axis // 2, 1) for axis in shape)
-    return (*(max(axis // 2, 1) for axis in shape[:-1]), shape[-1])
-
-
-def _plan(name: str, title: str, code: str, costs: str, options: CaptureOptions) -> RemedyPlan:
-    return RemedyPlan(id=name, title=title, code=code, costs=costs, options=options)
-
-
-def _need(
-    access: StepAccess,
-    options: CaptureOptions,
-    batch: int,
-    name: str,
-    limit_bytes: int | None,
-    threads: int | None,
-) -> tuple[RunNote, StepNeed]:
-    captures = BatchCaptures(access, options, f"remedy-{name}")
+def _need(trial: RemedyTrial, options: CaptureOptions, name: str) -> tuple[RunNote, StepNeed]:
+    batch, limit_bytes = options.wanted_batch, trial.limit_bytes
+    captures = BatchCaptures(trial.access, options, f"remedy-{name}")
     note = captures.note(batch)
     if note.compiled:
         need = captures.need(batch)
@@ -264,7 +209,10 @@ def _need(
             requested_bytes=need.requested_bytes, allocated_bytes=need.allocated_bytes, fits=fits
         )
     orders = play_orders(
-        StepFamily((batch,), (note,)), (batch,), threads=threads, inter_op=options.inter_op_threads
+        StepFamily((batch,), (note,)),
+        (batch,),
+        threads=trial.threads,
+        inter_op=options.inter_op_threads,
     )
     main, settings = orders.main, orders.target.options
     peaks = sorted(int(order.live_bytes(batch).max(initial=0)) for order in main)

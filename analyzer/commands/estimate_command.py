@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from analyzer.batch_fit.what_if import names_in, with_remedies
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
 from analyzer.capture.targets.target_spec import (
     STEPS,
@@ -140,6 +141,17 @@ def estimate(
     limit: options.Limit = None,
     growth: options.Growth = None,
     fragmentation_fraction: options.FragmentationFraction = None,
+    remedies: Annotated[
+        str,
+        typer.Option(
+            "--what-if",
+            metavar="NAME,…",
+            help="Capture and estimate the step with changes, too: all, or half-batch, mixed-float16, "
+            "accumulate-4, remat-activations, optimizer-sgd, freeze …; a wrong name lists them.",
+            rich_help_panel=options.REPLAY,
+            show_default=False,
+        ),
+    ] = "",
     open_page: options.OpenPage = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -192,6 +204,11 @@ def estimate(
             "Estimate the target itself with --assume.",
             assume=bool(assume),
         )
+        options.refuse_given(
+            "cannot be honoured: an earlier estimate is of one step",
+            "Estimate the target itself with --what-if.",
+            what_if=remedies,
+        )
         if device or gpu:
             _check_noted(Path(spec.path), card)
     elif not card:
@@ -201,10 +218,16 @@ def estimate(
             both_products=both_products is not None,
             compile_timeout=compile_timeout,
         )
+    names = names_in(remedies)
     place.check()
     compiling = CardOptions(both=both_products, time_out_s=compile_timeout or int(TIME_OUT_S))
     with place.made(spec) as folder:
         result = _result(spec, chosen, folder, force, threads, what_if, compiling)
+        if names is not None:
+            with progress_bar() as progress:
+                result = with_remedies(
+                    result, spec, chosen, names, folder, threads=threads, progress=progress
+                )
         if not card and spec.kind is not TargetKind.TRACE and not quiet:
             print(_FOR_CPU, file=sys.stderr)
         deliver(place.seen(result), outputs)

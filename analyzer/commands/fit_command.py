@@ -10,6 +10,7 @@ import typer
 
 from analyzer.batch_fit.all_cards import fit_all
 from analyzer.batch_fit.fit_target import FitQuestion, fit_target
+from analyzer.batch_fit.what_if import names_in
 from analyzer.capture.targets.target_spec import (
     CaptureOptions,
     TargetKind,
@@ -148,12 +149,13 @@ def fit(
         gpu=card,
         assume=parse_assumptions(assume or []),
     )
+    names = names_in(what_if)
     question = FitQuestion(
         limit_bytes=None if limit is None else parse_bytes(limit),
         wanted=batch_size,
         confirm=confirm,
-        remedies=remedies,
-        what_if=tuple(name.strip() for name in what_if.split(",") if name.strip()),
+        remedies=remedies or names == (),
+        what_if=names or (),
     )
     if is_all:
         options.refuse_given(

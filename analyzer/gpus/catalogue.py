@@ -9,13 +9,17 @@ from __future__ import annotations
 import csv
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from msgspec import structs
+
 from analyzer.errors import InputError
 from analyzer.gpus.architecture import ARCHITECTURES, Architecture
+from analyzer.gpus.user_cards import UserCard, cards_in_environment, is_card_file, use_card_file
 
 MIB: Final = 1024**2  # bytes
 
@@ -25,6 +29,14 @@ the read cards show on Linux (GDDR 220 to 560 by the driver's age; with ECC 250 
 sixteenth that the codes take; HBM 110 to 910)."""
 
 _KEPT_ON_JETSON: Final = 0.05  # the memory is the host's: 4 to 7 % is missing on the read boards
+
+_NEEDED: Final = frozenset(
+    {
+        *("compute_capability", "sm_count", "clock_mhz", "bandwidth_gb_s", "l2_kib"),
+        *("nominal_mib", "memory"),
+    }
+)
+"""Figures that a card has to have."""
 
 _NOISE: Final = re.compile(
     r"nvidia|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
@@ -78,11 +90,70 @@ class Gpu:
         return "{}.{}".format(*self.compute_capability)
 
 
-@cache
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return every card, in the order of the table: by compute capability."""
+    """Return every card, in the order of the table, by compute capability; the user's own come first.
+
+    Raises:
+        InputError: the user's file of cards cannot be used.
+    """
+    own = cards_in_environment()
+    if not own:
+        return _catalogue()
+    known = {row["id"]: row for row in _rows()}
+    mine = tuple(_own(card, known) for card in own)
+    ids = {card.id for card in mine}
+    return (*mine, *(card for card in _catalogue() if card.id not in ids))
+
+
+@cache
+def _catalogue() -> tuple[Gpu, ...]:
+    return tuple(_card(row) for row in _rows())
+
+
+@cache
+def _rows() -> tuple[dict[str, str], ...]:
     text = (files("analyzer.gpus") / "card_figures.csv").read_text(encoding="utf-8")
-    return tuple(_card(row) for row in csv.DictReader(text.splitlines()))
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+def _own(card: UserCard, known: Mapping[str, dict[str, str]]) -> Gpu:
+    """Return a card of the user's file.
+
+    Args:
+        card: The card.
+        known: Rows of the catalogue by id.
+
+    Raises:
+        InputError: a figure is missing, or one is of no card that TensorFlow runs on.
+    """
+    if card.like and card.like not in known:
+        raise InputError(
+            f"The card {card.id!r} is like {card.like!r}, which the catalogue lacks.",
+            hint="`analyze gpus` lists it.",
+        )
+    row = dict(known.get(card.like, {}))
+    if card.nominal_mib is not None or card.memory is not None:
+        row["reported_bytes"] = row["reported_source"] = ""
+    for name in structs.fields(UserCard):
+        value = getattr(card, name.name)
+        if name.name != "like" and value not in (None, ""):
+            row[name.name] = str(value)
+    row |= {"specs_source": "user", "reported_source": "user" if card.reported_bytes else ""}
+    row["name"] = card.name or card.id
+    row.setdefault("reported_bytes", "")
+    missing = [name for name in _rows()[0] if not row.get(name) and name in _NEEDED]
+    if missing:
+        raise InputError(
+            f"The card {card.id!r} lacks {', '.join(missing)}.",
+            hint='like = "NAME" takes what is not given from a card of the catalogue.',
+        )
+    made = _card(row)
+    if made.compute_capability not in ARCHITECTURES:
+        raise InputError(
+            f"The card {card.id!r} has the unknown compute capability {made.capability_text}.",
+            hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
+        )
+    return made
 
 
 @cache
@@ -109,9 +180,13 @@ def find_gpu(name: str) -> Gpu:
 def gpus_named(name: str) -> tuple[Gpu, ...]:
     """Return the cards that ``name`` may mean, the one with the least memory first.
 
+    A file of the user's own cards (:mod:`analyzer.gpus.user_cards`) means the first of them.
+
     Raises:
         InputError: no card has that name; the hint names the nearest.
     """
+    if is_card_file(name):
+        name = use_card_file(name)
     asked = _words(name)
     exact = [card for card in all_gpus() if name.strip().lower() in (card.id, card.name.lower())]
     if exact:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.contract.report.finding import Finding, Severity
+from analyzer.contract.report.finding import Finding, Severity, StepRemedy
 from analyzer.contract.report.program_figures import ProgramFigures
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.units import format_bytes
@@ -27,6 +27,22 @@ def saving_words(finding: Finding) -> str:
         return ""
     what = {"limit": "of the memory limit"}.get(finding.saves_kind, finding.saves_kind)
     return f"saves up to {format_bytes(finding.saves_bytes)} {what}"
+
+
+def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
+    """Return what a remedy saves, as a short label, and what else is said of it."""
+    if remedy.saves_bytes is None or remedy.requested_bytes is None:
+        return "-", f"cannot be applied here: {remedy.failed}"
+    saves = format_bytes(remedy.saves_bytes)
+    label = f"saves {saves}" if remedy.saves_bytes > 0 else f"{saves}"
+    if remedy.saves_bytes < 0:
+        label = f"+{format_bytes(-remedy.saves_bytes)}"
+    told = [f"peak {format_bytes(remedy.requested_bytes)}"]
+    if remedy.fits is not None:
+        told.append("then it fits" if remedy.fits else "does not fit even so")
+    if remedy.costs:
+        told.append(f"costs: {remedy.costs}")
+    return label, "; ".join(told)
 
 
 def highest_words(report: ReportFile) -> str:

@@ -9,6 +9,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from analyzer.contract.report.finding import StepRemedy
+from analyzer.contract.report.writing import schema_of
+
 FIT_VERSION: Final = 1
 
 LimitOwner = Literal["card", "given", "machine"]
@@ -96,31 +99,6 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     predicted: int
 
 
-class StepRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the step, captured and estimated anew.
-
-    Attributes:
-        id: Stable name, such as ``mixed-bfloat16``.
-        title: What it does, in one line.
-        code: What to write.
-        saves_bytes: What the requested peak shrinks by; negative where it grows.
-        requested_bytes, allocated_bytes: The peak with it.
-        fits: Whether the step then fits the limit; None without one.
-        costs: What it costs, in a few words; empty for nothing.
-        failed: Why it cannot be applied here; then the other figures are None.
-    """
-
-    id: str
-    title: str
-    code: str
-    costs: str = ""
-    saves_bytes: int | None = None
-    requested_bytes: int | None = None
-    allocated_bytes: int | None = None
-    fits: bool | None = None
-    failed: str = ""
-
-
 class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
     """How the sizes between were worked out.
 
@@ -202,6 +180,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
+
+
+def fit_schema_text() -> str:
+    """Return the JSON Schema of what ``analyze fit --json`` writes, ``docs/fit.schema.json``."""
+    return schema_of("What analyze fit writes with --json", FitAnswer)
 
 
 def encode_answer(answer: FitAnswer) -> bytes:

@@ -28,6 +28,12 @@ _ROUNDS: Final = 4
 _CAPTURES: Final = 8
 """Captures at most where each size is one."""
 
+_FURTHER: Final = 1.25
+"""How much further than on the line through the first size and the last that fits one is tried."""
+
+_CLOSE: Final = 8
+"""A span of sizes in which the next one is looked for on a line, however the last ones came out."""
+
 _PLANS: Final = 10
 """Plans at most that are asked of a card's compiler."""
 
@@ -348,20 +354,43 @@ def _from_nothing(variables: int, size: int, need: int, limit: int) -> int:
 
 
 def _next(needs: dict[int, SizeNeed], limit: int) -> int | None:
-    """Return the size to try next; None where the answer lies between two that were tried."""
+    """Return the size to try next; None where the answer lies between two that were tried.
+
+    Between one that fits and one that does not it lies on the line between them. Where the last two
+    tried lay on one side, it lies on the line through the two nearest to the limit, or in the middle: a
+    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line.
+
+    Args:
+        needs: What sizes need, in the order in which they were tried.
+        limit: The limit, bytes.
+    """
     fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
     failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
     if failing and failing - fitting <= 1:
         return None
     if len(needs) == 1:
-        only = next(iter(needs))
-        return max(only // 2, 1) if failing else 2 * only
-    guess = crossing(needs, limit)
-    if failing:
-        guess = min(max(guess, fitting + 1), failing - 1)
-    elif fitting:
-        guess = min(max(guess, fitting + 1), 16 * fitting)
-    return guess if guess not in needs else None
+        return max(failing // 2, 1) if failing else 2 * fitting
+    if not failing:
+        first = min(needs)
+        slope = (needs[fitting].bytes - needs[first].bytes) / max(fitting - first, 1)
+        most = (
+            fitting + int(_FURTHER * (limit - needs[fitting].bytes) / slope) if slope > 0 else MOST
+        )
+        stride = fitting - max((size for size in needs if size < fitting), default=0)
+        creeps = stride < max(fitting // 16, 2)
+        least = fitting + (2 * stride if creeps else 1)
+        return max(min(crossing(needs, limit), most, 16 * fitting), least)
+    if not fitting:
+        return min(max(crossing(needs, limit), 1), failing - 1)
+    *_, before, last = needs.values()
+    if (before.bytes <= limit) == (last.bytes <= limit) and failing - fitting > _CLOSE:
+        guess = crossing(needs, limit)
+        margin = (failing - fitting) // _CLOSE
+        inside = fitting + margin <= guess <= failing - margin
+        return guess if inside else (fitting + failing) // 2
+    low, high = needs[fitting].bytes, needs[failing].bytes
+    guess = fitting + int((failing - fitting) * (limit - low) / (high - low))
+    return min(max(guess, fitting + 1), failing - 1)
 
 
 def crossing(needs: Mapping[int, SizeNeed], limit: int) -> int:

@@ -16,7 +16,8 @@ from statistics import median_low
 
 from analyzer.batch_fit.confirming_runs import _run
 from analyzer.batch_fit.fit_target import FitQuestion, answered
-from analyzer.batch_fit.remedied_steps import plans_for, tried_remedies
+from analyzer.batch_fit.remedied_steps import tried_remedies
+from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
 from analyzer.errors import AnalyzerError

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.as_if_gpu import why_jit
 from analyzer.capture.private_names import built_for, compile_arguments
-from analyzer.capture.remedies.model_changes import change_layers, change_optimizer
+from analyzer.capture.remedies.model_changes import change_layers, change_optimizer, rebuilt
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import fitting_losses, labels_for, shown
 from analyzer.capture.targets.honoured_options import (
@@ -42,6 +42,7 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
         InputError: it cannot honour an option.
     """
     messages: list[str] = []
+    model = rebuilt(model, options.remedy)
     api = api_of(model)
     train = (options.mode or "train") == "train"
     check_honoured(f"The model {model.name!r}", _form(model, train=train), options.given)

@@ -1,4 +1,4 @@
-"""One thing worth knowing about a step."""
+"""One thing worth knowing about a step, and one change of it that was tried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from analyzer.choice import Choice
 from analyzer.contract.fields import Text, Word
-from analyzer.contract.report.figures import EvidenceRow, Total
+from analyzer.contract.report.figures import EvidenceRow, ReportRecord, Signed, Total
 
 
 class Severity(Choice):
@@ -40,3 +40,28 @@ class Finding:
     saves_bytes: Total | None = None
     saves_kind: Word = "requested"
     evidence: tuple[EvidenceRow, ...] = ()
+
+
+class StepRemedy(ReportRecord, frozen=True, kw_only=True):
+    """A change of the step, captured and estimated anew.
+
+    Attributes:
+        id: Stable name, such as ``mixed-bfloat16``; of a set, its parts' names with ``+`` between.
+        title: What it does, in one line.
+        code: What to write, in lines.
+        costs: What it costs, in a few words; empty for nothing.
+        saves_bytes: What the requested peak shrinks by; negative where it grows.
+        requested_bytes, allocated_bytes: The peak with it.
+        fits: Whether the step then fits the limit; None without one.
+        failed: Why it cannot be applied here; then the other figures are None.
+    """
+
+    id: Word
+    title: Text
+    code: Text
+    costs: Text = ""
+    saves_bytes: Signed | None = None
+    requested_bytes: Total | None = None
+    allocated_bytes: Total | None = None
+    fits: bool | None = None
+    failed: Text = ""

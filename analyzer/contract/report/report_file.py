@@ -18,7 +18,7 @@ from analyzer.contract.report.buffer_rows import (
     UnmodelledType,
 )
 from analyzer.contract.report.figures import ReportRecord
-from analyzer.contract.report.finding import Finding
+from analyzer.contract.report.finding import Finding, StepRemedy
 from analyzer.contract.report.limit_figures import (
     CardFit,
     Fits,
@@ -77,6 +77,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
         fit: What lies on the card beside the pool; None without a card.
         what_if: A replay under other settings; None where none was asked for.
         findings: What is worth knowing, the weightiest first.
+        remedies: Changes of the step that were tried, the one that saves most first; empty where none
+            was asked for.
         unmodelled: Op types without a rule, in a prediction.
         uncertainty: The range that a prediction states; None for a trace.
         integrity: Whether a trace is whole; None for a prediction.
@@ -113,6 +115,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     fit: CardFit | None = None
     what_if: OtherSettings | None = None
     findings: tuple[Finding, ...] = ()
+    remedies: tuple[StepRemedy, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()
     uncertainty: StatedRange | None = None
     integrity: TrustFigures | None = None

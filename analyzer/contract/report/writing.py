@@ -45,13 +45,25 @@ def report_text(report: ReportRecord) -> str:
 
 def schema_text() -> str:
     """Return the JSON Schema of what ``--json`` writes, ``docs/report.schema.json``."""
-    either, parts = json_schema((ReportFile, DiffFile))
+    return schema_of(
+        "What analyze trace, estimate and diff write with --json", ReportFile, DiffFile
+    )
+
+
+def schema_of(title: str, *types: type) -> str:
+    """Return the JSON Schema of what is one of some records.
+
+    Args:
+        title: What it is of.
+        *types: The records.
+    """
+    either, parts = json_schema(types)
     for part in parts.values():
         if "description" in part:
             part["description"] = cleandoc(part["description"])
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "What analyze trace, estimate and diff write with --json",
+        "title": title,
         "anyOf": list(either),
         "$defs": parts,
     }

@@ -22,8 +22,13 @@ from analyzer.errors import InputError
 from analyzer.recording.records import Recording
 from analyzer.recording.timeline import category_sums, main_rows
 from analyzer.report.page.verdict_words import CATEGORY_LABELS, first_screen
-from analyzer.report.report_words import front_findings, peak_limit_words, saving_words
-from analyzer.report.untrusted import markdown_code, markdown_text
+from analyzer.report.report_words import (
+    front_findings,
+    peak_limit_words,
+    remedy_words,
+    saving_words,
+)
+from analyzer.report.untrusted import markdown_code, markdown_text, plain_text
 from analyzer.units import format_bytes
 
 SLICES: Final = 2_000
@@ -104,7 +109,7 @@ def markdown(
             if share.size_bytes
         ]
         lines += [f"| **requested** | **{format_bytes(report.peak.requested_bytes)}** | |"]
-    lines += ["", *_finding_rows(report)]
+    lines += ["", *_finding_rows(report), *_remedy_rows(report)]
     lines += [f"> {markdown_text(warning)}" for warning in report.warnings]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -211,6 +216,18 @@ def _comparison_row(label: str, row: BytesOfBoth) -> str:
     a, b, delta = ("-" if size is None else format_bytes(size) for size in sizes)
     sign = "+" if (row.delta_bytes or 0) > 0 else ""
     return f"| {label} | {a} | {b} | {sign}{delta} |"
+
+
+def _remedy_rows(report: ReportFile) -> list[str]:
+    if not report.remedies:
+        return []
+    rows = ["Remedies, each captured and estimated anew:", ""]
+    for each in report.remedies:
+        saves, told = remedy_words(each)
+        rows.append(f"- **{markdown_text(each.title)}**: {saves}; {markdown_text(told)}")
+        if each.saves_bytes is not None:
+            rows += ["", *(f"      {plain_text(line)}" for line in each.code.splitlines()), ""]
+    return [*rows, ""]
 
 
 def _finding_rows(report: ReportFile) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -11,8 +11,9 @@ from rich.text import Text
 
 from analyzer.report.fit.fit_words import sentences_of, step_words
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
+from analyzer.report.terminal.remedies_section import remedies_section
 from analyzer.report.untrusted import printable, printable_path
-from analyzer.scaling.fit_answer import CardAnswer, FitAnswer, StepRemedy
+from analyzer.scaling.fit_answer import CardAnswer, FitAnswer
 from analyzer.units import format_bytes
 
 _ROWS: Final = 12  # of a table
@@ -34,6 +35,7 @@ def render_answer(answer: FitAnswer, width: int = 100) -> RenderableType:
     parts += [Text(printable(sentence, 400)) for sentence in sentences_of(answer)]
     for table in _tables(answer, width):
         parts.append(Padding(table, (1, 0, 0, 0)))
+    parts += remedies_section(answer.remedies)
     parts += [Text(printable(note, 400), style="dim") for note in answer.notes]
     return Group(*map(whole_numbers, parts))
 
@@ -45,8 +47,6 @@ def _tables(answer: FitAnswer, width: int) -> Iterator[RenderableType]:
         yield _moves(answer, width)
     if answer.cards:
         yield _cards(answer, width)
-    if answer.remedies:
-        yield _remedies(answer.remedies, width)
 
 
 def _curve(answer: FitAnswer, width: int) -> RenderableType:
@@ -113,29 +113,3 @@ def _card(card: CardAnswer) -> list[str | Text]:
     if card.holds_wanted is not None:
         row.append("fits" if card.holds_wanted else Text("no", style="dim"))
     return row
-
-
-def _remedies(remedies: Sequence[StepRemedy], width: int) -> RenderableType:
-    columns = [
-        number("saves"),
-        number("peak"),
-        TableColumn(name="remedy", least=24),
-        TableColumn(name="what to write", least=30),
-        TableColumn(name="fits", least=4, rank=1),
-    ]
-    cells: list[list[str | Text]] = []
-    for remedy in remedies:
-        if remedy.saves_bytes is None or remedy.requested_bytes is None:
-            failed = Text(printable(remedy.failed, _LONGEST), style="dim")
-            cells.append(["-", "-", printable(remedy.title, _LONGEST), failed, ""])
-            continue
-        cells.append(
-            [
-                format_bytes(remedy.saves_bytes),
-                format_bytes(remedy.requested_bytes),
-                printable(remedy.title, _LONGEST),
-                printable(remedy.code.splitlines()[0], _LONGEST),
-                "" if remedy.fits is None else "yes" if remedy.fits else "no",
-            ]
-        )
-    return fitted_table("Remedies, each captured and estimated anew", columns, cells, width)

@@ -28,7 +28,13 @@ from analyzer.report.page.verdict_words import (
     first_screen,
     what_if_words,
 )
-from analyzer.report.report_words import front_findings, highest_words, island_words, saving_words
+from analyzer.report.report_words import (
+    front_findings,
+    highest_words,
+    island_words,
+    remedy_words,
+    saving_words,
+)
 from analyzer.units import format_bytes
 
 _PAGE: Final = "analyzer.report.page"
@@ -188,4 +194,5 @@ def _template(name: str) -> jinja2.Template:
     environment = templates_in(_PAGE, "assets")
     environment.filters["seconds"] = _seconds
     environment.filters["saving"] = saving_words
+    environment.filters["remedy"] = remedy_words
     return environment.get_template(name)

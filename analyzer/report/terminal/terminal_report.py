@@ -23,6 +23,7 @@ from analyzer.report.report_words import (
 )
 from analyzer.report.terminal.fitted_tables import Prose, whole_numbers
 from analyzer.report.terminal.hosts_table import hosts_lines, hosts_table
+from analyzer.report.terminal.remedies_section import remedies_section
 from analyzer.report.terminal.terminal_tables import (
     categories_table,
     layers_table,
@@ -65,6 +66,7 @@ def render(report: ReportFile, width: int = 100) -> RenderableType:
     if layers is not None:
         parts.append(layers)
     parts.extend(_findings(report, width))
+    parts.extend(remedies_section(report.remedies))
     parts.extend(_basis(report))
     return Group(*map(whole_numbers, parts))
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from builders import Ended, analyze, analyze_in_child
 
-from analyzer.batch_fit.remedied_steps import plans_for, tried_remedies
+from analyzer.batch_fit.remedied_steps import tried_remedies
+from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
 from analyzer.opening import open_result
@@ -225,3 +226,34 @@ def test_a_remedy_saves_what_it_says_where_the_order_is_chance(folder: Path) -> 
 )
 def test_other_remedies_too(folder: Path, name: str) -> None:
     check_saving(folder, "convolutional", 64, name)
+
+
+@pytest.mark.tf
+def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
+    """The section is in each output, and the folder keeps it."""
+    files = {kind: folder / f"what-if.{kind}" for kind in ("json", "html", "md")}
+    ended = analyze_in_child(
+        "estimate", "models.py:chain", "--no-jit", "--what-if", "half-bach",
+        "--out", str(folder / "what-if"), "--json", str(files["json"]),
+        "--html", str(files["html"]), "--markdown", str(files["md"]), cwd=folder, timeout_s=600,
+    )  # fmt: skip
+    assert ended.code == 2
+    assert "'half-bach'" in ended.err
+    assert "half-batch" in ended.err
+    assert not (folder / "what-if").exists()
+    ended = analyze_in_child(
+        "estimate", "models.py:chain", "--no-jit", "--what-if", "half-batch",
+        "--out", str(folder / "what-if"), "--force", "--json", str(files["json"]),
+        "--html", str(files["html"]), "--markdown", str(files["md"]), cwd=folder, timeout_s=600,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    report = json.loads(files["json"].read_text(encoding="utf-8"))
+    (remedy,) = report["remedies"]
+    assert remedy["id"] == "half-batch"
+    assert 0.4 < remedy["saves_bytes"] / report["peak"]["requested_bytes"] < 0.6
+    assert "batch_size=16" in ended.out
+    assert "batch_size=16" in files["md"].read_text(encoding="utf-8")
+    assert "remedies-title" in files["html"].read_text(encoding="utf-8")
+    again = analyze("estimate", str(folder / "what-if"))
+    assert again.code == 0
+    assert "batch_size=16" in again.out

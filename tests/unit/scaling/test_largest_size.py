@@ -62,6 +62,26 @@ def test_captures_close_in_on_the_last_size_that_fits(
     assert max((n for n, need in needs.items() if need.bytes <= limit), default=0) == last
 
 
+@given(st.integers(100, 900), st.integers(0, 400), st.integers(1, 300))
+def test_a_need_that_is_held_down_for_a_while_ends_the_search_too(
+    from_size: int, held: int, start: int
+) -> None:
+    """XLA recomputes where memory gets short: the need stops growing, and grows again later."""
+    limit = 900 * MIB
+    needs: dict[int, SizeNeed] = {}
+    size: int | None = start
+    while size is not None:
+        need = (min(size, from_size) + max(size - from_size - held, 0)) * MIB
+        needs[size] = SizeNeed(
+            low_bytes=need, bytes=need, high_bytes=need, requested_bytes=need, allocated_bytes=need
+        )
+        size = _next(needs, limit)
+        assert len(needs) <= 40
+    assert max(n for n, need in needs.items() if need.bytes <= limit) == 900 + held * (
+        from_size < 900
+    )
+
+
 def test_without_closed_forms_cards_are_on_a_line() -> None:
     needs = {
         n: SizeNeed(

@@ -1,0 +1,41 @@
+"""Remedies in the terminal: what each saves, and its code whole, to be pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from analyzer.contract.report.finding import StepRemedy
+from analyzer.report.report_words import remedy_words
+from analyzer.report.terminal.fitted_tables import Prose
+from analyzer.report.untrusted import printable
+
+_LABEL: Final = 17
+"""Cells of the column that says what is saved."""
+
+_LONGEST: Final = 400
+
+
+def remedies_section(remedies: Sequence[StepRemedy]) -> Iterator[RenderableType]:
+    """Yield the section, nothing where no remedy was tried."""
+    if not remedies:
+        return
+    yield Padding(Text("Remedies, each captured and estimated anew", style="bold"), (1, 0, 0, 0))
+    for remedy in remedies:
+        saves, told = remedy_words(remedy)
+        label = Text(
+            f"{saves:>{_LABEL - 2}}  ", style="green" if (remedy.saves_bytes or 0) > 0 else "dim"
+        )
+        title = Text.assemble(
+            (printable(remedy.title, _LONGEST), "bold"), (f"  {printable(told, _LONGEST)}", "dim")
+        )
+        yield Prose(title, label)
+        if remedy.saves_bytes is None:
+            continue
+        for line in remedy.code.splitlines():
+            code = Text(printable(line, _LONGEST), overflow="fold")
+            yield Padding(code, (0, 0, 0, _LABEL))
