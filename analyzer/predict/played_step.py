@@ -245,7 +245,8 @@ def play(
     spans: list[tuple[int, int]] = []
     running = Running(ledger)
     machine = ledger if threads == 1 else running
-    for number in range(steps or _steps_to_settle(prepared)):
+    count = steps or _steps_to_settle(prepared)
+    for number in range(count):
         first = ledger.instants
         ledger.ran.clear()
         if order is not None:
@@ -255,7 +256,9 @@ def play(
             if threads == 1:
                 chosen.run()
             else:
-                chance = seed * (prepared.steps + 1) + number
+                # The last step has the chances of the last step that a process takes: a draw that
+                # is played from the process's start ends in the same order.
+                chance = seed * (prepared.steps + 1) + prepared.steps - count + number
                 seconds = prepared.first_seconds if begins and not number else prepared.seconds
                 chosen.run_on(Workers(threads, running, seconds, wiring.expensive, chance))
             if isinstance(chosen, ControlExecutor):

@@ -90,32 +90,37 @@ def choose(
     each = prediction.prepared.steps * prediction.runs
     count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
     searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS) if search else 0
-    expected = count * len(prediction.kinds)
+    expected = count + len(prediction.kinds) - 1
     near = int(NEAR * prediction.peak_bytes)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
     about: dict[tuple[int, int], Played] = {}
     rare: set[tuple[int, int]] = set()
     for kind in prediction.kinds:
-        for at in _places(kind, count):
+        # Of other threads than those shown only the middle is told.
+        is_shown = kind is prediction.kinds[0]
+        for at in _places(kind, count) if is_shown else [(len(kind.seeds) - 1) // 2]:
             drawn = kind.seeds[at], kind.threads
             if at > kind.ends[1]:
                 rare.add(drawn)
             one = play_from_start(note, prediction.prepared, owners, *drawn)
             sequences[drawn] = sequence = one.sequence()
-            # Where the searches for a limit will use the compiled allocator, this may use it already.
-            engine = engine_for(sequence, searched) if search else Engine.AUTO
+            # Where the searches for a limit (these, and that of the shown draw) will use the compiled
+            # allocator, this may use it already.
+            engine = engine_for(sequence, searched + 1) if search else Engine.AUTO
             report((0.5 if search else 1.0) * len(found) / expected)
             found[drawn] = allocated_in_step(
                 sequence, one.instants, one.steps[-1], options, engine=engine
             )
             is_near = abs(kind.draws_bytes[at] - prediction.peak_bytes) <= near
-            if is_near and kind is prediction.kinds[0]:
+            if is_near and is_shown:
                 about[drawn] = one
     shown = _middle_of({at: found[at] for at in about})
     limit = None
     if search and len(found) > 1:
-        largest = sorted(found, key=lambda at: -found[at][0])[:searched]
+        main = prediction.kinds[0].threads
+        own = [at for at in found if at[1] == main]
+        largest = sorted(own, key=lambda at: -found[at][0])[:searched]
         limit = _sufficing_limit([sequences[at] for at in largest], options, report)
     usual = {at: peak for at, (peak, _) in found.items() if at not in rare}
     return Chosen(
@@ -150,7 +155,7 @@ def _sufficing_limit(
     limit = 0
     for number, sequence in enumerate(sequences):
         report(1 - 0.5 * (len(sequences) - number) / (len(sequences) + 1))
-        engine = engine_for(sequence, len(sequences))
+        engine = engine_for(sequence, len(sequences) + 1)
         limit = safe_limit(sequence, options, least_bytes=limit, engine=engine)
     return limit + int(LIMIT_MARGIN * limit)
 
