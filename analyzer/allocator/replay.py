@@ -29,7 +29,7 @@ COMPILE_FROM_OPERATIONS: Final = 2_000_000
 """From about here compiling (5 s) and running is faster than the reference (0.4 million/s)."""
 
 KEEP_FROM_OPERATIONS: Final = 500_000
-"""The same where what is compiled is kept: later commands load it, and one in four or so pays for all."""
+"""The same where what is compiled is kept, so that later commands need only load it."""
 
 LOAD_FROM_OPERATIONS: Final = 200_000
 """From about here loading what was compiled earlier (0.5 s) and running is faster."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from analyzer.contract.graph_note import Op
@@ -34,6 +35,16 @@ side whatever the draws say."""
 
 ASIDE: Final = 5
 """Draws with another number of threads than the one shown: for their middle peak alone."""
+
+CANDIDATES: Final = 39
+"""Draws whose chunks are worked out: between their lowest and their highest allocated peak one more lies
+with a chance of 95 % (38 of the 40 gaps that 39 draws leave)."""
+
+FEWEST_CANDIDATES: Final = 9
+"""The same where each draw is much work."""
+
+CANDIDATE_RUNS: Final = 360_000
+"""Runs of ops in the histories that are laid out, between the fewest candidates and all."""
 
 RUNS: Final = 240_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
@@ -77,7 +88,17 @@ class Schedules:
     @property
     def middle_bytes(self) -> int:
         """The middle peak."""
-        return self.draws_bytes[(len(self.draws_bytes) - 1) // 2]
+        return self.draws_bytes[self.middle]
+
+    @property
+    def middle(self) -> int:
+        """Which draw is the middle one, among the sorted ones."""
+        return (len(self.seeds) - 1) // 2
+
+    def spread(self, count: int) -> list[int]:
+        """Return draws evenly spread over the stated range, the middle one and the last of all."""
+        even = np.linspace(*self.ends, count).round().astype(int)
+        return sorted({*even.tolist(), self.middle, len(self.seeds) - 1})
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -119,6 +140,8 @@ class Prediction:
         seed: The middle draw, which runs on the threads of the first kind.
         middle: The middle draw as it was played.
         ends: Those that end the stated range as they were played, the low one first.
+        candidates: By seed and threads, the draws whose chunks are to be worked out, as they were
+            played: some over the range of the first kind, the middle ones of the others.
         runs: How often an op runs in a step: more often than there are ops where there are loops.
     """
 
@@ -139,6 +162,7 @@ class Prediction:
     seed: int
     middle: Draw
     ends: tuple[Draw, Draw]
+    candidates: Mapping[tuple[int, int], Draw]
     runs: int
 
     @property
@@ -198,7 +222,7 @@ def predict(
     played = _drawn(prepared, first, wanted, enough, progress)
     kinds = tuple(_schedules(drawn, number) for number, drawn in played.items() if drawn)
     main = {draw.seed: draw for draw in played[inter_op[0]]}
-    middle = main[kinds[0].seeds[(len(main) - 1) // 2]]
+    middle = main[kinds[0].seeds[kinds[0].middle]]
     return Prediction(
         allocations=allocations_of(prepared, middle),
         instants=middle.instants,
@@ -217,6 +241,7 @@ def predict(
         seed=middle.seed,
         middle=middle,
         ends=(main[kinds[0].seeds[kinds[0].ends[0]]], main[kinds[0].seeds[kinds[0].ends[1]]]),
+        candidates=_candidates(kinds, played, len(middle.order) * prepared.steps),
         runs=len(middle.order),
     )
 
@@ -248,6 +273,23 @@ def _drawn(
                 progress(sum(map(len, played.values())) / total)
             drawn.append(play(prepared, seed, threads=threads))
     return played
+
+
+def _candidates(
+    kinds: Sequence[Schedules], played: Mapping[int, Sequence[Draw]], each: int
+) -> dict[tuple[int, int], Draw]:
+    """Return the draws whose chunks are to be worked out.
+
+    Args:
+        kinds: The draws by number of threads, the one shown first.
+        played: The same as they were played.
+        each: Runs of ops in the history of one.
+    """
+    count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
+    wanted = [(kinds[0].seeds[at], kinds[0].threads) for at in kinds[0].spread(count)]
+    wanted += [(kind.seeds[kind.middle], kind.threads) for kind in kinds[1:]]
+    by_seed = {(draw.seed, draw.threads): draw for drawn in played.values() for draw in drawn}
+    return {at: by_seed[at] for at in wanted}
 
 
 def _are_alike(drawn: Sequence[Draw]) -> bool:
