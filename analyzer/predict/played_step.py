@@ -38,6 +38,7 @@ LARGE_OPS: Final = 4000
 """From this size on half as many orders are drawn from: each costs a walk of the graph."""
 
 _HELD: Final = ("Const", "HostConst", "ImmutableConst", "_Arg", "_DeviceArg", "Placeholder")
+"""Types whose output something outside the step holds: a kernel its constant, Python an argument."""
 _RESULTS: Final = ("_Retval", "_DeviceRetval")
 
 

@@ -22,6 +22,7 @@ from analyzer.recording.records import Step
 from analyzer.recording.schema import ALLOCATIONS, conform
 
 ARGUMENTS: Final = ("_Arg", "_DeviceArg")
+"""Types of the ops that bring a function's arguments in."""
 
 
 @dataclass(frozen=True, slots=True)

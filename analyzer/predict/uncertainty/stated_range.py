@@ -22,6 +22,7 @@ FLOOR_BYTES: Final = 16 << 10
 
 
 _DECIDING: Final = 8
+"""Ops told of that decide the peak: those with the most bytes."""
 
 
 def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:
