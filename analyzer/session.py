@@ -34,6 +34,7 @@ from analyzer.recording.records import Finding, Kind
 from analyzer.report.diff_result import Diff, build_diff
 from analyzer.report.result import Result
 from analyzer.report.saved_estimate import REPORT_HTML, REPORT_JSON, keep_result
+from analyzer.user_cache import begin_cache
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watch_block import WatchBlock
@@ -164,6 +165,7 @@ def estimate_target(
         )
 
     folder = capture_graph(options, out, force=force)
+    begin_cache()
     with _whole_or_gone(folder):
         predicted = _predict(
             folder,

@@ -8,6 +8,7 @@ written is no error: it is not there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -29,3 +30,11 @@ def cache_folder() -> Path | None:
     except RuntimeError:  # no home folder
         return None
     return root / "tf-memory-analyzer"
+
+
+def begin_cache() -> None:
+    """Make the folder where it may be made: what takes seconds is then done once, not every time."""
+    root = cache_folder()
+    if root is not None:
+        with contextlib.suppress(OSError):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 COMPILE_FROM_OPERATIONS: Final = 2_000_000
 """From about here compiling (5 s) and running is faster than the reference (0.4 million/s)."""
 
+KEEP_FROM_OPERATIONS: Final = 500_000
+"""The same where what is compiled is kept, so that later commands need only load it."""
+
 LOAD_FROM_OPERATIONS: Final = 200_000
 """From about here loading what was compiled earlier (0.5 s) and running is faster."""
 
@@ -249,6 +252,7 @@ def choose(engine: Engine, n_operations: int) -> Engine:
         is_long = (
             compiled.is_loaded()
             or n_operations >= COMPILE_FROM_OPERATIONS
+            or (n_operations >= KEEP_FROM_OPERATIONS and compiled.is_keepable())
             or (n_operations >= LOAD_FROM_OPERATIONS and compiled.is_kept())
         )
         return Engine.COMPILED if is_long else Engine.REFERENCE

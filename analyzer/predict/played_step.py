@@ -10,7 +10,6 @@ import numpy as np
 
 from analyzer.contract.categories import Category
 from analyzer.contract.graph_note import Op
-from analyzer.errors import InputError
 from analyzer.kernels.kernel_device import CPU, KernelDevice
 from analyzer.kernels.shared.memory_plan import VariableAccess
 from analyzer.predict.buffers.reference_counts import Buffers, Ledger, Running
@@ -25,7 +24,6 @@ from analyzer.predict.graph.edge_addresses import Arena
 from analyzer.predict.graph.edges import SWITCHES, Wiring, wire_all
 from analyzer.predict.graph.kernel_calls import Kernels, plan_kernels
 from analyzer.predict.graph.successor_order import FanOut
-from analyzer.predict.observed_order import Follower
 from analyzer.recording.timeline import running_sum
 from analyzer.xla.buffer_plan import BufferPlan
 
@@ -40,6 +38,7 @@ LARGE_OPS: Final = 4000
 """From this size on half as many orders are drawn from: each costs a walk of the graph."""
 
 _HELD: Final = ("Const", "HostConst", "ImmutableConst", "_Arg", "_DeviceArg", "Placeholder")
+"""Types whose output something outside the step holds: a kernel its constant, Python an argument."""
 _RESULTS: Final = ("_Retval", "_DeviceRetval")
 
 
@@ -133,6 +132,7 @@ class Draw:
         stranded: Nodes that the run never came to: none, but in a graph that could not run.
         values: Before the first step, the buffer of each variable.
         held: Node -> the buffer of its output that something outside the step holds.
+        entering: When the last step begins, the buffer of each variable.
     """
 
     seed: int
@@ -149,6 +149,7 @@ class Draw:
     stranded: tuple[int, ...] = ()
     values: tuple[int, ...] = ()
     held: Mapping[int, int] = field(default_factory=dict)
+    entering: tuple[int, ...] = ()
 
 
 def prepare(
@@ -217,7 +218,6 @@ def play(
     *,
     threads: int = 1,
     steps: int | None = None,
-    order: Sequence[str] | None = None,
 ) -> Draw:
     """Run the executor's order and return what lived.
 
@@ -227,16 +227,13 @@ def play(
         threads: Threads that run ops side by side (inter-op).
         steps: Steps to run; None runs a graph in which no counter decides a branch once, or twice where
             the first step differs: each later one is the same.
-        order: Ops in the order in which a real step ran them; None for the drawn schedule's.
-
-    Raises:
-        InputError: the graph cannot run in the order given, or has branches or loops.
     """
     wiring = prepared.wirings[seed % len(prepared.wirings)]
     # A graph that is played once is in a later step, when every slot has been written.
     begins = bool(steps) or prepared.varies
     ledger = _ledger_of(prepared, shares=begins, ran_before=steps is None)
-    values, held = tuple(ledger.values), dict(ledger.held)
+    values = entering = tuple(ledger.values)
+    held = dict(ledger.held)
     fan_out = FanOut(wiring, Arena(seed))
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
     loops: dict[str, Loop] = {}
@@ -245,23 +242,24 @@ def play(
     spans: list[tuple[int, int]] = []
     running = Running(ledger)
     machine = ledger if threads == 1 else running
-    for number in range(steps or _steps_to_settle(prepared)):
+    count = steps or _steps_to_settle(prepared)
+    for number in range(count):
         first = ledger.instants
+        entering = tuple(ledger.values)
         ledger.ran.clear()
-        if order is not None:
-            _follow(prepared, ledger, order)
+        chosen = _executor(prepared, wiring, fan_out, machine, counters)
+        if threads == 1:
+            chosen.run()
         else:
-            chosen = _executor(prepared, wiring, fan_out, machine, counters)
-            if threads == 1:
-                chosen.run()
-            else:
-                chance = seed * (prepared.steps + 1) + number
-                seconds = prepared.first_seconds if begins and not number else prepared.seconds
-                chosen.run_on(Workers(threads, running, seconds, wiring.expensive, chance))
-            if isinstance(chosen, ControlExecutor):
-                loops |= chosen.deciding.loops
-                branches |= chosen.deciding.branches
-                stranded = chosen.stranded
+            # The last step has the chances of the last step that a process takes: a draw that is
+            # played from the process's start ends in the same order.
+            chance = seed * (prepared.steps + 1) + prepared.steps - count + number
+            seconds = prepared.first_seconds if begins and not number else prepared.seconds
+            chosen.run_on(Workers(threads, running, seconds, wiring.expensive, chance))
+        if isinstance(chosen, ControlExecutor):
+            loops |= chosen.deciding.loops
+            branches |= chosen.deciding.branches
+            stranded = chosen.stranded
         ledger.end_step()
         spans.append((first, ledger.instants - 1))
     if steps is None and len(spans) == 1:  # it finds the results of the step before it
@@ -275,6 +273,7 @@ def play(
         stranded=tuple(stranded),
         values=values,
         held=held,
+        entering=entering,
     )
 
 
@@ -386,14 +385,6 @@ def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:
         if wiring.ops[source].type in _HELD:
             return True
     return False
-
-
-def _follow(prepared: Prepared, ledger: Ledger, order: Sequence[str]) -> None:
-    wiring = prepared.wiring
-    if wiring.has_control_flow:
-        raise InputError("A graph with branches or loops cannot follow a given order.")
-    number = {op.name: node for node, op in enumerate(wiring.ops)}
-    Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
 
 
 def live_bytes(buffers: Buffers, instants: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from analyzer.allocator import Sequence, from_allocations
@@ -21,6 +22,7 @@ from analyzer.recording.records import Step
 from analyzer.recording.schema import ALLOCATIONS, conform
 
 ARGUMENTS: Final = ("_Arg", "_DeviceArg")
+"""Types of the ops that bring a function's arguments in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,16 @@ class Played:
 
     def sequence(self) -> Sequence:
         """Return what the allocator is asked for, without the table: one row for each of its rows."""
+        return from_allocations(self._requests(), n_events=self.instants)
+
+    def _requests(self) -> pd.DataFrame:
+        """Return size, birth and end of each of the draw's buffers, then of the build-up's alone."""
         buffers, total = self.draw.buffers, self.instants
         offset, ended = self.grown.instants, self.draw.instants
         rows = rows_of(buffers)
         extra = [self.grown.made[number] for number in self.alone]
         dies = [offset + (buffers.dies[k] if buffers.dies[k] >= 0 else ended) for k in rows]
-        requests = pd.DataFrame(
+        return pd.DataFrame(
             {
                 "requested_bytes": [buffers.size_bytes[k] for k in rows]
                 + [made.size_bytes for made in extra],
@@ -110,7 +116,43 @@ class Played:
             },
             dtype="int64",
         )
-        return from_allocations(requests, n_events=total)
+
+    def ended_with(self, draw: Draw) -> tuple[Sequence, Step]:
+        """Return what the allocator is asked for where another draw takes the last step's place.
+
+        A draw of one step begins with what every later step of a process begins with, so that it need
+        not be played from the start again: its variables are those that the last step here finds.
+
+        Args:
+            draw: A draw of one step.
+
+        Returns:
+            The sequence, and the last step in it.
+        """
+        begins = self.grown.instants + self.draw.steps[-1][0]
+        total = begins + draw.instants
+        requests = self._requests()
+        requests = requests[requests["born"] < begins]
+        row_of = {buffer: row for row, buffer in enumerate(rows_of(self.draw.buffers))}
+        found = dict(zip(draw.entering, self.draw.entering, strict=True))
+        found |= {draw.held[node]: buffer for node, buffer in self.draw.held.items()}
+        dies = np.where(requests["dies"] < begins, requests["dies"], total)
+        for theirs, ours in found.items():
+            if draw.buffers.dies[theirs] >= 0 and ours in row_of:
+                dies[row_of[ours]] = begins + draw.buffers.dies[theirs]
+        made = [k for k in rows_of(draw.buffers) if draw.buffers.born[k] >= 0]
+        ends = draw.buffers.dies
+        joined = {
+            "requested_bytes": [draw.buffers.size_bytes[k] for k in made],
+            "born": [begins + draw.buffers.born[k] for k in made],
+            "dies": [begins + ends[k] if ends[k] >= 0 else total for k in made],
+        }
+        every = pd.concat(
+            [requests.assign(dies=dies), pd.DataFrame(joined, dtype="int64")], ignore_index=True
+        )
+        last = len(self.draw.steps) - 1
+        step = Step(index=last, number=last, first=begins, last=total - 1)
+        return from_allocations(every, n_events=total), step
 
 
 def play_from_start(

@@ -11,27 +11,24 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
-import numpy as np
-
 from analyzer.allocator import BfcOptions, Engine, Sequence
 from analyzer.allocator.minimum_limit import engine_for, safe_limit
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.predicted_events import allocated_in_step
-from analyzer.predict.played_step import Owner
+from analyzer.predict.played_step import Draw, Owner
 from analyzer.predict.process_table import Played, play_from_start
-from analyzer.predict.schedules import Prediction, Schedules, draws_within
-
-CANDIDATES: Final = 15
-"""Draws whose chunks are worked out."""
-
-FEWEST_CANDIDATES: Final = 5
-"""The same where each draw is much work."""
-
-CANDIDATE_RUNS: Final = 120_000
-"""Runs of ops that these draws together may take, between the fewest and all."""
+from analyzer.predict.schedules import Prediction, draws_within
+from analyzer.recording.records import Step
 
 NEAR: Final = 0.002
 """Share of the peak by which draws may differ from the middle one to count as like it."""
+
+STARTS: Final = 3
+"""Draws about the middle that are played from the process's start: what the others' chunks are worked
+out after, and one of which is shown."""
+
+START_RUNS: Final = 60_000
+"""Runs of ops that these together may take, between one of them and all."""
 
 LIMITS: Final = 6
 """Draws with the highest allocated peaks whose memory limit is searched: where the chunks lie decides
@@ -88,58 +85,83 @@ def choose(
     """
     report = progress or (lambda share: None)
     each = prediction.prepared.steps * prediction.runs
-    count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
     searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS) if search else 0
-    expected = count * len(prediction.kinds)
-    near = int(NEAR * prediction.peak_bytes)
+    main = prediction.kinds[0]
+    starts = {
+        seed: play_from_start(note, prediction.prepared, owners, seed, main.threads)
+        for seed in _about_the_middle(prediction, draws_within(START_RUNS, each, 1, STARTS))
+    }
+    rare = set(main.seeds[main.ends[1] + 1 :])
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
-    about: dict[tuple[int, int], Played] = {}
-    rare: set[tuple[int, int]] = set()
-    for kind in prediction.kinds:
-        for at in _places(kind, count):
-            drawn = kind.seeds[at], kind.threads
-            if at > kind.ends[1]:
-                rare.add(drawn)
-            one = play_from_start(note, prediction.prepared, owners, *drawn)
-            sequences[drawn] = sequence = one.sequence()
-            # Where the searches for a limit will use the compiled allocator, this may use it already.
-            engine = engine_for(sequence, searched) if search else Engine.AUTO
-            report((0.5 if search else 1.0) * len(found) / expected)
-            found[drawn] = allocated_in_step(
-                sequence, one.instants, one.steps[-1], options, engine=engine
-            )
-            is_near = abs(kind.draws_bytes[at] - prediction.peak_bytes) <= near
-            if is_near and kind is prediction.kinds[0]:
-                about[drawn] = one
-    shown = _middle_of({at: found[at] for at in about})
+    for number, (drawn, draw) in enumerate(prediction.candidates.items()):
+        start = list(starts.values())[number % len(starts)]
+        if drawn[1] == main.threads:
+            start = starts.get(drawn[0], start)
+        sequence, step = _history(note, prediction, owners, draw, start)
+        # Where the searches for a limit (these, and that of the shown draw) will use the compiled
+        # allocator, this may use it already.
+        engine = engine_for(sequence, searched + 1) if search else Engine.AUTO
+        report((0.5 if search else 1.0) * number / len(prediction.candidates))
+        found[drawn] = allocated_in_step(sequence, step, options, engine=engine)
+        sequences[drawn] = sequence
+    own = {at[0]: sizes for at, sizes in found.items() if at[1] == main.threads}
+    shown = _middle_of({seed: own[seed] for seed in starts}, own)
     limit = None
     if search and len(found) > 1:
-        largest = sorted(found, key=lambda at: -found[at][0])[:searched]
-        limit = _sufficing_limit([sequences[at] for at in largest], options, report)
-    usual = {at: peak for at, (peak, _) in found.items() if at not in rare}
+        largest = sorted(own, key=lambda seed: -own[seed][0])[:searched]
+        needing = [sequences[seed, main.threads] for seed in largest]
+        limit = _sufficing_limit(needing, options, report)
+    usual = {
+        at: peak for at, (peak, _) in found.items() if at[1] != main.threads or at[0] not in rare
+    }
     return Chosen(
-        played=about[shown],
+        played=starts[shown],
         allocated_bytes={
             kind.threads: tuple(sorted(usual[at] for at in usual if at[1] == kind.threads))
             for kind in prediction.kinds
         },
-        beside_bytes=_beside(prediction, shown, about[shown]),
+        beside_bytes=_beside(prediction, starts[shown]),
         limit_bytes=limit,
     )
 
 
-def _places(kind: Schedules, count: int) -> list[int]:
-    """Return the draws to look at: evenly spread over the range, its middle and the last."""
-    spread = np.linspace(*kind.ends, count).round().astype(int)
-    return sorted({*spread.tolist(), (len(kind.seeds) - 1) // 2, len(kind.seeds) - 1})
+def _about_the_middle(prediction: Prediction, count: int) -> list[int]:
+    """Return the seeds of the candidates that peak nearest to the middle one, of those like it."""
+    main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
+    ranked = [
+        (abs(at - main.middle), seed)
+        for at, (seed, peak) in enumerate(zip(main.seeds, main.draws_bytes, strict=True))
+        if (seed, main.threads) in prediction.candidates
+        and abs(peak - prediction.peak_bytes) <= near
+    ]
+    return [seed for _, seed in sorted(ranked)[:count]]
 
 
-def _middle_of(found: Mapping[tuple[int, int], tuple[int, int]]) -> tuple[int, int]:
-    """Return the draw whose two sizes in bytes are nearest to the middle ones."""
+def _history(
+    note: RunNote,
+    prediction: Prediction,
+    owners: Mapping[int, Owner],
+    draw: Draw,
+    start: Played,
+) -> tuple[Sequence, Step]:
+    """Return what a process asks the allocator for that ends with a draw, and its last step.
+
+    Where each step may be another (a counter decides a branch) the draw is played from the start.
+    """
+    if len(draw.steps) == 1:
+        return start.ended_with(draw)
+    whole = start
+    if (draw.seed, draw.threads) != (start.draw.seed, start.draw.threads):
+        whole = play_from_start(note, prediction.prepared, owners, draw.seed, draw.threads)
+    return whole.sequence(), whole.steps[-1]
+
+
+def _middle_of(starts: Mapping[int, tuple[int, int]], found: Mapping[int, tuple[int, int]]) -> int:
+    """Return which of some draws is nearest to the middle sizes in bytes of all of them."""
     peak_bytes, before_bytes = (median_low([sizes[k] for sizes in found.values()]) for k in (0, 1))
     return min(
-        found, key=lambda at: abs(found[at][0] - peak_bytes) + abs(found[at][1] - before_bytes)
+        starts, key=lambda at: abs(starts[at][0] - peak_bytes) + abs(starts[at][1] - before_bytes)
     )
 
 
@@ -150,13 +172,13 @@ def _sufficing_limit(
     limit = 0
     for number, sequence in enumerate(sequences):
         report(1 - 0.5 * (len(sequences) - number) / (len(sequences) + 1))
-        engine = engine_for(sequence, len(sequences))
+        engine = engine_for(sequence, len(sequences) + 1)
         limit = safe_limit(sequence, options, least_bytes=limit, engine=engine)
     return limit + int(LIMIT_MARGIN * limit)
 
 
-def _beside(prediction: Prediction, drawn: tuple[int, int], played: Played) -> int:
+def _beside(prediction: Prediction, played: Played) -> int:
     """Return what a draw's peak is higher by where it is played from the process's start."""
-    kind = next(kind for kind in prediction.kinds if kind.threads == drawn[1])
-    alone = kind.draws_bytes[kind.seeds.index(drawn[0])]
+    main = prediction.kinds[0]
+    alone = main.draws_bytes[main.seeds.index(played.draw.seed)]
     return played.draw.peak_bytes + played.aside_bytes - alone

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from analyzer.contract.graph_note import Op
@@ -24,11 +25,26 @@ DRAWS: Final = 61
 FEWEST_DRAWS: Final = 21
 """The same where each draw is much work."""
 
-MOST_ASIDE: Final = 41
-"""Draws with another number of threads than the one shown: all of them end its range."""
+EQUAL_DRAWS: Final = 19
+"""Draws after which no more are made where all peak alike: that one more does not has then a chance of
+less than 1 in 20 (1 in the draws and two, Laplace's rule of succession)."""
 
-FEWEST_ASIDE: Final = 11
+ALIKE: Final = 0.002
+"""Share of the peak by which peaks that count as alike may differ: what the stated range has on each
+side whatever the draws say."""
+
+ASIDE: Final = 5
+"""Draws with another number of threads than the one shown: for their middle peak alone."""
+
+CANDIDATES: Final = 39
+"""Draws whose chunks are worked out: between their lowest and their highest allocated peak one more lies
+with a chance of 95 % (38 of the 40 gaps that 39 draws leave)."""
+
+FEWEST_CANDIDATES: Final = 9
 """The same where each draw is much work."""
+
+CANDIDATE_RUNS: Final = 360_000
+"""Runs of ops in the histories that are laid out, between the fewest candidates and all."""
 
 RUNS: Final = 240_000
 """Runs of ops that all draws together may take, between the fewest draws and all."""
@@ -72,7 +88,17 @@ class Schedules:
     @property
     def middle_bytes(self) -> int:
         """The middle peak."""
-        return self.draws_bytes[(len(self.draws_bytes) - 1) // 2]
+        return self.draws_bytes[self.middle]
+
+    @property
+    def middle(self) -> int:
+        """Which draw is the middle one, among the sorted ones."""
+        return (len(self.seeds) - 1) // 2
+
+    def spread(self, count: int) -> list[int]:
+        """Return draws evenly spread over the stated range, the middle one and the last of all."""
+        even = np.linspace(*self.ends, count).round().astype(int)
+        return sorted({*even.tolist(), self.middle, len(self.seeds) - 1})
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -101,7 +127,8 @@ class Prediction:
         resident_bytes: Requested bytes alive before the last step.
         peak_bytes: Highest requested bytes of the last step, what is resident included.
         peak_instant: Where.
-        kinds: The draws by number of threads; ``allocations`` is of the first kind.
+        kinds: The draws by number of threads. ``allocations`` and the range are of the first kind; of
+            the others a few tell what the step would peak at on so many threads.
         unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
         decisions: Branches and loops that the data decide, and what is taken for them.
         other_low_bytes, other_high_bytes: Least and highest peak with what else could be taken; None
@@ -113,6 +140,8 @@ class Prediction:
         seed: The middle draw, which runs on the threads of the first kind.
         middle: The middle draw as it was played.
         ends: Those that end the stated range as they were played, the low one first.
+        candidates: By seed and threads, the draws whose chunks are to be worked out, as they were
+            played: some over the range of the first kind, the middle ones of the others.
         runs: How often an op runs in a step: more often than there are ops where there are loops.
     """
 
@@ -133,19 +162,20 @@ class Prediction:
     seed: int
     middle: Draw
     ends: tuple[Draw, Draw]
+    candidates: Mapping[tuple[int, int], Draw]
     runs: int
 
     @property
     def low_bytes(self) -> int:
-        """Lowest end of the ranges of all kinds of draws."""
-        lows = [kind.low_bytes for kind in self.kinds]
-        return min(lows if self.other_low_bytes is None else [*lows, self.other_low_bytes])
+        """Lowest peak of the range: of the draws on the threads shown, and of what the data decide."""
+        low = self.kinds[0].low_bytes
+        return low if self.other_low_bytes is None else min(low, self.other_low_bytes)
 
     @property
     def high_bytes(self) -> int:
-        """Highest end of the ranges of all kinds of draws."""
-        highs = [kind.high_bytes for kind in self.kinds]
-        return max(highs if self.other_high_bytes is None else [*highs, self.other_high_bytes])
+        """Highest peak of that range."""
+        high = self.kinds[0].high_bytes
+        return high if self.other_high_bytes is None else max(high, self.other_high_bytes)
 
 
 # Long: what it is told and what it returns are most of it.
@@ -168,9 +198,11 @@ def predict(
         ops: The graph that the executor runs.
         owners: The variables that it uses.
         threads: Intra-op threads of the device, which size oneDNN's scratchpads.
-        inter_op: How many threads run ops side by side; schedules of each number are drawn, and the
-            first is shown. A device whose kernels all count as cheap runs them on one.
-        draws: How many schedules of the first kind to draw; None chooses by the size of the graph.
+        inter_op: How many threads run ops side by side: the number that is shown and that the range is
+            of, then others to compare it with. A device whose kernels all count as cheap runs them on
+            one.
+        draws: How many schedules of the first kind to draw; None chooses by the size of the graph, and
+            fewer where all of them peak alike.
         device: The device that it runs on.
         compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
         steps: Steps to play from the start.
@@ -185,12 +217,12 @@ def predict(
     first = play(prepared, 0, threads=inter_op[0])
     runs = len(first.order)
     count = draws or draws_within(RUNS, runs, FEWEST_DRAWS, DRAWS)
-    aside = draws_within(RUNS // 2, runs, FEWEST_ASIDE, MOST_ASIDE) if count > 1 else 0
-    wanted = dict.fromkeys(inter_op, aside) | {inter_op[0]: count}
-    played = _drawn(prepared, first, wanted, progress)
+    wanted = dict.fromkeys(inter_op, ASIDE if count > 1 else 0) | {inter_op[0]: count}
+    enough = count if draws else min(count, EQUAL_DRAWS)
+    played = _drawn(prepared, first, wanted, enough, progress)
     kinds = tuple(_schedules(drawn, number) for number, drawn in played.items() if drawn)
-    middle_seed = kinds[0].seeds[(count - 1) // 2]
-    middle = next(one for one in played[inter_op[0]] if one.seed == middle_seed)
+    main = {draw.seed: draw for draw in played[inter_op[0]]}
+    middle = main[kinds[0].seeds[kinds[0].middle]]
     return Prediction(
         allocations=allocations_of(prepared, middle),
         instants=middle.instants,
@@ -208,7 +240,8 @@ def predict(
         prepared=prepared,
         seed=middle.seed,
         middle=middle,
-        ends=_ends(kinds, played),
+        ends=(main[kinds[0].seeds[kinds[0].ends[0]]], main[kinds[0].seeds[kinds[0].ends[1]]]),
+        candidates=_candidates(kinds, played, len(middle.order) * prepared.steps),
         runs=len(middle.order),
     )
 
@@ -217,18 +250,51 @@ def _drawn(
     prepared: Prepared,
     first: Draw,
     wanted: Mapping[int, int],
+    enough: int,
     progress: Callable[[float], None] | None,
 ) -> dict[int, list[Draw]]:
-    """Return the draws of each number of threads, as many as are wanted; ``first`` is one of them."""
+    """Return the draws of each number of threads.
+
+    Args:
+        prepared: The graph.
+        first: One of the draws, on the threads that are shown.
+        wanted: How many draws of each number of threads.
+        enough: How many on the threads that are shown suffice where all of them peak alike.
+        progress: Called with the share done, 0 to 1.
+    """
     total = sum(wanted.values())
     played = {first.threads: [first]}
     for threads, count in wanted.items():
         drawn = played.setdefault(threads, [])
         for seed in range(len(drawn), count):
+            if threads == first.threads and seed == enough and _are_alike(drawn):
+                break
             if progress is not None:
                 progress(sum(map(len, played.values())) / total)
             drawn.append(play(prepared, seed, threads=threads))
     return played
+
+
+def _candidates(
+    kinds: Sequence[Schedules], played: Mapping[int, Sequence[Draw]], each: int
+) -> dict[tuple[int, int], Draw]:
+    """Return the draws whose chunks are to be worked out.
+
+    Args:
+        kinds: The draws by number of threads, the one shown first.
+        played: The same as they were played.
+        each: Runs of ops in the history of one.
+    """
+    count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
+    wanted = [(kinds[0].seeds[at], kinds[0].threads) for at in kinds[0].spread(count)]
+    wanted += [(kind.seeds[kind.middle], kind.threads) for kind in kinds[1:]]
+    by_seed = {(draw.seed, draw.threads): draw for drawn in played.values() for draw in drawn}
+    return {at: by_seed[at] for at in wanted}
+
+
+def _are_alike(drawn: Sequence[Draw]) -> bool:
+    peaks_bytes = [draw.peak_bytes for draw in drawn]
+    return max(peaks_bytes) - min(peaks_bytes) <= ALIKE * max(peaks_bytes)
 
 
 def _steps_of(draw: Draw) -> tuple[Step, ...]:
@@ -241,17 +307,6 @@ def _steps_of(draw: Draw) -> tuple[Step, ...]:
 def _least_of(*sizes_bytes: int | None) -> int | None:
     """Return the least of the sizes that are known."""
     return min((size for size in sizes_bytes if size is not None), default=None)
-
-
-def _ends(kinds: Sequence[Schedules], played: Mapping[int, Sequence[Draw]]) -> tuple[Draw, Draw]:
-    """Return the draws that end the stated range."""
-    low = min(kinds, key=lambda kind: kind.low_bytes)
-    high = max(kinds, key=lambda kind: kind.high_bytes)
-    first, last = low.seeds[low.ends[0]], high.seeds[high.ends[1]]
-    return (
-        next(draw for draw in played[low.threads] if draw.seed == first),
-        next(draw for draw in played[high.threads] if draw.seed == last),
-    )
 
 
 def _least_bytes(

@@ -42,6 +42,11 @@ def is_kept() -> bool:
     return kept.is_kept()
 
 
+def is_keepable() -> bool:
+    """Tell whether what is compiled is kept for later processes: there is a cache to write to."""
+    return kept.kept_in() is not None
+
+
 def _kernel() -> ModuleType:
     """Return the compiled functions; the first call imports Numba, which takes about a second."""
     from analyzer.allocator.numba import bfc_operations as kernel

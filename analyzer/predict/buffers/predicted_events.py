@@ -50,7 +50,6 @@ def place(
 
 def allocated_in_step(
     sequence: Sequence,
-    instants: int,
     step: Step,
     options: BfcOptions | None = None,
     *,
@@ -60,18 +59,17 @@ def allocated_in_step(
 
     Args:
         sequence: The predicted requests and frees.
-        instants: Number of events.
         step: The step.
         options: The allocator's settings; TensorFlow's for the CPU where None.
         engine: Which allocator replays.
     """
-    _check(sequence, instants)
     options = options or BfcOptions.cpu()
     in_use = in_use_bytes(sequence, options, engine=engine)
     if len(in_use) < len(sequence):
         in_use = in_use_bytes(sequence, _unlimited(options), engine=engine)
-    before = int(in_use[step.first - 1]) if step.first else 0
-    return int(in_use[step.first : step.last + 1].max(initial=before)), before
+    first, end = np.searchsorted(sequence.instant, (step.first, step.last + 1))
+    before = int(in_use[first - 1]) if first else 0
+    return int(in_use[first:end].max(initial=before)), before
 
 
 def _check(sequence: Sequence, instants: int) -> None:

@@ -24,6 +24,7 @@ Value = tuple[Number, ...]
 """A small tensor's elements, flat; booleans as 0 and 1."""
 
 _MAX_ELEMENTS: Final = 64
+"""Elements of the largest tensor that is followed; as many as a note keeps of a constant."""
 
 _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     "Add": operator.add,

@@ -23,8 +23,11 @@ from analyzer.predict.graph.edges import Wiring
 from analyzer.predict.graph.successor_order import FanOut
 
 NO_BUFFER: Final = -1
+"""Stands for a buffer where there is none: a dead or missing input, a result not in this memory."""
 _DEQUE_CAPACITY: Final = 1024
+"""Tasks that a worker's deque holds (Eigen's ``RunQueue<Task, 1024>``)."""
 _CHUNK: Final = 500
+"""As in :mod:`analyzer.predict.executor.thread_pool`."""
 
 
 class NodeRunner(Protocol):

@@ -35,7 +35,10 @@ RARE_SHARE: Final = measured("rare_share")
 RARE_SPREAD: Final = measured("rare_spread")
 
 _CHUNK: Final = 500
+"""Ready expensive nodes from which on they are handed over in chunks (``executor.cc``:
+``kInlineScheduleReadyThreshold``)."""
 _CHANCES: Final = 4096
+"""Factors drawn for the runs of ops and used in turn; a step of more runs uses them again."""
 
 
 class BufferHolder(Protocol):

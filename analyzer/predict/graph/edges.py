@@ -36,6 +36,7 @@ SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
 
 
 _CONTROL_FLOW: Final = SWITCHES | {"Merge", "Enter", "Exit"}
+"""Types by which a graph has branches or loops (lowered: ``If`` and ``While`` are gone by then)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from analyzer.predict.graph.edges import Wiring
 from analyzer.xla.buffer_plan import BufferPlan
 
 _LONGEST_REASON: Final = 200
+"""Letters kept of why a rule does not fit."""
 _HANDLE_SOURCES = ("_Arg", "_DeviceArg", "VarHandleOp")
 
 

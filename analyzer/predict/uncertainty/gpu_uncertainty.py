@@ -32,6 +32,7 @@ _TUNED: Final = (
 """Kernels that measure cuDNN's algorithms at their first call of a shape (``TF_CUDNN_USE_AUTOTUNE``)."""
 
 _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
+"""Types of ops that call a function of which the graph does not show the ops."""
 
 
 def with_gpu_doubts(base: StatedRange, prediction: Prediction, draw: Draw) -> StatedRange:

@@ -10,10 +10,10 @@ from typing import Final
 from analyzer.contract.report.range_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.predict.played_step import Draw
 from analyzer.predict.representative import Chosen
-from analyzer.predict.schedules import Prediction, Schedules
+from analyzer.predict.schedules import ALIKE, Prediction, Schedules
 from analyzer.units import format_bytes
 
-MARGIN: Final = 0.002
+MARGIN: Final = ALIKE
 """Share of the peak added on both sides for what no schedule shows: constants that the runtime folds or
 shares, small buffers that Python holds, kernels' scratch of a few kilobytes."""
 
@@ -22,6 +22,7 @@ FLOOR_BYTES: Final = 16 << 10
 
 
 _DECIDING: Final = 8
+"""Ops told of that decide the peak: those with the most bytes."""
 
 
 def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:
@@ -41,12 +42,17 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     beside = chosen.beside_bytes
     spread = prediction.high_bytes - prediction.low_bytes
     # What else the data may decide was not laid out in chunks: as far as it is from the draws.
-    below = min(kind.low_bytes for kind in prediction.kinds) - prediction.low_bytes
-    above = prediction.high_bytes - max(kind.high_bytes for kind in prediction.kinds)
+    kind = prediction.kinds[0]
+    below, above = kind.low_bytes - prediction.low_bytes, prediction.high_bytes - kind.high_bytes
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
-        because += [told(kind, beside) for kind in prediction.kinds]
+        because.append(told(kind, beside))
+    because += [
+        _told_aside(other, beside)
+        for other in prediction.kinds[1:]
+        if not kind.low_bytes <= other.middle_bytes <= kind.high_bytes
+    ]
     because.append(f"Small buffers outside the step's graph: {format_bytes(margin)} either way.")
     if less or more:
         because.append(
@@ -62,12 +68,12 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         limit_high_bytes=limit_bytes,
         low_bytes=max(prediction.low_bytes + beside - margin - less, 0),
         high_bytes=prediction.high_bytes + beside + margin + more,
-        allocated_low_bytes=max(min(map(min, allocated.values())) - below - margin - less, 0),
-        allocated_high_bytes=max(map(max, allocated.values())) + above + margin + more,
+        allocated_low_bytes=max(min(allocated[kind.threads]) - below - margin - less, 0),
+        allocated_high_bytes=max(allocated[kind.threads]) + above + margin + more,
         because=tuple(because),
         deciding_ops=tuple(deciding),
         schedules=tuple(
-            _schedule(kind, allocated[kind.threads], beside) for kind in prediction.kinds
+            _schedule(each, allocated[each.threads], beside) for each in prediction.kinds
         ),
         unsized=unsized,
     )
@@ -139,6 +145,15 @@ def told(kind: Schedules, beside: int = 0) -> str:
     return (
         f"{where} the executor may run ops in several orders: {len(kind.seeds)} that were drawn peak "
         f"{peak}."
+    )
+
+
+def _told_aside(kind: Schedules, beside: int) -> str:
+    """Return a sentence about draws on other threads than those that the range is of."""
+    where = f"{kind.threads} inter-op threads" if kind.threads > 1 else "one inter-op thread"
+    return (
+        f"The range is for the threads of a run here; on {where} the step would peak at about "
+        f"{format_bytes(kind.middle_bytes + beside)} (--inter-op-threads {kind.threads})."
     )
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from builders import analyze, analyze_in_child
+from observed_order import play_in_order
 
 import analyzer
 from analyzer.measure.measured_recording import open_measured
 from analyzer.parse.run_folder import read_run
-from analyzer.predict.played_step import play, prepare
+from analyzer.predict.played_step import prepare
 from analyzer.predict.predicted_recording import owners_of
 from analyzer.recording.records import Kind
 
@@ -60,7 +61,7 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
     measured = open_measured(pairs.folder / f"{name}-trace")
     step, runs = measured.recording.steps[-1], measured.op_runs
     inside = (runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)
-    draw = play(prepared, order=runs["op"][inside].tolist())
+    draw = play_in_order(prepared, runs["op"][inside].tolist())
     # What Python holds (inputs of another size, small constants) is not the graph's.
     real = trace.document["peak"]["requested_bytes"] - trace.document["resident"]["requested_bytes"]
     assert draw.peak_bytes - draw.resident_bytes == pytest.approx(real, rel=0.001)

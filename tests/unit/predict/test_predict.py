@@ -4,12 +4,14 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from observed_order import play_in_order
 
 from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.errors import InputError
 from analyzer.graph.ops import MERGED_PLACE, PLACE
-from analyzer.kernels.kernel_device import HANDLE_BYTES
+from analyzer.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.parse.run_folder import read_run
 from analyzer.predict import Owner, predict
 from analyzer.predict.buffers.draw_table import allocations_of
@@ -19,8 +21,22 @@ from analyzer.predict.graph.edge_addresses import EDGE_BYTES, Arena
 from analyzer.predict.graph.edges import wire, wire_all
 from analyzer.predict.graph.onednn_rewrite_order import Rewriting
 from analyzer.predict.played_step import live_bytes, play, prepare
-from analyzer.predict.predicted_recording import _told_misfits, _unsized, predict_note
-from analyzer.predict.schedules import STATED, Schedules, draws_within
+from analyzer.predict.predicted_device import target_of
+from analyzer.predict.predicted_recording import (
+    _told_misfits,
+    _unsized,
+    owners_by_number,
+    predict_note,
+)
+from analyzer.predict.process_table import play_from_start
+from analyzer.predict.schedules import (
+    ALIKE,
+    DRAWS,
+    EQUAL_DRAWS,
+    STATED,
+    Schedules,
+    draws_within,
+)
 from analyzer.recording.schema import ALLOCATIONS
 
 KIB = 1024
@@ -136,11 +152,13 @@ def test_a_step_follows_an_order_that_was_seen():
         result("id", "id:0"),
     ]
     prepared = prepare(ops, [], threads=1)
-    names = [prepared.wiring.ops[node].name for node in play(prepared, order=["b", "a", "c"]).order]
+    names = [
+        prepared.wiring.ops[node].name for node in play_in_order(prepared, ["b", "a", "c"]).order
+    ]
     assert [name for name in names if name in "abc"] == ["b", "a", "c"]
     assert sorted(names) == sorted(o.name for o in prepared.wiring.ops)
     with pytest.raises(InputError, match="c before"):
-        play(prepared, order=["a", "c", "b"])
+        play_in_order(prepared, ["a", "c", "b"])
 
 
 def cond_graph():
@@ -436,12 +454,66 @@ def test_several_threads_run_every_op_once_and_hold_more_at_once():
     assert play(prepared, threads=4).buffers == four.buffers
 
 
-def test_the_range_is_over_one_thread_and_several():
+def test_the_range_is_of_the_threads_shown_and_others_are_told_beside_it():
     both, one, four = (predict(side_by_side(), [], inter_op=n) for n in ((4, 1), (1,), (4,)))
     assert [kind.threads for kind in both.kinds] == [4, 1]
     assert both.peak_bytes == four.peak_bytes > one.peak_bytes
-    assert both.low_bytes <= one.low_bytes
-    assert both.high_bytes == four.high_bytes > one.high_bytes
+    assert (both.low_bytes, both.high_bytes) == (four.low_bytes, four.high_bytes)
+    assert both.kinds[1].middle_bytes == one.peak_bytes < both.low_bytes
+
+
+def test_no_more_is_drawn_where_all_peak_alike():
+    chain = [arg("x", 0), op("a", "Exp", "x"), op("b", "Sum", "a"), result("b", "b:0")]
+    uneven = [arg("x", 0)]
+    for k in range(12):  # whichever of these run at the same time decides the peak
+        large = TensorSpec("float32", (1 << (10 + k),))
+        uneven += [op(f"a{k}", "Exp", "x", spec=large), op(f"b{k}", "Sum", f"a{k}", spec=VECTOR)]
+    uneven += [result(f"b{k}", f"b{k}:0") for k in range(12)]
+    alike, apart = predict(chain, []), predict(uneven, [], inter_op=(3,))
+    assert len(alike.kinds[0].seeds) == EQUAL_DRAWS
+    assert alike.low_bytes == alike.high_bytes
+    assert apart.high_bytes - apart.low_bytes > ALIKE * apart.peak_bytes
+    assert len(apart.kinds[0].seeds) == DRAWS
+    assert len(predict(chain, [], draws=DRAWS).kinds[0].seeds) == DRAWS
+
+
+def in_order_of_birth(slots):
+    """Return buffers numbered in the order in which they are first asked for."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(slot, len(numbers)) for slot in slots.tolist()]
+
+
+@pytest.mark.parametrize("name", ["cnn", "brain", "infer", "gpu"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_draw_in_the_place_of_the_last_step_is_that_draw_from_the_start(name, threads):
+    note = read_run(NOTES / name / "run.json")
+    device = target_of(note).device
+    owners = owners_by_number(note, device)
+    prepared = prepare(note.ops, list(owners.values()), threads=1, device=device)
+    for seed in range(3):
+        played = play_from_start(note, prepared, owners, seed, threads)
+        draw = play(prepared, seed, threads=threads)
+        assert draw.order == played.draw.order
+        whole, (joined, step) = played.sequence(), played.ended_with(draw)
+        # The results of the step before are let go of when all is over, which changes nothing.
+        assert 0 <= len(whole) - len(joined) <= len(prepared.results)
+        count = len(joined)
+        assert joined.request.tolist() == whole.request[:count].tolist()
+        assert in_order_of_birth(joined.slot) == in_order_of_birth(whole.slot[:count])
+        assert not whole.request[count:].any()
+        assert step.first == played.steps[-1].first
+
+
+def test_another_draw_takes_the_last_steps_place_and_frees_what_it_replaces():
+    note = read_run(NOTES / "cnn" / "run.json")
+    owners = owners_by_number(note, CPU)
+    prepared = prepare(note.ops, list(owners.values()), threads=1)
+    played = play_from_start(note, prepared, owners, 0, 2)
+    for seed in range(1, 4):
+        draw = play(prepared, seed, threads=2)
+        joined, step = played.ended_with(draw)
+        live = joined.live_requested_bytes()[int(np.searchsorted(joined.instant, step.first)) :]
+        assert live.max() == draw.peak_bytes + played.aside_bytes
 
 
 def kind_of(*draws_bytes):

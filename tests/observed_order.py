@@ -13,6 +13,26 @@ from collections.abc import Sequence
 from analyzer.errors import InputError
 from analyzer.predict.executor.sequential import NO_BUFFER, NodeRunner
 from analyzer.predict.graph.edges import Wiring
+from analyzer.predict.played_step import Draw, Prepared, _ledger_of, _lived
+
+
+def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
+    """Return what lives in a later step that runs its ops in the order in which a real one did.
+
+    Args:
+        prepared: The graph, without branches and loops.
+        order: Ops in the order in which a real step ran them.
+
+    Raises:
+        InputError: the graph cannot run in that order.
+    """
+    wiring = prepared.wiring
+    number = {op.name: node for node, op in enumerate(wiring.ops)}
+    ledger = _ledger_of(prepared, shares=False, ran_before=True)
+    Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
+    ledger.end_step()
+    ledger.had_results()
+    return _lived(ledger, [(0, ledger.instants - 1)])
 
 
 class Follower:
