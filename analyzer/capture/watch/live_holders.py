@@ -24,7 +24,7 @@ _GROWING: Final = (list, dict, set, deque)
 _DEEPEST: Final = 6
 """Objects between a tensor and the name that leads to it, at most."""
 
-_GROUPS: Final = 40
+_GROUPS: Final = 200
 """Holders that are told of, the largest first."""
 
 _ADDRESSES: Final = 4000
@@ -33,7 +33,7 @@ _ADDRESSES: Final = 4000
 _MOST_REFERRERS: Final = 64
 
 
-class Holder:
+class NamedHolder:
     """What leads to an object: a name in the user's code, and the container behind it.
 
     Attributes:
@@ -82,11 +82,12 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     """
     search = HolderSearch(frame)
     ignored = {id(tensors)}
-    groups: dict[int, tuple[Holder, list[Any]]] = {}
+    groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
     owners = _direct_owners(tensors, ignored)
     for tensor in tensors:
         for owner in owners.get(id(tensor), ()):
-            key = id(owner)
+            # A namespace holds many names, each for something of its own.
+            key = id(tensor) if search.is_namespace(owner) else id(owner)
             if key not in groups:
                 if len(groups) >= _GROUPS:
                     continue
@@ -95,7 +96,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     for tensor in tensors:
         if id(tensor) in search.local_names and id(tensor) not in owners:
             groups[id(tensor)] = (search.of(tensor), [tensor])
-    merged: dict[tuple[str, str], tuple[Holder, dict[int, Any]]] = {}
+    merged: dict[tuple[str, str], tuple[NamedHolder, dict[int, Any]]] = {}
     for holder, members in groups.values():
         if holder.words:
             _, known = merged.setdefault((holder.words, holder.where), (holder, {}))
@@ -104,7 +105,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     return sorted(rows, key=lambda row: -row.size_bytes)
 
 
-def _row(holder: Holder, members: list[Any]) -> HeldTensors:
+def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
     sizes = {id(one): bytes_of(one) for one in members}
     addresses = [address for one in members[:_ADDRESSES] if (address := address_of(one))]
     shapes: list[tuple[int, ...]] = []
@@ -170,15 +171,21 @@ class HolderSearch:
             if isinstance(module, types.ModuleType)
             and is_own(getattr(module, "__file__", None) or "<")
         }
-        self._known: dict[int, Holder] = {}
+        self._known: dict[int, NamedHolder] = {}
 
-    def of(self, owner: Any, held: Any = None) -> Holder:
+    def is_namespace(self, owner: Any) -> bool:
+        """Say whether an object's parts are names: a module's or an instance's dictionary."""
+        return id(owner) in self._modules or not isinstance(owner, _CONTAINERS)
+
+    def of(self, owner: Any, held: Any = None) -> NamedHolder:
         """Return what leads to a container or object that holds something.
 
         Args:
             owner: The container or object.
             held: What it holds.
         """
+        if self.is_namespace(owner):
+            return self._look(owner, held)
         found = self._known.get(id(owner))
         if found is None:
             found = self._known[id(owner)] = self._look(owner, held)
@@ -193,7 +200,7 @@ class HolderSearch:
                     return f"{found.words} ({found.where})" if found.where else found.words
         return ""
 
-    def _look(self, owner: Any, held: Any) -> Holder:
+    def _look(self, owner: Any, held: Any) -> NamedHolder:
         grows = isinstance(owner, _GROWING) and id(owner) not in self._modules
         path: list[tuple[Any, Any, bool]] = [(owner, held, grows)]
         seen = {id(owner), id(path), id(self._known), id(self.local_names), id(self._modules)}
@@ -216,9 +223,9 @@ class HolderSearch:
             seen.add(id(path))
             if not path or len(path) > 4 * _MOST_REFERRERS:
                 break
-        return Holder("", "", False, id(owner))
+        return NamedHolder("", "", False, id(owner))
 
-    def _named(self, place: Any, inside: Any, grows: bool) -> Holder | None:
+    def _named(self, place: Any, inside: Any, grows: bool) -> NamedHolder | None:
         """Return the holder where a name of the user's leads to ``place``, or to what is inside it."""
         if id(place) in self._modules:
             module = self._modules[id(place)]
@@ -242,7 +249,7 @@ class HolderSearch:
 
     def _holder(
         self, names: list[str], thing: Any, filename: str, scope: str, grows: bool, prefix: str
-    ) -> Holder | None:
+    ) -> NamedHolder | None:
         if not names:
             return None
         inside = f" in {scope}" if scope else ""
@@ -251,13 +258,13 @@ class HolderSearch:
 
     def _put(
         self, what: str, filename: str, name: str, scope: str, grows: bool, place: int
-    ) -> Holder:
+    ) -> NamedHolder:
         lines = putting_lines(filename, name, scope) if grows else []
         if not lines:
             lines = binding_lines(filename, name)
             grows = False
         where = f"{shown(filename)}:{lines[0]}" if lines else shown(filename)
-        return Holder(f"the {what}", where, grows, place)
+        return NamedHolder(f"the {what}", where, grows, place)
 
 
 def _is_dict_of(place: Any, thing: Any) -> bool:
@@ -270,7 +277,12 @@ def _is_dict_of(place: Any, thing: Any) -> bool:
         return False
 
 
-_SKIPPED: Final = (types.FrameType, types.TracebackType, weakref.ref, type(iter([])))
+_SKIPPED: Final[tuple[type, ...]] = (
+    types.FrameType,
+    types.TracebackType,
+    weakref.ref,
+    type(iter([])),
+)
 
 
 def _kind(thing: Any, grows: bool) -> str:

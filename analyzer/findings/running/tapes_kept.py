@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from analyzer.contract.watch_note import TapesNote, WatchNote
@@ -21,7 +20,7 @@ _LITTLE_BYTES: Final = 64 << 10
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     """Report tapes that are kept, and persistent ones that no one has let go of."""
-    size_bytes = held_by_tapes(analysis, watch.tapes, watch)
+    size_bytes = _held_by_tapes(analysis, watch)
     found = []
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         if one.alive >= _SEVERAL:
@@ -31,9 +30,9 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     return found
 
 
-def held_by_tapes(analysis: Analysis, tapes: Iterable[TapesNote], watch: WatchNote) -> int:
+def _held_by_tapes(analysis: Analysis, watch: WatchNote) -> int:
     """Return the bytes that outlive their step and that no tensor of Python's holds."""
-    if not tuple(tapes):
+    if not watch.tapes:
         return 0
     rows = left_over(analysis)
     named = {address for held in watch.held for address in held.addresses}
