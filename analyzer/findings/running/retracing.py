@@ -41,17 +41,17 @@ def _traced_anew(one: TracedFunction, slope: str) -> Finding:
     last = one.retraces[-1].changed if one.retraces else ""
     why = f" Last time: {last}." if last else ""
     hint = (
-        "Pass numbers as tensors (tf.constant(rate)) or keep them in a tf.Variable; give open axes with "
-        "input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad to a few lengths."
+        "Pass numbers as tensors (tf.constant(rate)) or keep them in a tf.Variable; give open "
+        "axes with input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad "
+        "to a few lengths."
     )
     return Finding(
         id="retraced",
         severity=Severity.HIGH,
         title=f"`{one.name}` was traced {one.traces} times in {one.calls} calls ({_place(one)})",
         detail=f"Each time TensorFlow runs the Python code, makes a graph of {one.nodes} nodes "
-        "and keeps "
-        f"it: {_kept(one)} of host memory as it would be saved, and more in the executor.{why} "
-        f"{slope} {hint}",
+        f"and keeps it: {_kept(one)} of host memory as it would be saved, and more in the "
+        f"executor.{why} {slope} {hint}",
         evidence=_rows(one),
     )
 
@@ -64,9 +64,9 @@ def _made_anew(one: TracedFunction, slope: str) -> Finding:
         id="functions-made-anew",
         severity=Severity.HIGH if kept else Severity.MEDIUM,
         title=f"{one.objects} tf.functions were made of `{one.name}` ({_place(one)}){held}{by}",
-        detail="Each is traced and has a graph of its own "
-        f"({one.nodes} nodes, {_kept(one)} as it would be saved), and the executor's beside it. {slope} "
-        "Make the tf.function once, outside the loop, and pass what differs as a tensor.",
+        detail=f"Each is traced and has a graph of its own ({one.nodes} nodes, {_kept(one)} as "
+        f"it would be saved), and the executor's beside it. {slope} Make the tf.function once, "
+        "outside the loop, and pass what differs as a tensor.",
         evidence=_rows(one),
     )
 

@@ -107,9 +107,10 @@ def _on_host(watch: WatchNote, growth: StepGrowth) -> Finding:
         id="grows-on-host",
         severity=Severity.MEDIUM,
         title=f"The process grows by {per_step} with each step (a step is {watch.step}{at})",
-        detail=f"Resident memory grows from step {growth.first_step} to {growth.last_step}, and what "
-        "TensorFlow's allocator holds does not: Python's objects, NumPy's arrays or what TensorFlow "
-        "keeps outside of it. A memory profiler of Python's names the lines: memray, tracemalloc.",
+        detail=f"Resident memory grows from step {growth.first_step} to {growth.last_step}, and "
+        "what TensorFlow's allocator holds does not: Python's objects, NumPy's arrays or what "
+        "TensorFlow keeps outside of it. A memory profiler of Python's names the lines: memray, "
+        "tracemalloc.",
         saves_bytes=None,
         evidence=(evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),),
     )
@@ -161,8 +162,8 @@ def slope_words(growth: StepGrowth) -> str:
     span = f"steps {growth.first_step} to {growth.last_step}"
     words = {"grows": "grow", "flat": "do not grow", "cannot tell": "cannot be told to grow or not"}
     return (
-        f"Over {span} the bytes in use {words[growth.trend]}: {_signed(per_step)} a step "
-        f"± {format_bytes(round(error))}."
+        f"Over {span} the bytes in use {words[growth.trend]}: {_signed(per_step)} a step ± "
+        f"{format_bytes(round(error))}."
     )
 
 

@@ -29,12 +29,11 @@ def _models(one: LiveModels) -> Finding:
     return Finding(
         id="models-kept",
         severity=Severity.MEDIUM,
-        title=f"{one.alive} models made at {one.where} are alive ({format_bytes(one.size_bytes)} of "
-        f"variables{by})",
+        title=f"{one.alive} models made at {one.where} are alive ({format_bytes(one.size_bytes)} "
+        f"of variables{by})",
         detail="Each keeps its weights, its optimizer's slots and the graphs of its functions. "
-        "Between two "
-        "models of a search or of folds: del model, then keras.utils.clear_session(); or a "
-        "process for each.",
+        "Between two models of a search or of folds: del model, then "
+        "keras.utils.clear_session(); or a process for each.",
         saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
         saves_kind="allocated",
         evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
