@@ -25,7 +25,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.watch.watch_request import DUMP, FAULT_FILE, WatchRequest
+from analyzer.capture.watch.watch_request import BEGUN_FILE, DUMP, FAULT_FILE, WatchRequest
 from analyzer.contract.run_note import TargetNote
 from analyzer.interrupts import EXIT_BASE
 
@@ -197,6 +197,7 @@ class ScriptRun:
                 complete=complete,
             )
             self._watcher.begin()
+            (self._folder / BEGUN_FILE).touch()
         except Exception:
             self._tell_fault()
         finally:

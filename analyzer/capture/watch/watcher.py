@@ -115,11 +115,10 @@ class Watcher:
         self._words, self._where = "", ""
         self._readings: list[Reading] = []
         self._stride = 1
-        self._began_s = self._next_s = self._host_s = 0.0
+        self._next_s = self._host_s = 0.0
         self._held: tuple[HeldTensors, ...] = ()
         self._tapes: tuple[Any, ...] = ()
         self._constants: list[LargeConstant] = []
-        self._batches: list[int] = []
         self._last_args: tuple[Any, ...] = ()
         self._failure: Failure | None = None
         self._device = ""
@@ -414,7 +413,7 @@ class Watcher:
         if not self._device:
             gpus = tf.config.list_logical_devices("GPU")
             self._device = "GPU:0" if gpus else "CPU:0"
-            self._began_s = now_s = time.perf_counter()
+            now_s = time.perf_counter()
         try:
             in_use_bytes = int(tf.config.experimental.get_memory_info(self._device)["current"])
         except (ValueError, tf.errors.OpError):
@@ -429,7 +428,6 @@ class Watcher:
                 step=step,
                 in_use_bytes=in_use_bytes,
                 host_bytes=host,
-                at_s=now_s - self._began_s,
             )
         )
         if len(self._readings) >= _READINGS:
@@ -467,7 +465,6 @@ class Watcher:
             constants=(*self._constants, *self.data.slices.values()),
             stages=tuple(self.data.stages.values()),
             models=tuple(self.data.models(search)),
-            batches=tuple(self._batches),
             ended=ended,
         )
 
