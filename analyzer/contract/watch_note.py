@@ -41,7 +41,7 @@ class HeldTensors:
         where: The line that puts them there.
         count: How many.
         size_bytes: Their bytes.
-        addresses: Where each lies, in the order in which they are held.
+        addresses: Where each lies.
         shapes: Their shapes, each once.
         grows: The holder is a container, and not a name that is bound anew in each step.
     """

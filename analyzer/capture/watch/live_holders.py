@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import types
 import weakref
 from collections import deque
@@ -31,6 +32,9 @@ _ADDRESSES: Final = 4000
 """Addresses noted of one holder."""
 
 _MOST_REFERRERS: Final = 64
+_FEW: Final = 16
+_PATIENCE_S: Final = 3.0
+"""Seconds that are spent on looking for names."""
 
 
 class NamedHolder:
@@ -84,7 +88,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     ignored = {id(tensors)}
     groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
     owners = _direct_owners(tensors, ignored)
-    for tensor in tensors:
+    for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
         for owner in owners.get(id(tensor), ()):
             # A namespace holds many names, each for something of its own.
             key = id(tensor) if search.is_namespace(owner) else id(owner)
@@ -136,7 +140,10 @@ def _direct_owners(tensors: list[Any], ignored: set[int]) -> dict[int, list[Any]
     if not wanted:
         return {}
     owners: dict[int, list[Any]] = {}
-    for owner in gc.get_referrers(*tensors):
+    # The collector compares every reference with every tensor: for many, a set is quicker.
+    objects = gc.get_referrers(*tensors) if len(tensors) <= _FEW else gc.get_objects()
+    ignored.add(id(objects))
+    for owner in objects:
         if id(owner) in ignored or isinstance(owner, types.FrameType):
             continue
         for part in gc.get_referents(owner):
@@ -172,6 +179,7 @@ class HolderSearch:
             and is_own(getattr(module, "__file__", None) or "<")
         }
         self._known: dict[int, NamedHolder] = {}
+        self._until_s = time.monotonic() + _PATIENCE_S
 
     def is_namespace(self, owner: Any) -> bool:
         """Say whether an object's parts are names: a module's or an instance's dictionary."""
@@ -203,27 +211,36 @@ class HolderSearch:
     def _look(self, owner: Any, held: Any) -> NamedHolder:
         grows = isinstance(owner, _GROWING) and id(owner) not in self._modules
         path: list[tuple[Any, Any, bool]] = [(owner, held, grows)]
-        seen = {id(owner), id(path), id(self._known), id(self.local_names), id(self._modules)}
+        seen = {id(owner), id(self._known), id(self.local_names), id(self._modules)}
         for _ in range(_DEEPEST):
-            following: list[tuple[Any, Any, bool]] = []
             for place, inside, growing in path:
                 named = self._named(place, inside, growing)
                 if named is not None:
                     return named
-            for place, inside, growing in path:
-                for referrer in gc.get_referrers(place)[:_MOST_REFERRERS]:
-                    if id(referrer) in seen or referrer is path or isinstance(referrer, _SKIPPED):
-                        continue
-                    if type(referrer).__module__ == __name__:
-                        continue
-                    seen.add(id(referrer))
+            if not path or len(path) > _MOST_REFERRERS or time.monotonic() > self._until_s:
+                break
+            path = self._behind(path, seen)
+        return NamedHolder("", "", False, id(owner))
+
+    def _behind(
+        self, path: list[tuple[Any, Any, bool]], seen: set[int]
+    ) -> list[tuple[Any, Any, bool]]:
+        """Return what refers to the objects of a path, each with what it holds of them."""
+        places = {id(place): (place, inside, growing) for place, inside, growing in path}
+        seen |= {id(path), id(places)} | {id(entry) for entry in (*path, *places.values())}
+        following: list[tuple[Any, Any, bool]] = []
+        seen.add(id(following))
+        for referrer in gc.get_referrers(*(place for place, _, _ in path)):
+            if id(referrer) in seen or isinstance(referrer, _SKIPPED):
+                continue
+            seen.add(id(referrer))
+            for part in gc.get_referents(referrer):
+                if id(part) in places:
+                    place, inside, growing = places[id(part)]
                     held = inside if _is_dict_of(place, referrer) else place
                     following.append((referrer, held, growing or isinstance(referrer, _GROWING)))
-            path = following
-            seen.add(id(path))
-            if not path or len(path) > 4 * _MOST_REFERRERS:
-                break
-        return NamedHolder("", "", False, id(owner))
+                    break
+        return following
 
     def _named(self, place: Any, inside: Any, grows: bool) -> NamedHolder | None:
         """Return the holder where a name of the user's leads to ``place``, or to what is inside it."""
