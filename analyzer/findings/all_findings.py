@@ -26,7 +26,12 @@ from analyzer.findings.questions.retained_tensors import (
 from analyzer.findings.running.data_held import find_data
 from analyzer.findings.running.retracing import find_retracing
 from analyzer.findings.running.staying_bytes import find_kept, find_unexplained
-from analyzer.findings.running.step_habits import find_held_over, find_models, find_wide_numbers
+from analyzer.findings.running.step_habits import (
+    find_dense_gradients,
+    find_held_over,
+    find_models,
+    find_wide_numbers,
+)
 from analyzer.findings.running.tapes_kept import find_tapes
 from analyzer.recording.records import Finding, Severity
 
@@ -88,6 +93,7 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
         *find_data(analysis, watch),
         *find_held_over(analysis, watch),
         *find_wide_numbers(analysis),
+        *find_dense_gradients(analysis),
     ]
 
 

@@ -248,21 +248,26 @@ class HolderSearch:
             module = self._modules[id(place)]
             names = [name for name, value in place.items() if value is inside]
             return self._holder(names, inside, module.__file__ or "", "", grows, "global ")
-        if id(place) in self.local_names:
+        attribute = self._attribute_of(place, inside, grows)
+        if attribute is None and id(place) in self.local_names:
             frame, name = self.local_names[id(place)]
             code = frame.f_code
             return self._holder([name], place, code.co_filename, code.co_name, grows, "")
+        return attribute
+
+    def _attribute_of(self, place: Any, inside: Any, grows: bool) -> NamedHolder | None:
+        """Return the holder where ``inside`` is an attribute of an object of the user's own class."""
         kind = type(place)
         if isinstance(place, types.CellType | types.FunctionType | types.MethodType):
             return None
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
-        if is_own(file) and hasattr(place, "__dict__"):
-            attributes = vars(place)
-            names = [name for name, value in attributes.items() if value is inside]
-            if names:
-                what = f"{_kind(inside, grows)} `{names[0]}` of a {kind.__name__}"
-                return self._put(what, file, names[0], "", grows, id(inside))
-        return None
+        if not is_own(file) or not hasattr(place, "__dict__"):
+            return None
+        names = [name for name, value in vars(place).items() if value is inside]
+        if not names:
+            return None
+        what = f"{_kind(inside, grows)} `{names[0]}` of a {kind.__name__}"
+        return self._put(what, file, names[0], "", grows, id(inside))
 
     def _holder(
         self, names: list[str], thing: Any, filename: str, scope: str, grows: bool, prefix: str

@@ -75,6 +75,7 @@ class Window:
         except tf.errors.OpError:
             return False
         self.is_open = True
+        self.observed.restart()
         self.observed.eager = self.function is None
         self._snapshot(0)
         self._enter()
