@@ -11,12 +11,10 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from analyzer.contract.fields import Address, Axis, Bytes, Index, Name, Shape, Text, Word
+from analyzer.contract.fields import Address, Bytes, Index, Name, Shape, Text, Word
 
 MOST_ROWS: Final = 4096
 """Rows of one kind at most; what writes them keeps fewer."""
-
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +25,11 @@ class Reading:
         step: How many steps had been made.
         in_use_bytes: In use in the allocator of the device.
         host_bytes: Resident memory of the process; None where it was not read this time.
-        at_s: Seconds since the first step.
     """
 
     step: Index
     in_use_bytes: Bytes
     host_bytes: Bytes | None = None
-    at_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +41,7 @@ class HeldTensors:
         where: The line that puts them there.
         count: How many.
         size_bytes: Their bytes.
-        addresses: Where each lies, in the order in which they are held.
+        addresses: Where each lies.
         shapes: Their shapes, each once.
         grows: The holder is a container, and not a name that is bound anew in each step.
     """
@@ -199,7 +195,6 @@ class WatchNote:
         readings: What was held after steps, in order; thinned out where there were many.
         held: What Python holds of what the traced steps made.
         tapes, functions, constants, stages, models: See there.
-        batches: Sizes of the first axis of what the steps were fed, each once, in order.
         ended: How the program ended, in words; empty for by itself.
     """
 
@@ -214,5 +209,4 @@ class WatchNote:
     constants: Annotated[tuple[LargeConstant, ...], Meta(max_length=MOST_ROWS)] = ()
     stages: Annotated[tuple[DataStage, ...], Meta(max_length=MOST_ROWS)] = ()
     models: Annotated[tuple[LiveModels, ...], Meta(max_length=MOST_ROWS)] = ()
-    batches: Annotated[tuple[Axis, ...], Meta(max_length=MOST_ROWS)] = ()
     ended: Text = ""

@@ -25,15 +25,28 @@ from analyzer.findings.questions.retained_tensors import (
 )
 from analyzer.findings.running.data_held import find_data
 from analyzer.findings.running.retracing import find_retracing
-from analyzer.findings.running.staying_bytes import find_staying
-from analyzer.findings.running.step_habits import find_held_over, find_models, find_wide_numbers
+from analyzer.findings.running.staying_bytes import find_kept, find_unexplained
+from analyzer.findings.running.step_habits import (
+    find_dense_gradients,
+    find_held_over,
+    find_models,
+    find_wide_numbers,
+)
 from analyzer.findings.running.tapes_kept import find_tapes
 from analyzer.recording.records import Finding, Severity
 
 _ORDER: Final = list(Severity)
 _FIRST: Final = frozenset({"out-of-memory", "does-not-fit"})
 _OF_THE_PROGRAM: Final = frozenset(
-    {"kept-tensors", "grows", "retraced", "functions-made-anew", "tapes-kept", "tape-outlives-use"}
+    {
+        "kept-tensors",
+        "grows",
+        "grows-on-host",
+        "retraced",
+        "functions-made-anew",
+        "tapes-kept",
+        "tape-outlives-use",
+    }
     | {"data-constant", "data-held", "models-kept"}
 )
 """What goes wrong from step to step: before what one step needs."""
@@ -49,8 +62,8 @@ def collect(analysis: Analysis) -> Analysis:
         *find_retained(analysis, retained_rows(analysis)),
         *find_gradient_copies(analysis),
         *find_overdue(analysis),
-        *find_survivors(analysis),
-        *find_growth(analysis),
+        *(find_survivors(analysis) if analysis.recording.watch is None else ()),
+        *(find_growth(analysis) if analysis.recording.watch is None else ()),
         *find_largest(analysis),
         *find_state(analysis),
         *find_threads(analysis),
@@ -68,14 +81,19 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
     watch = analysis.recording.watch
     if watch is None:
         return []
-    return [
-        *find_staying(analysis, watch),
+    causes = [
+        *find_kept(analysis, watch),
         *find_retracing(watch),
         *find_tapes(analysis, watch),
-        *find_data(analysis, watch),
         *find_models(watch),
+    ]
+    return [
+        *causes,
+        *(() if causes else find_unexplained(analysis, watch)),
+        *find_data(analysis, watch),
         *find_held_over(analysis, watch),
         *find_wide_numbers(analysis),
+        *find_dense_gradients(analysis),
     ]
 
 

@@ -51,6 +51,11 @@ class Observations:
     eager: bool = False
     _marks: int = 0
 
+    def restart(self) -> None:
+        """Forget the eager gradients of a trace that was dropped."""
+        self.eager_gradients.clear()
+        self._marks = 0
+
     def add_gradients(self, gradients: Any) -> None:
         """Record each of a structure of gradients; None and unconnected ones are passed over."""
         flat = tf.nest.flatten(gradients, expand_composites=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -85,7 +84,7 @@ class FunctionRecord:
         """
         signature = _signature_of(self.code, args, kwargs)
         self.traces += count
-        self.called_at = calling_line(sys._getframe(1))
+        self.called_at = calling_line()
         if self.traces > count:
             changed = _difference(self._signature, signature)
             if self.made > 1 and not self._signature_changed(signature):
@@ -204,6 +203,16 @@ def _line_of_op(op: Any) -> str:
         if is_own(frame.filename):
             return f"{shown(frame.filename)}:{frame.lineno}"
     return ""
+
+
+def updates_variables(function: Any) -> bool:
+    """Say whether a ``tf.function`` that was traced takes gradients, as TensorFlow names them."""
+    concrete = concrete_functions(function)
+    return bool(concrete) and any(
+        "gradient_tape" in op.name or op.type.startswith("ResourceApply")
+        for graph in all_graphs(concrete[-1].graph)
+        for op in graph.get_operations()
+    )
 
 
 def _node_count(graph: Any) -> int:

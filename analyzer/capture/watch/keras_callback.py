@@ -11,7 +11,7 @@ import keras
 from analyzer.capture.watch.watch_request import STEPS, WARMUP
 
 
-class MemoryCallback(keras.callbacks.Callback):
+class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Trace a few steps after a warm-up, count the others, and leave a report when training ends.
 
         >>> memory = analyzer.MemoryCallback("memory")

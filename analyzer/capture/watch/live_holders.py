@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import types
 import weakref
 from collections import deque
@@ -24,16 +25,19 @@ _GROWING: Final = (list, dict, set, deque)
 _DEEPEST: Final = 6
 """Objects between a tensor and the name that leads to it, at most."""
 
-_GROUPS: Final = 40
+_GROUPS: Final = 200
 """Holders that are told of, the largest first."""
 
 _ADDRESSES: Final = 4000
 """Addresses noted of one holder."""
 
 _MOST_REFERRERS: Final = 64
+_FEW: Final = 16
+_PATIENCE_S: Final = 3.0
+"""Seconds that are spent on looking for names."""
 
 
-class Holder:
+class NamedHolder:
     """What leads to an object: a name in the user's code, and the container behind it.
 
     Attributes:
@@ -82,11 +86,12 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     """
     search = HolderSearch(frame)
     ignored = {id(tensors)}
-    groups: dict[int, tuple[Holder, list[Any]]] = {}
+    groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
     owners = _direct_owners(tensors, ignored)
-    for tensor in tensors:
+    for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
         for owner in owners.get(id(tensor), ()):
-            key = id(owner)
+            # A namespace holds many names, each for something of its own.
+            key = id(tensor) if search.is_namespace(owner) else id(owner)
             if key not in groups:
                 if len(groups) >= _GROUPS:
                     continue
@@ -95,7 +100,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     for tensor in tensors:
         if id(tensor) in search.local_names and id(tensor) not in owners:
             groups[id(tensor)] = (search.of(tensor), [tensor])
-    merged: dict[tuple[str, str], tuple[Holder, dict[int, Any]]] = {}
+    merged: dict[tuple[str, str], tuple[NamedHolder, dict[int, Any]]] = {}
     for holder, members in groups.values():
         if holder.words:
             _, known = merged.setdefault((holder.words, holder.where), (holder, {}))
@@ -104,7 +109,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     return sorted(rows, key=lambda row: -row.size_bytes)
 
 
-def _row(holder: Holder, members: list[Any]) -> HeldTensors:
+def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
     sizes = {id(one): bytes_of(one) for one in members}
     addresses = [address for one in members[:_ADDRESSES] if (address := address_of(one))]
     shapes: list[tuple[int, ...]] = []
@@ -135,7 +140,10 @@ def _direct_owners(tensors: list[Any], ignored: set[int]) -> dict[int, list[Any]
     if not wanted:
         return {}
     owners: dict[int, list[Any]] = {}
-    for owner in gc.get_referrers(*tensors):
+    # The collector compares every reference with every tensor: for many, a set is quicker.
+    objects = gc.get_referrers(*tensors) if len(tensors) <= _FEW else gc.get_objects()
+    ignored.add(id(objects))
+    for owner in objects:
         if id(owner) in ignored or isinstance(owner, types.FrameType):
             continue
         for part in gc.get_referents(owner):
@@ -170,15 +178,22 @@ class HolderSearch:
             if isinstance(module, types.ModuleType)
             and is_own(getattr(module, "__file__", None) or "<")
         }
-        self._known: dict[int, Holder] = {}
+        self._known: dict[int, NamedHolder] = {}
+        self._until_s = time.monotonic() + _PATIENCE_S
 
-    def of(self, owner: Any, held: Any = None) -> Holder:
+    def is_namespace(self, owner: Any) -> bool:
+        """Say whether an object's parts are names: a module's or an instance's dictionary."""
+        return id(owner) in self._modules or not isinstance(owner, _CONTAINERS)
+
+    def of(self, owner: Any, held: Any = None) -> NamedHolder:
         """Return what leads to a container or object that holds something.
 
         Args:
             owner: The container or object.
             held: What it holds.
         """
+        if self.is_namespace(owner):
+            return self._look(owner, held)
         found = self._known.get(id(owner))
         if found is None:
             found = self._known[id(owner)] = self._look(owner, held)
@@ -193,56 +208,70 @@ class HolderSearch:
                     return f"{found.words} ({found.where})" if found.where else found.words
         return ""
 
-    def _look(self, owner: Any, held: Any) -> Holder:
+    def _look(self, owner: Any, held: Any) -> NamedHolder:
         grows = isinstance(owner, _GROWING) and id(owner) not in self._modules
         path: list[tuple[Any, Any, bool]] = [(owner, held, grows)]
-        seen = {id(owner), id(path), id(self._known), id(self.local_names), id(self._modules)}
+        seen = {id(owner), id(self._known), id(self.local_names), id(self._modules)}
         for _ in range(_DEEPEST):
-            following: list[tuple[Any, Any, bool]] = []
             for place, inside, growing in path:
                 named = self._named(place, inside, growing)
                 if named is not None:
                     return named
-            for place, inside, growing in path:
-                for referrer in gc.get_referrers(place)[:_MOST_REFERRERS]:
-                    if id(referrer) in seen or referrer is path or isinstance(referrer, _SKIPPED):
-                        continue
-                    if type(referrer).__module__ == __name__:
-                        continue
-                    seen.add(id(referrer))
+            if not path or len(path) > _MOST_REFERRERS or time.monotonic() > self._until_s:
+                break
+            path = self._behind(path, seen)
+        return NamedHolder("", "", False, id(owner))
+
+    def _behind(
+        self, path: list[tuple[Any, Any, bool]], seen: set[int]
+    ) -> list[tuple[Any, Any, bool]]:
+        """Return what refers to the objects of a path, each with what it holds of them."""
+        places = {id(place): (place, inside, growing) for place, inside, growing in path}
+        seen |= {id(path), id(places)} | {id(entry) for entry in (*path, *places.values())}
+        following: list[tuple[Any, Any, bool]] = []
+        seen.add(id(following))
+        for referrer in gc.get_referrers(*(place for place, _, _ in path)):
+            if id(referrer) in seen or isinstance(referrer, _SKIPPED):
+                continue
+            seen.add(id(referrer))
+            for part in gc.get_referents(referrer):
+                if id(part) in places:
+                    place, inside, growing = places[id(part)]
                     held = inside if _is_dict_of(place, referrer) else place
                     following.append((referrer, held, growing or isinstance(referrer, _GROWING)))
-            path = following
-            seen.add(id(path))
-            if not path or len(path) > 4 * _MOST_REFERRERS:
-                break
-        return Holder("", "", False, id(owner))
+                    break
+        return following
 
-    def _named(self, place: Any, inside: Any, grows: bool) -> Holder | None:
+    def _named(self, place: Any, inside: Any, grows: bool) -> NamedHolder | None:
         """Return the holder where a name of the user's leads to ``place``, or to what is inside it."""
         if id(place) in self._modules:
             module = self._modules[id(place)]
             names = [name for name, value in place.items() if value is inside]
             return self._holder(names, inside, module.__file__ or "", "", grows, "global ")
-        if id(place) in self.local_names:
+        attribute = self._attribute_of(place, inside, grows)
+        if attribute is None and id(place) in self.local_names:
             frame, name = self.local_names[id(place)]
             code = frame.f_code
             return self._holder([name], place, code.co_filename, code.co_name, grows, "")
+        return attribute
+
+    def _attribute_of(self, place: Any, inside: Any, grows: bool) -> NamedHolder | None:
+        """Return the holder where ``inside`` is an attribute of an object of the user's own class."""
         kind = type(place)
         if isinstance(place, types.CellType | types.FunctionType | types.MethodType):
             return None
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
-        if is_own(file) and hasattr(place, "__dict__"):
-            attributes = vars(place)
-            names = [name for name, value in attributes.items() if value is inside]
-            if names:
-                what = f"{_kind(inside, grows)} `{names[0]}` of a {kind.__name__}"
-                return self._put(what, file, names[0], "", grows, id(inside))
-        return None
+        if not is_own(file) or not hasattr(place, "__dict__"):
+            return None
+        names = [name for name, value in vars(place).items() if value is inside]
+        if not names:
+            return None
+        what = f"{_kind(inside, grows)} `{names[0]}` of a {kind.__name__}"
+        return self._put(what, file, names[0], "", grows, id(inside))
 
     def _holder(
         self, names: list[str], thing: Any, filename: str, scope: str, grows: bool, prefix: str
-    ) -> Holder | None:
+    ) -> NamedHolder | None:
         if not names:
             return None
         inside = f" in {scope}" if scope else ""
@@ -251,13 +280,13 @@ class HolderSearch:
 
     def _put(
         self, what: str, filename: str, name: str, scope: str, grows: bool, place: int
-    ) -> Holder:
+    ) -> NamedHolder:
         lines = putting_lines(filename, name, scope) if grows else []
         if not lines:
             lines = binding_lines(filename, name)
             grows = False
         where = f"{shown(filename)}:{lines[0]}" if lines else shown(filename)
-        return Holder(f"the {what}", where, grows, place)
+        return NamedHolder(f"the {what}", where, grows, place)
 
 
 def _is_dict_of(place: Any, thing: Any) -> bool:
@@ -270,7 +299,12 @@ def _is_dict_of(place: Any, thing: Any) -> bool:
         return False
 
 
-_SKIPPED: Final = (types.FrameType, types.TracebackType, weakref.ref, type(iter([])))
+_SKIPPED: Final[tuple[type, ...]] = (
+    types.FrameType,
+    types.TracebackType,
+    weakref.ref,
+    type(iter([])),
+)
 
 
 def _kind(thing: Any, grows: bool) -> str:

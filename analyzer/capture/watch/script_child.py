@@ -25,10 +25,8 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.run.source_frames import plain_message
-from analyzer.capture.watch.watch_request import DUMP, FAULT_FILE, WatchRequest
-from analyzer.contract.run_note import Failure, TargetNote
-from analyzer.errors import ExitCode
+from analyzer.capture.watch.watch_request import BEGUN_FILE, DUMP, FAULT_FILE, WatchRequest
+from analyzer.contract.run_note import TargetNote
 from analyzer.interrupts import EXIT_BASE
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
@@ -41,6 +39,7 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
     def __init__(self, ready: Callable[[], None]) -> None:
         self._ready = ready
         self._looking = False
+        self._loading: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -57,19 +56,19 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
-            load(module)
-            self._loaded(name)
+            self._loading.add(name)
+            try:
+                load(module)
+            finally:
+                self._loading.discard(name)
+            self._loaded()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _loaded(self, name: str) -> None:
-        if "tensorflow" not in sys.modules:
-            return
-        for other in _WATCHED:
-            spec = getattr(sys.modules.get(other), "__spec__", None)
-            if other != name and getattr(spec, "_initializing", False):
-                return  # that import ends later
+    def _loaded(self) -> None:
+        if "tensorflow" not in sys.modules or self._loading:
+            return  # what is on the way ends later
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         self._ready()
 
@@ -104,7 +103,8 @@ class ScriptRun:
         self._unshadow(before)
         sys.meta_path.insert(0, _ImportWatch(self._begin))
         self._catch_ends()
-        ended, failure, status = "", None, 0
+        ended, status = "", 0
+        fatal: BaseException | None = None
         try:
             with open(path, "rb") as file:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
@@ -113,8 +113,7 @@ class ScriptRun:
             ended = f"sys.exit({stop.code!r})" if stop.code not in (None, 0) else ""
             status = self._status_of(stop)
         except BaseException as error:
-            failure = _failure(error)
-            ended = f"{type(error).__name__}"
+            fatal, ended = error, type(error).__name__
             _print_as_python(error)
             status = EXIT_BASE + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         if os.getpid() != self._owner:
@@ -123,23 +122,23 @@ class ScriptRun:
             if not thread.daemon and thread is not threading.current_thread():
                 with contextlib.suppress(RuntimeError, KeyboardInterrupt):
                     thread.join()
-        self.finish(ended, failure)
+        self.finish(ended, fatal)
         if status == EXIT_BASE + signal.SIGINT:
             self._raise_default(signal.SIGINT)
         self._leave(status)
 
-    def finish(self, ended: str, failure: Failure | None = None) -> None:
+    def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write what was seen; nothing of it may harm the script.
 
         Args:
             ended: How the script ends, in words.
-            failure: How it failed.
+            error: What ended it.
         """
         watcher, self._watcher = self._watcher, None
         if watcher is None or os.getpid() != self._owner:
             return
         try:
-            watcher.finish(ended, failure)
+            watcher.finish(ended, error)
         except Exception:
             self._tell_fault()
 
@@ -198,6 +197,7 @@ class ScriptRun:
                 complete=complete,
             )
             self._watcher.begin()
+            (self._folder / BEGUN_FILE).touch()
         except Exception:
             self._tell_fault()
         finally:
@@ -222,7 +222,7 @@ class ScriptRun:
         os.register_at_fork(after_in_child=self._forked)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        self.finish(signal.Signals(number).name, Failure(type="Terminated", message="SIGTERM"))
+        self.finish(signal.Signals(number).name, KeyboardInterrupt(signal.Signals(number).name))
         self._raise_default(number)
 
     def _raise_default(self, number: int) -> None:
@@ -238,14 +238,6 @@ class ScriptRun:
             watcher.forget()
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _failure(error: BaseException) -> Failure:
-    if isinstance(error, KeyboardInterrupt):
-        return Failure(
-            type="Interrupted", message="The run was interrupted.", exit_code=ExitCode.INTERRUPTED
-        )
-    return Failure(type=type(error).__name__, message=plain_message(str(error)))
 
 
 def _print_as_python(error: BaseException) -> None:

@@ -27,7 +27,13 @@ from analyzer.capture.process.launch import base_environment
 from analyzer.capture.process.run_folders import check_free, publish, staging_folder
 from analyzer.capture.process.supervisor import adopt_orphans, descendants
 from analyzer.capture.targets.target_spec import TargetSpec
-from analyzer.capture.watch.watch_request import DUMP, FAULT_FILE, UNTRACED_FILE, WatchRequest
+from analyzer.capture.watch.watch_request import (
+    BEGUN_FILE,
+    DUMP,
+    FAULT_FILE,
+    UNTRACED_FILE,
+    WatchRequest,
+)
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.contract.watch_note import WatchNote
 from analyzer.interrupts import EXIT_BASE
@@ -60,13 +66,15 @@ class ScriptEnd:
     Attributes:
         status: Its exit status as a shell tells it.
         folder: The run folder; None where no step was traced.
-        seen: What was seen where no step was traced; None where TensorFlow was never imported.
+        seen: What was seen where no step was traced; None where the script never got to say.
+        has_tensorflow: The script imported TensorFlow.
         fault: What of ours went wrong while it ran; empty where nothing did.
     """
 
     status: int
     folder: Path | None = None
     seen: WatchNote | None = None
+    has_tensorflow: bool = False
     fault: str = ""
 
 
@@ -100,11 +108,12 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             shutil.rmtree(staging / name, ignore_errors=True)
         fault = _text_of(staging / FAULT_FILE)
         seen = _note_of(staging / UNTRACED_FILE)
+        begun = (staging / BEGUN_FILE).exists()
+        (staging / BEGUN_FILE).unlink(missing_ok=True)
         if not (staging / RUN_FILE).is_file() or not (staging / "plugins").is_dir():
-            return ScriptEnd(status=status, seen=seen, fault=fault)
-        return ScriptEnd(
-            status=status, folder=publish(staging, out, force=force), seen=seen, fault=fault
-        )
+            return ScriptEnd(status=status, seen=seen, has_tensorflow=begun, fault=fault)
+        folder = publish(staging, out, force=force)
+        return ScriptEnd(status=status, folder=folder, has_tensorflow=begun, fault=fault)
 
 
 def _note_of(path: Path) -> WatchNote | None:

@@ -7,7 +7,7 @@ the traced steps need is taken out when they are done (:meth:`Hooks.lighten`).
 from __future__ import annotations
 
 import functools
-import sys
+import inspect
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -25,7 +25,13 @@ class Listener(Protocol):
     def function_called(
         self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a ``tf.function`` from outside any other, and return what it returns."""
+        """Call a ``tf.function`` from outside any other, and return what it returns.
+
+        Args:
+            call: What to call with the function and its arguments.
+            function: The ``tf.function``.
+            args, kwargs: The call's.
+        """
 
     def applied(self, optimizer: Any) -> None:
         """An optimizer was applied op by op."""
@@ -40,13 +46,27 @@ class Listener(Protocol):
         """A step failed."""
 
     def stage_made(self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: Any) -> None:
-        """A stage of a data set was made."""
+        """A stage of a data set was made.
+
+        Args:
+            kind: ``shuffle``, ``cache``, ``prefetch``, or ``slices`` for a source.
+            dataset: The data set that the stage is put on; of a source, the source.
+            arguments: The call's.
+            frame: Who called.
+        """
 
     def model_made(self, model: Any, frame: FrameType | None) -> None:
         """A Keras model was made."""
 
     def profiler_wanted(self) -> None:
         """The program starts the profiler itself: only one can run."""
+
+
+def _caller() -> FrameType | None:
+    """Return the frame that called the wrapper that calls this."""
+    own = inspect.currentframe()
+    wrapper = None if own is None else own.f_back
+    return None if wrapper is None else wrapper.f_back
 
 
 class Hooks:
@@ -142,7 +162,7 @@ class Hooks:
             def init(tape: Any, *args: Any, **kwargs: Any) -> None:
                 old(tape, *args, **kwargs)
                 if not getattr(local, "inside", False) and eagerly():
-                    listener.tape_made(tape, sys._getframe(1))
+                    listener.tape_made(tape, _caller())
 
             return init
 
@@ -166,7 +186,7 @@ class Hooks:
                 def stage(dataset: Any, *args: Any, **kwargs: Any) -> Any:
                     result = old(dataset, *args, **kwargs)
                     given = (*args, *kwargs.values())
-                    listener.stage_made(kind, dataset, given, sys._getframe(1))
+                    listener.stage_made(kind, dataset, given, _caller())
                     return result
 
                 return stage
@@ -176,7 +196,7 @@ class Hooks:
         def make_source(old: Any) -> Any:
             def source(*args: Any, **kwargs: Any) -> Any:
                 result = old(*args, **kwargs)
-                listener.stage_made("slices", result, (*args, *kwargs.values()), sys._getframe(1))
+                listener.stage_made("slices", result, (*args, *kwargs.values()), _caller())
                 return result
 
             return source
@@ -192,7 +212,7 @@ class Hooks:
         def make(old: Any) -> Any:
             def compiled(model: Any, *args: Any, **kwargs: Any) -> Any:
                 result = old(model, *args, **kwargs)
-                listener.model_made(model, sys._getframe(1))
+                listener.model_made(model, _caller())
                 return result
 
             return compiled

@@ -75,6 +75,7 @@ class Window:
         except tf.errors.OpError:
             return False
         self.is_open = True
+        self.observed.restart()
         self.observed.eager = self.function is None
         self._snapshot(0)
         self._enter()
@@ -115,13 +116,18 @@ class Window:
             self._leave()
             with contextlib.suppress(Exception):
                 self._snapshot(1)
+        self._stop()
+
+    def _stop(self, *, save: bool = True) -> None:
         self.observed.eager = False
-        tf.profiler.experimental.stop()
+        tf.profiler.experimental.stop(save=save)
         self._leave()  # a mark that ends after the trace is not in it
 
     def discard(self) -> None:
         """End the trace and remove what it left."""
-        self.close(interrupted=True)
+        if self.is_open:
+            self.is_open = False
+            self._stop(save=False)
         for name in ("plugins",):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in (GRAPH_FILE, RUN_FILE):

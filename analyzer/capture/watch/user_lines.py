@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-import sys
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -21,19 +20,15 @@ _PUTS: Final = frozenset(
 """Methods by which lists, sets, dictionaries and deques grow."""
 
 
-def calling_line(frame: FrameType | None = None) -> str:
-    """Return ``file:line`` of the innermost line of the user's own code on the stack, or empty.
-
-    Args:
-        frame: Where to begin; None for the caller's caller.
-    """
-    found = calling_frame(sys._getframe(2) if frame is None else frame)
+def calling_line() -> str:
+    """Return ``file:line`` of the innermost line of the user's own code on the stack, or empty."""
+    found = calling_frame(inspect.currentframe())
     return "" if found is None else f"{shown(found.f_code.co_filename)}:{found.f_lineno}"
 
 
 def calling_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's own code from ``frame`` on, or None."""
-    while frame is not None and is_own(frame.f_code.co_filename) is False:
+    while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

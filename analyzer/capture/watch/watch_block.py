@@ -86,9 +86,7 @@ class WatchBlock:
             return None
         watcher, self._watcher = self._watcher, None
         try:
-            if isinstance(error, Exception):
-                watcher.failed(error)
-            watcher.finish("" if error is None else type(error).__name__)
+            watcher.finish("" if error is None else type(error).__name__, error)
             if not (self._folder / RUN_FILE).is_file():
                 self.seen = _note(self._folder / UNTRACED_FILE)
                 return None

@@ -21,6 +21,9 @@ UNTRACED_FILE: Final = "watch.json"
 FAULT_FILE: Final = "watch.error"
 """Where the child tells what of ours went wrong: the script goes on without it."""
 
+BEGUN_FILE: Final = "watch.begun"
+"""Empty; there as soon as the script has imported TensorFlow."""
+
 DUMP: Final = ".xla"
 """Folder that XLA leaves compiled modules in while the script runs."""
 

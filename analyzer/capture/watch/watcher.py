@@ -9,10 +9,10 @@ a step belong to it.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.profiled_run import Captured, step_failure
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.data_ledger import DataLedger
-from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord
+from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
 from analyzer.capture.watch.live_holders import (
     HolderSearch,
     bytes_of,
@@ -57,10 +57,13 @@ _TRAINS, _GRADIENT, _COMPUTES = 2, 1, 0
 _LATER: Final = 3
 """Steps more that are waited for where something that trains may follow."""
 
+_ALL_READ: Final = 64
+"""Steps at the beginning of which each is read."""
+
 _READINGS: Final = 1024
 """Readings that are kept; where there are more, every second one goes."""
 
-_SHARE: Final = 0.002
+_SHARE: Final = 0.005
 """Share of the time that readings may take."""
 
 _HOST_EVERY_S: Final = 0.2
@@ -102,17 +105,20 @@ class Watcher:
         self._counts: Counter[Any] = Counter()
         self._ranks: dict[Any, int] = {}
         self._window: Window | None = None
+        self._first: Window | None = None
+        self._has_looked = False
         self._key: Any = None
+        self._first_key: Any = None
+        self._first_record: FunctionRecord | None = None
         self._done: Captured | None = None
         self._is_done = False
         self._words, self._where = "", ""
         self._readings: list[Reading] = []
         self._stride = 1
-        self._began_s = self._next_s = self._host_s = 0.0
+        self._next_s = self._host_s = 0.0
         self._held: tuple[HeldTensors, ...] = ()
         self._tapes: tuple[Any, ...] = ()
         self._constants: list[LargeConstant] = []
-        self._batches: list[int] = []
         self._last_args: tuple[Any, ...] = ()
         self._failure: Failure | None = None
         self._device = ""
@@ -125,17 +131,21 @@ class Watcher:
         self._observed = self._observing.enter_context(observing_step())
         self._hooks.install()
 
-    def finish(self, ended: str = "", failure: Failure | None = None) -> None:
+    def finish(self, ended: str = "", error: BaseException | None = None) -> None:
         """Close what is open, write what was seen, and take all wrappers out.
 
         Args:
             ended: How the program ended, in words; empty for by itself.
-            failure: How it failed; None where it did not.
+            error: What ended it; None where it ended by itself.
         """
         if os.getpid() != self._owner or self._is_done:
             return
+        if error is not None:
+            self.failed(error)
+        if self._first is not None:
+            self._first.discard()
         if self._window is not None and self._window.is_open:
-            self._failure = self._failure or failure
+            self._failure = self._failure or (None if error is None else step_failure(error))
             self._close(interrupted=True)
         self._is_done = True
         self._hooks.remove()
@@ -153,12 +163,19 @@ class Watcher:
     def function_called(
         self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a ``tf.function``, and count it as a step."""
+        """Call a ``tf.function``, and count it as a step.
+
+        Args:
+            call: What to call with the function and its arguments.
+            function: The ``tf.function``.
+            args, kwargs: The call's.
+        """
         record = self.functions.record_of(function)
         record.calls += 1
         traces = function.experimental_get_tracing_count()
         observed = self._observed
         gradients = 0 if observed is None else len(observed.gradients)
+        self._look_first(record)
         collects = not traces and not self._is_done and self._done is None
         if collects:
             context.enable_graph_collection()
@@ -175,6 +192,8 @@ class Watcher:
             record.traced(self._counts[self._key], args, kwargs, count)
         if observed is not None and len(observed.gradients) > gradients:
             record.trains = True
+        elif traces and record.calls == 1:  # it was traced before it was watched
+            record.trains = updates_variables(function)
         record.last = record.objects[-1] if count else record.last
         self._last_args = args
         self._boundary(record.code or id(function), _TRAINS if record.trains else _COMPUTES, record)
@@ -191,6 +210,7 @@ class Watcher:
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
         """Note a tape."""
+        self._look_first(None)
         self.data.tape_made(tape, frame)
 
     def model_made(self, model: Any, frame: FrameType | None) -> None:
@@ -198,7 +218,11 @@ class Watcher:
         self.data.model_made(model, frame)
 
     def stage_made(self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: Any) -> None:
-        """Note a stage of a data set."""
+        """Note a stage of a data set.
+
+        Args:
+            kind, dataset, arguments, frame: As the wrapper tells them.
+        """
         if tf.executing_eagerly():
             self.data.stage_made(kind, dataset, arguments, frame)
 
@@ -214,17 +238,56 @@ class Watcher:
         failure = step_failure(error)
         if failure.exit_code is ExitCode.STEP_OUT_OF_MEMORY:
             self._failure = failure
+            if self._first is not None and self._first.is_open:
+                self._window, self._first = self._first, None
+                self._key = self._first_key
+                self._words, self._where = self._described(self._key, self._first_record)
+                self._window.function = self._concrete_of(self._first_record)
             if self._window is not None and self._window.is_open:
                 self._close(interrupted=True)
 
     # Steps
 
+    def _look_first(self, record: FunctionRecord | None) -> None:
+        """Trace the first step too, in case that it is the one that runs out of memory."""
+        if self._has_looked or self._observed is None:
+            return
+        self._has_looked = True
+        self._first_record = record
+        self._first_key = "gradients" if record is None else record.code
+        self._first = self._opened(None, wanted=1)
+
+    def _opened(self, function: Any, *, wanted: int, is_compiled: bool = False) -> Window:
+        assert self._observed is not None
+        window = Window(
+            folder=self._folder,
+            observed=self._observed,
+            function=function,
+            is_compiled=is_compiled,
+            wanted=wanted,
+        )
+        self._starting = True
+        try:
+            window.open()
+        finally:
+            self._starting = False
+        return window
+
+    def _concrete_of(self, record: FunctionRecord | None) -> Any:
+        """Return the function that was traced last, None where there is none."""
+        alive = [] if record is None else record.alive()
+        concrete = concrete_functions(alive[-1]) if alive else []
+        return concrete[-1] if concrete else None
+
     def _boundary(self, key: Any, rank: int, record: FunctionRecord | None) -> None:
         count = self._counts[key] = self._counts[key] + 1
         self._ranks[key] = rank
+        if self._first is not None:
+            self._first.discard()
+            self._first = None
         if key == self._key:
-            is_open = self._window is not None and self._window.is_open
-            if is_open and not self._window.next_step():
+            window = self._window
+            if window is not None and window.is_open and not window.next_step():
                 self._close()
             self._read(count)
             return
@@ -240,30 +303,19 @@ class Watcher:
         if self._window is not None:
             self._window.discard()
         self._done = None
-        function = None
-        if record is not None:
-            last = record.alive()
-            concrete = concrete_functions(last[-1]) if last else []
-            function = concrete[-1] if concrete else None
         if self._observed is None:
             return
         self._key = key
         self._words, self._where = self._described(key, record)
-        self._window = Window(
-            folder=self._folder,
-            observed=self._observed,
-            function=function,
-            is_compiled=bool(record is not None and last and is_jit_compiled(last[-1])),
+        alive = [] if record is None else record.alive()
+        self._window = self._opened(
+            self._concrete_of(record),
             wanted=self._steps,
+            is_compiled=bool(alive) and is_jit_compiled(alive[-1]),
         )
-        self._starting = True
-        try:
-            self._window.open()
-        finally:
-            self._starting = False
 
     def _described(self, key: Any, record: FunctionRecord | None) -> tuple[str, str]:
-        line = calling_line(sys._getframe(1))
+        line = calling_line()
         if record is not None and record.is_keras:
             return f"a call of Keras' {record.name}", line
         if record is not None:
@@ -298,7 +350,7 @@ class Watcher:
 
     def _look_around(self, window: Window) -> None:
         """Note what Python holds between two steps."""
-        frame = sys._getframe(1)
+        frame = inspect.currentframe()
         made = new_since(window.before)
         held = held_by(made, frame)
         self._held = tuple(held)
@@ -316,7 +368,7 @@ class Watcher:
             if id(tensor) not in made and bytes_of(tensor) >= _HELD_BYTES
         ]
         dtypes = {address_of(tensor): tensor.dtype.name for tensor in large}
-        rows = held_by(large, sys._getframe(2))
+        rows = held_by(large, inspect.currentframe())
         names = {address: row.holder for row in rows for address in row.addresses}
         assert self._window is not None
         for key, one in self._window.resident.items():
@@ -356,16 +408,17 @@ class Watcher:
     def _read(self, step: int) -> None:
         """Read what is in use, not more often than it takes a small share of the time."""
         now_s = time.perf_counter()
-        if now_s < self._next_s or step % self._stride:
+        if step % self._stride or (now_s < self._next_s and step > _ALL_READ):
             return
         if not self._device:
             gpus = tf.config.list_logical_devices("GPU")
             self._device = "GPU:0" if gpus else "CPU:0"
-            self._began_s = now_s
+            now_s = time.perf_counter()
         try:
             in_use_bytes = int(tf.config.experimental.get_memory_info(self._device)["current"])
         except (ValueError, tf.errors.OpError):
             in_use_bytes = 0
+        self._next_s = now_s + (time.perf_counter() - now_s) / _SHARE
         host = None
         if now_s >= self._host_s:
             host = _resident_bytes()
@@ -375,15 +428,11 @@ class Watcher:
                 step=step,
                 in_use_bytes=in_use_bytes,
                 host_bytes=host,
-                at_s=now_s - self._began_s,
             )
         )
         if len(self._readings) >= _READINGS:
             self._readings = self._readings[::2]
             self._stride *= 2
-        took_s = time.perf_counter() - now_s
-        if self._window is not None:  # the first steps are all read
-            self._next_s = now_s + took_s / _SHARE
 
     # What is left
 
@@ -398,7 +447,7 @@ class Watcher:
             ended: How the program ended, in words.
         """
         functions = [one for one in self.functions.records() if one.traces]
-        search = HolderSearch(sys._getframe(1))
+        search = HolderSearch(inspect.currentframe())
         return WatchNote(
             step=self._words,
             where=self._where,
@@ -416,7 +465,6 @@ class Watcher:
             constants=(*self._constants, *self.data.slices.values()),
             stages=tuple(self.data.stages.values()),
             models=tuple(self.data.models(search)),
-            batches=tuple(self._batches),
             ended=ended,
         )
 

@@ -83,7 +83,10 @@ def find_largest(analysis: Analysis) -> list[Finding]:
     told = {*PERSISTENT}
     if analysis.recording.step_config.mode != "infer":
         told.add(Category.ACTIVATION.value)
-    alive = analysis.alive[~analysis.alive["category"].isin(told)]
+    # What lay there before the trace is a sum of which no one knows the parts.
+    alive = analysis.alive[
+        ~analysis.alive["category"].isin(told) & analysis.alive["address"].notna()
+    ]
     peak = analysis.peak.requested_bytes
     if alive.empty:
         return []

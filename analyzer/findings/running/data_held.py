@@ -62,12 +62,10 @@ def _constant(one: LargeConstant) -> Finding:
         severity=Severity.HIGH,
         title=f"{format_bytes(one.size_bytes)} of data are a constant of a graph{kept} ({one.where})",
         detail=f"The {one.dtype} array of shape {_shape(one)} was met while a tf.function was "
-        "traced, so "
-        "TensorFlow put its values into the graph: once in the graph that is saved, once more where the "
-        "executor keeps it on its device, for as long as the function lives. Feed batches instead: "
-        "tf.data.Dataset.from_generator or from_tensor_slices outside the function, or pass a "
-        "tensor as an "
-        "argument.",
+        "traced, so TensorFlow put its values into the graph: once in the graph that is saved, "
+        "once more where the executor keeps it on its device, for as long as the function "
+        "lives. Feed batches instead: tf.data.Dataset.from_generator or from_tensor_slices "
+        "outside the function, or pass a tensor as an argument.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
         evidence=(_row(one, "constant"),),
@@ -83,10 +81,8 @@ def _held(one: LargeConstant, analysis: Analysis) -> Finding:
         title=f"{format_bytes(one.size_bytes)} of data are held whole {where} by {one.name} "
         f"({one.where})",
         detail=f"Tensors of {one.dtype}, shape {_shape(one)}, live through all traced steps "
-        "beside what the "
-        "steps need. Keep the array in NumPy, or memory-mapped, and let tf.data bring a batch at "
-        "a time; "
-        "tf.device('CPU') keeps it off the card.",
+        "beside what the steps need. Keep the array in NumPy, or memory-mapped, and let tf.data "
+        "bring a batch at a time; tf.device('CPU') keeps it off the card.",
         saves_bytes=one.size_bytes,
         saves_kind="allocated",
         evidence=(_row(one, "held"),),
@@ -99,8 +95,8 @@ def _slices(one: LargeConstant) -> Finding:
         severity=Severity.LOW,
         title=f"A data set was made of {format_bytes(one.size_bytes)} in memory ({one.where})",
         detail=f"The pipeline holds {one.name} as tensors beside the arrays themselves, on the "
-        "host. Where "
-        "that is too much, read them piece by piece: from_generator, TFRecord files, numpy.memmap.",
+        "host. Where that is too much, read them piece by piece: from_generator, TFRecord "
+        "files, numpy.memmap.",
         evidence=(_row(one, "source"),),
     )
 

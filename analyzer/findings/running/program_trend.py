@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.contract.report.program_figures import ProgramFigures, TrendFigures
 from analyzer.contract.watch_note import WatchNote
-from analyzer.findings.running.slope import Growth, growth_of
+from analyzer.findings.running.slope import StepGrowth, growth_of
 
 
 def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
@@ -22,7 +22,7 @@ def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
     )
 
 
-def _trend(growth: Growth) -> TrendFigures:
+def _trend(growth: StepGrowth) -> TrendFigures:
     return TrendFigures(
         trend=growth.trend,
         per_step_bytes=growth.per_step_bytes,

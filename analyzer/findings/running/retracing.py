@@ -7,6 +7,8 @@ from typing import Final
 from analyzer.contract.report.figures import EvidenceRow
 from analyzer.contract.watch_note import TracedFunction, WatchNote
 from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.findings.running.slope import growth_of
+from analyzer.findings.running.staying_bytes import slope_words
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
@@ -25,34 +27,36 @@ _ROWS: Final = 20
 def find_retracing(watch: WatchNote) -> list[Finding]:
     """Report functions that are traced in many of their calls, or made anew again and again."""
     found = []
+    slope = slope_words(growth_of(watch.readings, watch.warmup))
     for one in watch.functions:
         again = one.traces - one.objects
         if one.objects >= _OBJECTS and one.traces >= _SHARE * one.calls:
-            found.append(_made_anew(one))
+            found.append(_made_anew(one, slope))
         elif again > _FEW and again >= _SHARE * one.calls:
-            found.append(_traced_anew(one))
+            found.append(_traced_anew(one, slope))
     return found
 
 
-def _traced_anew(one: TracedFunction) -> Finding:
+def _traced_anew(one: TracedFunction, slope: str) -> Finding:
     last = one.retraces[-1].changed if one.retraces else ""
     why = f" Last time: {last}." if last else ""
     hint = (
-        "Pass numbers as tensors (tf.constant(rate)) or keep them in a tf.Variable; give open axes with "
-        "input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad to a few lengths."
+        "Pass numbers as tensors (tf.constant(rate)) or keep them in a tf.Variable; give open "
+        "axes with input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad "
+        "to a few lengths."
     )
     return Finding(
         id="retraced",
         severity=Severity.HIGH,
         title=f"`{one.name}` was traced {one.traces} times in {one.calls} calls ({_place(one)})",
         detail=f"Each time TensorFlow runs the Python code, makes a graph of {one.nodes} nodes "
-        "and keeps "
-        f"it: {_kept(one)} of host memory as it would be saved, and more in the executor.{why} {hint}",
+        f"and keeps it: {_kept(one)} of host memory as it would be saved, and more in the "
+        f"executor.{why} {slope} {hint}",
         evidence=_rows(one),
     )
 
 
-def _made_anew(one: TracedFunction) -> Finding:
+def _made_anew(one: TracedFunction, slope: str) -> Finding:
     kept = one.alive >= _OBJECTS
     held = f", {one.alive} of them kept" if kept else ""
     by = f" by {one.holder}" if kept and one.holder else ""
@@ -60,11 +64,9 @@ def _made_anew(one: TracedFunction) -> Finding:
         id="functions-made-anew",
         severity=Severity.HIGH if kept else Severity.MEDIUM,
         title=f"{one.objects} tf.functions were made of `{one.name}` ({_place(one)}){held}{by}",
-        detail="Each is traced and has a graph of its own "
-        f"({one.nodes} nodes, {_kept(one)} as it would be saved), and the executor's beside it. "
-        "Make the "
-        "tf.function once, outside the loop, and pass what differs as a tensor."
-        + (" Keras makes them for each model: see there." if one.is_keras else ""),
+        detail=f"Each is traced and has a graph of its own ({one.nodes} nodes, {_kept(one)} as "
+        f"it would be saved), and the executor's beside it. {slope} Make the tf.function once, "
+        "outside the loop, and pass what differs as a tensor.",
         evidence=_rows(one),
     )
 

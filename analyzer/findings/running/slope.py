@@ -38,7 +38,7 @@ _NOISE_SHARE: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class StepGrowth:
     """How a series goes on after its warm-up.
 
     Attributes:
@@ -62,7 +62,7 @@ def growth_of(
     readings: Sequence[Reading],
     warmup: int,
     value: Callable[[Reading], int | None] = lambda reading: reading.in_use_bytes,
-) -> Growth:
+) -> StepGrowth:
     """Return what a series of readings does.
 
     Args:
@@ -72,13 +72,13 @@ def growth_of(
     """
     points = [(one.step, size) for one in readings if (size := value(one)) is not None]
     if not points:
-        return Growth(trend="cannot tell")
+        return StepGrowth(trend="cannot tell")
     last = points[-1][0]
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_SHARE * last))
     points = [point for point in points if point[0] > skipped]
     floors = _floors(points)
     if len(floors) < _FEWEST:
-        return Growth(trend="cannot tell", last_step=last)
+        return StepGrowth(trend="cannot tell", last_step=last)
     slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(floors, 2))
     count, n = len(floors), len(slopes)
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
@@ -92,7 +92,7 @@ def growth_of(
         trend = "grows"
     elif high * steps <= noise:
         trend = "flat"
-    return Growth(
+    return StepGrowth(
         trend=trend,
         per_step_bytes=middle,
         low_bytes=low,

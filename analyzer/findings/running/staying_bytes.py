@@ -11,7 +11,7 @@ import pandas as pd
 from analyzer.contract.watch_note import HeldTensors, WatchNote
 from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
-from analyzer.findings.running.slope import Growth, growth_of
+from analyzer.findings.running.slope import StepGrowth, growth_of
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes, times
 
@@ -23,6 +23,12 @@ _SOME: Final = 0.01
 """Shares of the peak that 1,000 steps add, from which a growth is grave, or worth a look."""
 
 _THOUSAND: Final = 1000
+
+_HOST_BYTES: Final = 64 << 20
+"""Growth of the process over all steps from which on it is told."""
+
+_STEADY: Final = 0.5
+"""Share of the slope that its lower bound has to have: a heap that settles slows down."""
 _ROWS: Final = 10
 
 
@@ -73,17 +79,41 @@ def left_over(analysis: Analysis) -> pd.DataFrame:
     return table[keeps & ~table["category"].isin(PERSISTENT - {"input", "constant"})]
 
 
-def find_staying(analysis: Analysis, watch: WatchNote) -> list[Finding]:
-    """Report what grows with the steps and what keeps it; or that it grows, where nothing shows."""
+def find_kept(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report containers that keep something of each step."""
     growth = growth_of(watch.readings, watch.warmup)
-    found = [
+    return [
         _kept(analysis, one, growth)
         for one in staying(analysis, watch)
         if growth.trend != "flat" or growth.high_bytes >= one.per_step_bytes / 2
     ]
-    if not found and growth.trend == "grows":
-        found.append(_unexplained(analysis, watch, growth))
-    return found
+
+
+def find_unexplained(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report that bytes stay, where nothing was found to keep them."""
+    growth = growth_of(watch.readings, watch.warmup)
+    if growth.trend == "grows":
+        return [_unexplained(analysis, watch, growth)]
+    host = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
+    steady = host.low_bytes >= _STEADY * host.per_step_bytes
+    enough = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
+    return [_on_host(watch, host)] if host.trend == "grows" and steady and enough else []
+
+
+def _on_host(watch: WatchNote, growth: StepGrowth) -> Finding:
+    at = f", {watch.where}" if watch.where else ""
+    per_step = format_bytes(round(growth.per_step_bytes))
+    return Finding(
+        id="grows-on-host",
+        severity=Severity.MEDIUM,
+        title=f"The process grows by {per_step} with each step (a step is {watch.step}{at})",
+        detail=f"Resident memory grows from step {growth.first_step} to {growth.last_step}, and "
+        "what TensorFlow's allocator holds does not: Python's objects, NumPy's arrays or what "
+        "TensorFlow keeps outside of it. A memory profiler of Python's names the lines: memray, "
+        "tracemalloc.",
+        saves_bytes=None,
+        evidence=(evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),),
+    )
 
 
 def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
@@ -91,7 +121,7 @@ def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
     return Severity.HIGH if share >= _MUCH else Severity.MEDIUM if share >= _SOME else Severity.LOW
 
 
-def _kept(analysis: Analysis, one: Staying, growth: Growth) -> Finding:
+def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
     held = one.held
     at = f" ({held.where})" if held.where else ""
     detail = (
@@ -120,11 +150,11 @@ def _kept(analysis: Analysis, one: Staying, growth: Growth) -> Finding:
     )
 
 
-def _last_step(growth: Growth, steps: int) -> int:
+def _last_step(growth: StepGrowth, steps: int) -> int:
     return max(growth.last_step, steps, 1)
 
 
-def slope_words(growth: Growth) -> str:
+def slope_words(growth: StepGrowth) -> str:
     """Say what the bytes in use do over all steps, with the error."""
     if growth.trend == "cannot tell" and not growth.level_bytes:
         return "There were too few steps to tell a slope from all of them."
@@ -132,8 +162,8 @@ def slope_words(growth: Growth) -> str:
     span = f"steps {growth.first_step} to {growth.last_step}"
     words = {"grows": "grow", "flat": "do not grow", "cannot tell": "cannot be told to grow or not"}
     return (
-        f"Over {span} the bytes in use {words[growth.trend]}: {_signed(per_step)} a step "
-        f"± {format_bytes(round(error))}."
+        f"Over {span} the bytes in use {words[growth.trend]}: {_signed(per_step)} a step ± "
+        f"{format_bytes(round(error))}."
     )
 
 
@@ -142,7 +172,7 @@ def _signed(size: float) -> str:
     return f"{sign}{format_bytes(round(abs(size)))}"
 
 
-def _unexplained(analysis: Analysis, watch: WatchNote, growth: Growth) -> Finding:
+def _unexplained(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding:
     rows = left_over(analysis)
     full = rows[rows["step"] < len(analysis.recording.steps) - 1]
     by_op = (

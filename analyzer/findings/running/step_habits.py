@@ -17,6 +17,7 @@ _SHARE: Final = 0.2
 _WIDE_SHARE: Final = 0.05
 _WIDE_BYTES: Final = 1 << 20
 _ROWS: Final = 8
+_MADE_DENSE: Final = "UnsortedSegmentSum"
 
 
 def find_models(watch: WatchNote) -> list[Finding]:
@@ -29,12 +30,11 @@ def _models(one: LiveModels) -> Finding:
     return Finding(
         id="models-kept",
         severity=Severity.MEDIUM,
-        title=f"{one.alive} models made at {one.where} are alive ({format_bytes(one.size_bytes)} of "
-        f"variables{by})",
+        title=f"{one.alive} models made at {one.where} are alive ({format_bytes(one.size_bytes)} "
+        f"of variables{by})",
         detail="Each keeps its weights, its optimizer's slots and the graphs of its functions. "
-        "Between two "
-        "models of a search or of folds: del model, then keras.utils.clear_session(); or a "
-        "process for each.",
+        "Between two models of a search or of folds: del model, then "
+        "keras.utils.clear_session(); or a process for each.",
         saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
         saves_kind="allocated",
         evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
@@ -104,6 +104,45 @@ def find_wide_numbers(analysis: Analysis) -> list[Finding]:
                     size=int(row["requested_bytes"]),
                 )
                 for row in largest.to_dict("records")
+            ),
+        )
+    ]
+
+
+def find_dense_gradients(analysis: Analysis) -> list[Finding]:
+    """Report gradients of looked-up tables that are as large as the tables.
+
+    A look-up's gradient is a few rows (``IndexedSlices``); where something needs it as a tensor,
+    TensorFlow sums the rows into one of the table's shape (``UnsortedSegmentSum``,
+    ``_indexed_slices_to_tensor`` in ``indexed_slices.py``).
+    """
+    alive = analysis.alive
+    kinds = alive["op_type"].astype(str).where(alive["op_type"] != "", alive["op"].astype(str))
+    parameters = set(alive.loc[alive["category"] == "parameter", "shape"].astype(str)) - {""}
+    dense = alive[kinds.str.startswith(_MADE_DENSE) & alive["shape"].astype(str).isin(parameters)]
+    size_bytes = int(dense["requested_bytes"].sum())
+    if size_bytes < max(_WIDE_BYTES, _WIDE_SHARE * analysis.peak.requested_bytes):
+        return []
+    source = next((str(one) for one in dense["source"] if str(one)), "")
+    at = f" ({source})" if source else ""
+    return [
+        Finding(
+            id="dense-gradient",
+            severity=Severity.MEDIUM,
+            title=f"{format_bytes(size_bytes)} of the peak are dense gradients of looked-up tables{at}",
+            detail="A look-up gives a gradient of a few rows, and something asks for it as a "
+            "tensor of the "
+            "table's shape: adding it to another gradient (accumulation), clipping by the global norm, "
+            "mixed precision's scaling, or an optimizer without a sparse update.",
+            saves_bytes=size_bytes,
+            evidence=tuple(
+                evidence_row(
+                    f"dense, {row['shape']}",
+                    name=str(row["tensor"] or row["op"]),
+                    where=str(row["source"]),
+                    size=int(row["requested_bytes"]),
+                )
+                for row in dense.head(_ROWS).to_dict("records")
             ),
         )
     ]

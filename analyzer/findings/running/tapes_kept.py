@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from analyzer.contract.watch_note import TapesNote, WatchNote
@@ -21,7 +20,7 @@ _LITTLE_BYTES: Final = 64 << 10
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     """Report tapes that are kept, and persistent ones that no one has let go of."""
-    size_bytes = held_by_tapes(analysis, watch.tapes, watch)
+    size_bytes = _held_by_tapes(analysis, watch)
     found = []
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         if one.alive >= _SEVERAL:
@@ -31,9 +30,9 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     return found
 
 
-def held_by_tapes(analysis: Analysis, tapes: Iterable[TapesNote], watch: WatchNote) -> int:
+def _held_by_tapes(analysis: Analysis, watch: WatchNote) -> int:
     """Return the bytes that outlive their step and that no tensor of Python's holds."""
-    if not tuple(tapes):
+    if not watch.tapes:
         return 0
     rows = left_over(analysis)
     named = {address for held in watch.held for address in held.addresses}
@@ -50,8 +49,7 @@ def _kept(one: TapesNote, size_bytes: int) -> Finding:
         title=f"{one.alive} gradient tapes are kept{by}, made at {one.where}",
         detail="Each holds every intermediate result that it recorded. "
         f"{format_bytes(size_bytes)} made in the traced steps are held by no tensor of Python's. "
-        "Let go of "
-        "a tape when its gradients are taken: del tape, and keep no reference to it.",
+        "Let go of a tape when its gradients are taken: del tape, and keep no reference to it.",
         saves_bytes=size_bytes,
         saves_kind="allocated",
         evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
@@ -61,9 +59,8 @@ def _kept(one: TapesNote, size_bytes: int) -> Finding:
 def _outlives(one: TapesNote, size_bytes: int) -> Finding:
     how = "A persistent tape" if one.persistent else "A tape that no gradient was asked of"
     hint = (
-        "Ask it for all gradients in one call and leave out persistent=True, or `del tape` right "
-        "after the "
-        "last call."
+        "Ask it for all gradients in one call and leave out persistent=True, or `del tape` "
+        "right after the last call."
         if one.persistent
         else "Leave the tape out where no gradient is taken."
     )
@@ -72,8 +69,7 @@ def _outlives(one: TapesNote, size_bytes: int) -> Finding:
         severity=Severity.HIGH,
         title=f"{how} still holds {format_bytes(size_bytes)} when its step has ended ({one.where})",
         detail="It holds every intermediate result that it recorded until the name is bound "
-        "anew, through "
-        f"the update and into the next step. {hint}",
+        f"anew, through the update and into the next step. {hint}",
         saves_bytes=size_bytes,
         saves_kind="allocated",
         evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),

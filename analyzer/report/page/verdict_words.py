@@ -15,7 +15,13 @@ from analyzer.contract.report.range_figures import StatedRange
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.findings.verdict.fit_verdict import basis_of
 from analyzer.report.integrity_words import damage_lines, is_damaged, labelled, replay_line
-from analyzer.report.report_words import assumed_words, card_words, closer_words, trial_words
+from analyzer.report.report_words import (
+    assumed_words,
+    card_words,
+    closer_words,
+    program_words,
+    trial_words,
+)
 from analyzer.units import format_bytes
 
 CATEGORY_LABELS: Final[dict[str, str]] = {
@@ -166,6 +172,8 @@ def _sentences(report: ReportFile) -> list[str]:
     if where:
         sentences.append(f"The requested peak is {', '.join(where)}.")
     sentences += [*trial_words(report), *card_words(report)]
+    if report.program is not None:
+        sentences += [f"{line.rstrip('.')}." for line in program_words(report.program)]
     if report.uncertainty is not None:
         sentences += _likely(report.uncertainty)
     sentences += [line for line in (closer_words(report), replay_line(report)) if line]

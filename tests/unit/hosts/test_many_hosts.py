@@ -126,7 +126,7 @@ def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("distributed")
     monkeypatch.setattr("analyzer.engines.dask_engine._WAIT_S", 1)
     folder = logdir(tmp_path, 2)
-    with pytest.raises(InputError, match="No Dask scheduler answers at tcp://127.0.0.1:9"):
+    with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127.0.0.1:9"):
         open_hosts(folder, engine=Engine(scheduler="tcp://127.0.0.1:9"))
 
 

@@ -1,0 +1,118 @@
+"""What watching costs a step: beside the profiler alone while steps are traced, and after them.
+
+    python benchmarks/watch/watch_overhead.py [--rounds 5] [--steps 30]
+
+In one process and for each kind of step (op by op, a tf.function, Keras' train_on_batch), in turn: steps
+alone, under TensorFlow's profiler alone, traced by ``analyzer.watch``, and after the traced ones in the
+same block. Each figure is the median step of a round; the ratio is that of the least of all rounds, for
+the machine's other work only adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras  # noqa: TID253
+import tensorflow as tf  # noqa: TID253
+
+from analyzer.capture.watch.watch_block import WatchBlock
+
+WARMUP = 3
+
+
+def network() -> keras.Model:
+    model = keras.Sequential(
+        [keras.Input((32, 32, 3))]
+        + [keras.layers.Conv2D(32, 3, activation="relu") for _ in range(3)]
+        + [keras.layers.Flatten(), keras.layers.Dense(10)]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def steps() -> dict[str, Callable[[], object]]:
+    model = network()
+    x, y = tf.random.normal((32, 32, 32, 3)), tf.zeros((32,), tf.int32)
+
+    def eager() -> object:
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    compiled = network()
+
+    @tf.function
+    def function() -> object:
+        with tf.GradientTape() as tape:
+            loss = compiled.compute_loss(x, y, compiled(x, training=True))
+        gradients = tape.gradient(loss, compiled.trainable_variables)
+        compiled.optimizer.apply(gradients, compiled.trainable_variables)
+        return loss
+
+    fitted = network()
+    return {
+        "op by op": eager,
+        "tf.function": function,
+        "train_on_batch": lambda: fitted.train_on_batch(x, y),
+    }
+
+
+def timed(step: Callable[[], object], count: int) -> list[float]:
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=30)
+    asked = parser.parse_args()
+    print(f"{'step':16} {'alone':>9} {'profiled':>9} {'watched':>9} {'after':>9}   ratios")
+    for name, step in steps().items():
+        timed(step, WARMUP)
+        found: dict[str, list[float]] = defaultdict(list)
+        for _ in range(asked.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                found["alone"].append(statistics.median(timed(step, asked.steps)))
+                tf.profiler.experimental.start(f"{folder}/profiled")
+                found["profiled"].append(statistics.median(timed(step, asked.steps)))
+                tf.profiler.experimental.stop()
+                block = WatchBlock(
+                    Path(folder) / "watched",
+                    steps=asked.steps,
+                    warmup=WARMUP,
+                    name=name,
+                    force=False,
+                )
+                block.begin()
+                timed(step, WARMUP + 3)  # a function that was traced before may be no training
+                traced = timed(step, asked.steps)
+                found["watched"].append(statistics.median(traced[:-4]))
+                found["after"].append(statistics.median(timed(step, asked.steps)))
+                block.end()
+        best = {kind: min(times) for kind, times in found.items()}
+        ms = "".join(f" {best[kind] * 1e3:7.2f}ms" for kind in best)
+        print(
+            f"{name:16}{ms}   watched/profiled {best['watched'] / best['profiled']:.3f}, "
+            f"after/alone {best['after'] / best['alone']:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+import keras
+import tensorflow as tf
+
+
+class Trainer:
+    def __init__(self):
+        self.model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+        self.opt = keras.optimizers.SGD()
+        self.log = {}
+
+    def step(self, i):
+        x = tf.random.normal((256, 64))
+        with tf.GradientTape() as tape:
+            out = self.model(x, training=True)
+            loss = tf.reduce_mean(out**2)
+        self.opt.apply(
+            tape.gradient(loss, self.model.trainable_variables), self.model.trainable_variables
+        )
+        self.log[i] = {"loss": loss, "out": out}
+
+
+t = Trainer()
+for i in range(40):
+    t.step(i)

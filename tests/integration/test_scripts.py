@@ -1,0 +1,172 @@
+"""Whole scripts: what is planted in them is found first, and they end as they would alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import COMMAND, INSTALLED
+
+pytestmark = pytest.mark.tf
+SCRIPTS = Path(__file__).parent / "scripts"
+OF_A_PROGRAM = {
+    "kept-tensors", "grows", "grows-on-host", "retraced", "functions-made-anew", "tapes-kept",
+    "tape-outlives-use", "data-constant", "data-held", "data-slices", "data-stage", "models-kept",
+    "held-over", "float64",
+}  # fmt: skip
+
+
+def run(
+    folder: Path, script: str, *arguments: str, given: str = "", **environment: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    shutil.copy(SCRIPTS / script, folder)
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), "trace", script, "--out", "out", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    report = folder / "out" / "report.json"
+    return done, json.loads(report.read_text()) if report.is_file() else {}
+
+
+def line_of(script: str, words: str) -> str:
+    lines = (SCRIPTS / script).read_text().splitlines()
+    return f"{script}:{next(n for n, line in enumerate(lines, 1) if words in line)}"
+
+
+PLANTED = {
+    "kept_list.py": ("kept-tensors", "losses.append("),
+    "retracing_loop.py": ("retraced", "step(tf.ones("),
+    "function_table.py": ("functions-made-anew", "cache[i] = make"),
+    "persistent_tape.py": ("tape-outlives-use", "persistent=True"),
+    "data_constant.py": ("data-constant", "tf.constant(data)"),
+    "kept_attribute.py": ("kept-tensors", "self.log[i] ="),
+    "kept_tapes.py": ("tapes-kept", "tapes.append("),
+    "models_in_loop.py": ("models-kept", "model.compile("),
+}
+QUICK = ("kept_list.py",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PLANTED],
+)
+def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
+    done, report = run(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    found, words = PLANTED[script]
+    first = report["findings"][0]
+    assert first["id"] == found
+    assert line_of(script, words) in first["title"]
+    assert report["program"]["steps"] >= 30
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "clean_function.py",
+        pytest.param("clean_eager.py", marks=pytest.mark.slow),
+        pytest.param("clean_fit.py", marks=pytest.mark.slow),
+    ],
+)
+def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
+    done, report = run(tmp_path, script)
+    assert done.returncode == 0, done.stderr
+    assert not {one["id"] for one in report["findings"]} & OF_A_PROGRAM
+    assert report["program"]["device"]["trend"] != "grows"
+    assert report["integrity"]["damages"] == []
+
+
+ENDS = {"fork": (0, ""), "crash": (1, "RuntimeError: my own"), "leave": (9, ""), "15": (143, "")}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(name, marks=() if name == "crash" else pytest.mark.slow) for name in ENDS]
+)
+def test_a_script_ends_as_it_would_and_is_reported(tmp_path: Path, how: str) -> None:
+    done, report = run(tmp_path, "fit_ends.py", "--steps", "2", "--", how, given="a line\n")
+    status, said = ENDS[how]
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert done.stdout.startswith("a line\ntrained\n")
+    assert "Peak of each step" in done.stdout
+    assert report["program"]["steps"] == 12
+    assert len(report["steps"]) == 2
+
+
+@pytest.mark.slow
+def test_a_script_that_runs_out_of_memory_is_explained(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "out_of_memory.py", TF_CPU_BFC_MEM_LIMIT_IN_MB="400")
+    assert done.returncode == 1
+    assert "ResourceExhaustedError" in done.stderr
+    assert report["findings"][0]["id"] == "out-of-memory"
+    assert report["error"]["type"] == "ResourceExhaustedError"
+
+
+@pytest.mark.slow
+def test_a_script_on_a_card_that_is_not_there(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "kept_list.py", "--gpu", "t4")
+    if "phantom cards" in done.stderr:
+        pytest.skip("no phantom cards on this machine")
+    assert done.returncode == 0, done.stderr
+    assert report["kind"] == "phantom"
+    assert report["findings"][0]["id"] == "kept-tensors"
+
+
+WATCH = """
+import json, numpy as np
+import analyzer, keras
+model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+x, y = np.ones((96, 16), "f"), np.ones((96, 1), "f")
+memory = analyzer.MemoryCallback("callback", steps=2)
+model.fit(x, y, batch_size=8, verbose=0, callbacks=[memory])
+with analyzer.watch("block", steps=2) as watched:
+    model.fit(x, y, batch_size=8, verbose=0)
+with analyzer.watch("empty") as nothing:
+    pass
+try:
+    with analyzer.watch("failed", steps=2):
+        model.fit(x, y, batch_size=8, verbose=0)
+        raise OSError("mine")
+except OSError as error:
+    print(error)
+print(json.dumps([
+    [memory.steps_made, len(memory.result.recording.steps), str(memory.result.folder)],
+    [watched.steps, len(watched.result.recording.steps), watched.result.report.step.mode],
+    [nothing.steps, nothing.result],
+]))
+"""
+
+
+def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(INSTALLED), "TF_CPU_ALLOCATOR_USE_BFC": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    *_, said, told = done.stdout.splitlines()
+    assert said == "mine"
+    callback, block, empty = json.loads(told)
+    assert callback == [12, 2, str(tmp_path / "callback")]
+    assert block[:2] == [12, 2]
+    assert empty == [0, None]
+    for name in ("callback", "block", "failed"):
+        assert (tmp_path / name / "report.html").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"callback", "block", "failed"}

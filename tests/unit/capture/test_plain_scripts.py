@@ -1,0 +1,137 @@
+"""A script is run as Python runs it: what it is given, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from builders import COMMAND, analyze, listing
+
+
+def run(
+    folder: Path, code: str, *arguments: str, given: str = "", name: str = "script.py"
+) -> subprocess.CompletedProcess[str]:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(code)
+    return subprocess.run(
+        [sys.executable, str(COMMAND), "trace", name, "--no-save", *arguments],
+        cwd=folder,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
+    # GIVEN modules beside the script, one of them with the name of one that we need
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "helper.py").write_text("WORD = 'helper'")
+    (tmp_path / "sub" / "msgspec.py").write_text("WORD = 'mine'")
+    done = run(
+        tmp_path,
+        "import os, sys, helper, msgspec, __main__\n"
+        "print(__name__, __file__, sys.argv, os.getcwd() == sys.argv[2], input())\n"
+        "print(sys.path[0] == os.path.dirname(os.path.realpath(__file__)), helper.WORD, msgspec.WORD)\n"
+        "print(__main__.helper is helper)\n",
+        *("--", "--epochs", str(tmp_path)),
+        given="a line",
+        name="sub/script.py",
+    )
+    arguments = ["sub/script.py", "--epochs", str(tmp_path)]
+    assert done.stdout.splitlines() == [
+        f"__main__ sub/script.py {arguments} True a line",
+        "True helper mine",
+        "True",
+    ]
+    assert done.returncode == 0
+    assert "no step was traced" in done.stderr
+    assert {path for path in listing(tmp_path) if not path.startswith("sub")} == set()
+
+
+ENDS = {
+    "sys.exit(7)": (7, ""),
+    "sys.exit()": (0, ""),
+    "sys.exit('too bad')": (1, "too bad"),
+    "sys.exit(1)": (1, ""),
+    "os._exit(9)": (9, ""),
+    "raise ValueError('mine')": (1, "ValueError: mine"),
+    "raise KeyboardInterrupt": (130, "KeyboardInterrupt"),
+    "os.kill(os.getpid(), 15)": (143, ""),
+    "os.abort()": (134, ""),
+    "if os.fork() == 0: sys.exit(3)\nelse: print(os.wait()[1] >> 8)": (0, ""),
+}
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_a_script_ends_as_it_would(tmp_path: Path, code: str) -> None:
+    done = run(tmp_path, f"import os, sys\nprint('begun', flush=True)\n{code}\n")
+    status, said = ENDS[code]
+    assert done.returncode == status, done.stderr
+    assert done.stdout.startswith("begun")
+    assert said in done.stderr
+    assert "analyzer/" not in done.stderr  # no line of ours in the script's own traceback
+    assert listing(tmp_path) == {"script.py"}
+
+
+def test_a_script_that_is_none_is_told_by_python(tmp_path: Path) -> None:
+    done = run(tmp_path, "def broken(:\n")
+    assert done.returncode == 1
+    assert 'File "script.py", line 1' in done.stderr
+    assert "SyntaxError" in done.stderr
+
+
+def test_a_traceback_is_the_scripts_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "def inner():\n    raise OSError('gone')\n\ninner()\n")
+    own = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith(own.stderr.replace(str(tmp_path) + os.sep, ""))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_command_reaches_the_script(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, time\nif os.fork() == 0: time.sleep(60)\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    )
+    command = subprocess.Popen(
+        [sys.executable, str(COMMAND), "trace", "script.py", "--no-save"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert command.stdout is not None
+    script = int(command.stdout.readline())
+    command.send_signal(number)
+    assert command.wait(30) == status
+    command.stdout.close()
+    for _ in range(100):
+        if not Path(f"/proc/{script}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{script}").exists()
+
+
+def test_what_a_script_cannot_honour_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("open('ran', 'w')")
+    for option in ("--batch-size=8", "--jit", "--mode=train"):
+        ended = analyze("trace", tmp_path / "script.py", option)
+        assert ended.code == 2
+        assert "is a script" in ended.err
+    ended = analyze("trace", "keras:ResNet50", "--warmup", "2")
+    assert ended.code == 2
+    assert "no script" in ended.err
+    ended = analyze("estimate", tmp_path / "script.py")
+    assert ended.code == 2
+    assert "script.py:name" in ended.err
+    assert listing(tmp_path) == {"script.py"}

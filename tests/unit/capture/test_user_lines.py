@@ -1,0 +1,40 @@
+"""The statements that put something into a container are found in the user's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analyzer.capture.watch.user_lines import binding_lines, putting_lines
+
+CODE = """\
+kept, table, total = [], {}, 0
+other = []
+class Run:
+    def step(self, value):
+        self.kept.append(value)
+def work():
+    kept = []
+    for i in range(3):
+        kept += [i]
+    table[i] = i
+    table.setdefault(i, []).append(i)
+    other.sort()
+"""
+
+
+def test_statements_that_put(tmp_path: Path) -> None:
+    file = str(tmp_path / "code.py")
+    Path(file).write_text(CODE)
+    assert putting_lines(file, "kept") == [5, 9]
+    assert putting_lines(file, "kept", "work") == [9]
+    assert putting_lines(file, "table", "nowhere") == [10, 11]
+    assert putting_lines(file, "other") == []
+    assert binding_lines(file, "other") == [2]
+    assert binding_lines(file, "kept") == [1, 7, 9]
+
+
+def test_what_cannot_be_read_has_no_lines(tmp_path: Path) -> None:
+    file = tmp_path / "code.py"
+    assert putting_lines(str(file), "kept") == []
+    file.write_text("def broken(:")
+    assert binding_lines(str(file), "kept") == []
