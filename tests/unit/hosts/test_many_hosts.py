@@ -70,7 +70,12 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
             assert row.devices[0].allocated_bytes == alone.peak.allocated_bytes
             assert row.devices[0].requested_bytes == alone.peak.requested_bytes
     most = max(row.devices[0].allocated_bytes for row in hosts.rows if row.devices)
-    assert hosts.worst.allocated_bytes == hosts.most_bytes == most == result.report.peak.allocated_bytes
+    assert (
+        hosts.worst.allocated_bytes
+        == hosts.most_bytes
+        == most
+        == result.report.peak.allocated_bytes
+    )
     assert "host002" in json.dumps(result.document)
     assert render(result.report) is not None
 
@@ -121,7 +126,7 @@ def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("distributed")
     monkeypatch.setattr("analyzer.engines.dask_engine._WAIT_S", 1)
     folder = logdir(tmp_path, 2)
-    with pytest.raises(InputError, match="No Dask scheduler answers at tcp://127.0.0.1:9"):
+    with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         open_hosts(folder, engine=Engine(scheduler="tcp://127.0.0.1:9"))
 
 
