@@ -14,7 +14,7 @@ from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.reading import decode
 from analyzer.contract.report.writing import report_text
 from analyzer.contract.runs.sweep_file import SWEEP_VERSION, SweepCell, SweepFile, SweepQuestion
-from analyzer.engines.work import Engine
+from analyzer.engines.work import WorkEngine
 from analyzer.errors import InputError
 from analyzer.report.exports.output_files import write_text
 from analyzer.sweep.sweep_cell import sweep_cell
@@ -31,7 +31,7 @@ def run_sweep(
     name: str,
     out: Path,
     *,
-    engine: Engine,
+    engine: WorkEngine,
     progress: Callable[[str, float], None],
 ) -> SweepFile:
     """Make the cells that ``out`` does not hold yet, and return all.

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from analyzer.commands import shared_options as options
-from analyzer.commands.outputs import check_not_read, check_paths, write_all
+from analyzer.commands.outputs import Writer, check_not_read, check_paths, write_all
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.stdout import printing, terminal
 from analyzer.contract.report.writing import report_text
 from analyzer.contract.runs.sweep_file import SweepFile
-from analyzer.engines.work import Engine, local_cores
+from analyzer.engines.work import WorkEngine, local_cores
 from analyzer.report.exports.output_files import write_text
 from analyzer.sweep.sweep_config import questions_in
 from analyzer.sweep.sweep_run import SWEEP_JSON, run_sweep
@@ -67,7 +67,7 @@ def sweep(
             questions,
             config.stem,
             folder,
-            engine=Engine(scheduler=scheduler, workers=workers),
+            engine=WorkEngine(scheduler=scheduler, workers=workers),
             progress=progress,
         )
     _deliver(made, folder, json, csv, html, quiet=quiet)
@@ -92,10 +92,13 @@ def _deliver(
     }
     write_text(folder / SWEEP_JSON, texts["json"]())
     write_text(folder / "sweep.html", texts["html"]())
+    wanted = {"json": json, "csv": csv, "html": html}
+
+    def writer_of(name: str) -> Writer:
+        return lambda path: write_text(path, texts[name]())
+
     is_taken = write_all(
-        (path, lambda place, make=texts[name]: write_text(place, make()))
-        for name, path in (("json", json), ("csv", csv), ("html", html))
-        if path is not None
+        (path, writer_of(name)) for name, path in wanted.items() if path is not None
     )
     if not is_taken and not quiet:
         with printing():

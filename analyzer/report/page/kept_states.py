@@ -51,7 +51,7 @@ class KeptStates:
         """Return a document's JSON values with the page's instants."""
         if isinstance(value, dict):
             return {
-                key: int(self.instants(np.int64(item)))
+                key: int(self.instants(np.array([item]))[0])
                 if key in _INSTANTS and isinstance(item, int)
                 else self.document(item)
                 for key, item in value.items()

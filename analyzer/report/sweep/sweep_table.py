@@ -13,7 +13,7 @@ from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, nu
 from analyzer.report.untrusted import printable, printable_path
 from analyzer.units import format_bytes
 
-_STYLES = {"yes": "green", "no": "red", "failed": "yellow"}
+_STYLES = {"yes": "green", "no": "red", "may not": "yellow", "failed": "yellow"}
 _FIGURES = (
     *("requested_bytes", "allocated_bytes", "low_bytes", "high_bytes"),
     *("need_bytes", "limit_bytes", "margin_bytes", "fits", "op", "failed"),
@@ -52,7 +52,12 @@ def sweep_line(sweep: SweepFile) -> str:
     """Return in one line how many cells there are, and how many of them fit."""
     told = [verdict_word(cell) for cell in sweep.cells]
     parts = [f"{len(told)} cells"]
-    for word, says in (("yes", "fit"), ("no", "do not fit"), ("failed", "have no estimate")):
+    for word, says in (
+        ("yes", "fit"),
+        ("may not", "may not fit"),
+        ("no", "do not fit"),
+        ("failed", "have no estimate"),
+    ):
         if told.count(word):
             parts.append(f"{told.count(word)} {says}")
     return f"{printable(sweep.name, 80)}: {', '.join(parts)}"
@@ -62,7 +67,11 @@ def verdict_word(cell: SweepCell) -> str:
     """Return whether a cell fits, in a word."""
     if cell.failed:
         return "failed"
-    return {True: "yes", False: "no"}.get(cell.fits, "?") if cell.limit_bytes is not None else ""
+    if cell.limit_bytes is None:
+        return ""
+    if isinstance(cell.fits, bool):
+        return "yes" if cell.fits else "no"
+    return cell.fits or "?"
 
 
 def sweep_csv(sweep: SweepFile) -> str:

@@ -13,7 +13,7 @@ from builders import ROOT
 
 from analyzer.contract.report.writing import report_text
 from analyzer.contract.runs.sweep_file import SweepCell, SweepFile, SweepQuestion
-from analyzer.engines.work import Engine
+from analyzer.engines.work import WorkEngine
 from analyzer.errors import InputError
 from analyzer.report.sweep.sweep_page import render_sweep_page
 from analyzer.report.sweep.sweep_table import render_sweep, sweep_csv, sweep_line
@@ -48,7 +48,7 @@ def run(
         questions_in(path),
         "config",
         path.with_suffix(""),
-        engine=Engine(),
+        engine=WorkEngine(),
         progress=lambda stage, share: None,
     )
 
