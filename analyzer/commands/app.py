@@ -27,6 +27,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "analyzer.commands.fit_command:fit",
         "Find the largest batch that fits a card or a limit, without running the step.",
     ),
+    "sweep": (
+        "analyzer.commands.sweeps.sweep_command:sweep",
+        "Estimate every combination of models, batches, cards and remedies.",
+    ),
     "gpus": (
         "analyzer.commands.gpu_list:gpus",
         "List the cards of the catalogue, or those that words mean.",

@@ -28,7 +28,7 @@ from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
 from analyzer.commands.scripts.script_trace import trace_a_script
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
-from analyzer.engines.work import Engine, local_cores
+from analyzer.engines.work import WorkEngine, local_cores
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool_facts import WhatIf
 from analyzer.hosts.many_hosts import open_hosts
@@ -245,7 +245,7 @@ def trace(
             host,
             allocator,
             what_if,
-            engine=Engine(scheduler=scheduler, workers=local_cores()),
+            engine=WorkEngine(scheduler=scheduler, workers=local_cores()),
             search=outputs.has_files,
         )
         deliver(place.seen(result), outputs)
@@ -276,7 +276,7 @@ def _result(
     allocator: str,
     what_if: WhatIf,
     *,
-    engine: Engine,
+    engine: WorkEngine,
     search: bool,
 ) -> Result:
     with progress_bar() as progress:

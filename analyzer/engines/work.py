@@ -12,7 +12,7 @@ _Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class WorkEngine:
     """Where calls run.
 
     Attributes:

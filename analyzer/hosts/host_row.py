@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from analyzer.contract.runs.host_figures import DevicePeak, HostRow
 from analyzer.errors import AnalyzerError
 from analyzer.findings.analysis import analyse
@@ -24,18 +26,18 @@ def host_row(asked: tuple[str, str]) -> HostRow:
         Its row; one that says why where the trace cannot be read.
     """
     path, allocator = Path(asked[0]), asked[1]
-    named = {"host": host_of(path), "file": path.name}
+    named = HostRow(host=host_of(path), file=path.name)
     try:
         measured = measure_trace(path, allocator=allocator)
         recording = measured.recording
         devices = tuple(_devices(measured, allocator))
     except AnalyzerError as error:
-        return HostRow(**named, failed=str(error).replace(f"{path} ", "It ", 1))
+        return structs.replace(named, failed=str(error).replace(f"{path} ", "It ", 1))
     except MemoryError:
-        return HostRow(**named, failed="There is not enough host memory to read it.")
+        return structs.replace(named, failed="There is not enough host memory to read it.")
     integrity = recording.integrity
-    return HostRow(
-        **named,
+    return structs.replace(
+        named,
         devices=devices,
         events=len(recording.events),
         steps=len(recording.steps),

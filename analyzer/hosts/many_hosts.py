@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from analyzer.contract.runs.host_figures import DevicePeak, DevicePlace, HostRow, HostsFigures
-from analyzer.engines.work import Engine
+from analyzer.engines.work import WorkEngine
 from analyzer.errors import TraceError
 from analyzer.findings.pool_facts import WhatIf
 from analyzer.hosts.host_row import host_of, host_row
@@ -43,7 +43,7 @@ def open_hosts(
     allocator: str = "",
     what_if: WhatIf | None = None,
     search: bool = True,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
     """Read and explain the run at ``path``; of several hosts, compare all and explain the worst.
@@ -67,7 +67,7 @@ def open_hosts(
         )
     report = progress or (lambda stage, share: None)
     rows = read_hosts(
-        files, allocator, engine or Engine(), lambda share: report(_READ, 0.8 * share)
+        files, allocator, engine or WorkEngine(), lambda share: report(_READ, 0.8 * share)
     )
     figures = compared(rows)
     worst = next(row for row in rows if row.host == figures.worst.host and row.devices)
@@ -89,7 +89,7 @@ _READ: Final = "reading the hosts' traces"
 
 
 def read_hosts(
-    files: Sequence[Path], allocator: str, engine: Engine, progress: Callable[[float], None]
+    files: Sequence[Path], allocator: str, engine: WorkEngine, progress: Callable[[float], None]
 ) -> tuple[HostRow, ...]:
     """Return a row for each trace, in the order of ``files``, wherever they were read.
 
@@ -114,17 +114,17 @@ def read_hosts(
     return tuple(rows[place] for place in range(len(files)))
 
 
-def _fitting(engine: Engine, files: Sequence[Path]) -> Engine:
+def _fitting(engine: WorkEngine, files: Sequence[Path]) -> WorkEngine:
     """Return an engine with as many processes as the traces are worth and the memory holds."""
     sizes = sorted((file.stat().st_size for file in files), reverse=True)
     if engine.scheduler or engine.workers < 2 or sum(sizes) < _SMALL_BYTES:
-        return engine if engine.scheduler else Engine()
+        return engine if engine.scheduler else WorkEngine()
     free = _free_bytes()
     workers, needed = 0, 0
     for size in sizes[: engine.workers]:
         needed += _WORKER_BYTES + _BYTES_PER_BYTE * size
         workers += needed <= free or not workers
-    return Engine(workers=workers)
+    return WorkEngine(workers=workers)
 
 
 def _free_bytes() -> int:

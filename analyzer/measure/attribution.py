@@ -255,6 +255,7 @@ def _fits(spec: TensorSpec, dtype: str, shape: str, size_bytes: int, *, exact: b
     return spec.size_bytes is None or spec.size_bytes == size_bytes
 
 
+# Long: one table of rules, and the masks that it is written in.
 def label_eager(
     labels: Labels,
     allocations: pd.DataFrame,
@@ -323,4 +324,5 @@ def label_eager(
 
 def _of_categories(told: Sequence[bool], codes: np.ndarray) -> Mask:
     """Return for each row what is told of its category, bool, shape ``(n,)``."""
-    return np.array([*told, False], bool)[codes]
+    found: Mask = np.array([*told, False], bool)[codes]
+    return found

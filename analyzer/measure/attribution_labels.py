@@ -53,7 +53,13 @@ class Labels:
         self._turns_at[row] = turns_at or 0
 
     def fill(self, rows: Mask, category: Category, role: str) -> None:
-        """Give the buffers of a mask, shape ``(n,)``, their category from birth on."""
+        """Give buffers their category, from birth on.
+
+        Args:
+            rows: Which buffers, shape ``(n,)``.
+            category: What they are for.
+            role: Finer than the category, in words.
+        """
         self._category.fill(rows, category.value)
         self._role.fill(rows, role)
 

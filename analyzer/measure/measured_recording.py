@@ -322,7 +322,7 @@ def _eager_layers(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:
     spans = _named(raw.markers, "layer")
     for span in sorted(spans, key=lambda span: span.start_ps - span.end_ps):
         inside = np.flatnonzero((born_ps >= span.start_ps) & (born_ps <= span.end_ps))
-        for row in inside:
+        for row in inside.tolist():
             if not labels.variable[row]:
                 labels.layer[row] = str(span.stats.get("path", ""))
 

@@ -39,7 +39,7 @@ class TextColumn:
         return len(self._numbers)
 
     def __getitem__(self, row: int) -> str:
-        return self._texts[self._numbers[row]]
+        return self._texts[int(self._numbers[row])]
 
     def __setitem__(self, row: int, text: str) -> None:
         self._numbers[row] = self._of(text)

@@ -172,7 +172,8 @@ def find_trend(recording: Recording) -> list[Finding]:
 def _find_varying_sizes(recording: Recording) -> list[Finding]:
     """Report ops whose output changes size from step to step."""
     rows = main_rows(recording)
-    later = rows[(rows["step"].fillna(-1) >= 1) & (rows["op"] != "")]
+    chosen = (rows["step"].fillna(-1) >= 1) & (rows["op"] != "")
+    later = rows.loc[chosen, ["op", "step", "requested_bytes"]]
     if later.empty:
         return []
     sizes = later.groupby(["op", "step"], observed=True)["requested_bytes"].max().unstack("step")

@@ -19,15 +19,20 @@ from analyzer.contract.report.diff_file import DiffFile
 from analyzer.contract.report.figures import ReportRecord
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.contract.report.writing import plain_report
-from analyzer.recording.records import Recording
+from analyzer.recording.records import Recording, Step
 from analyzer.recording.timeline import category_sums, main_rows
 from analyzer.report.page.columns import StringTable
+from analyzer.report.page.kept_states import KeptStates, kept_states
 from analyzer.report.page.neighbours import Neighbours, neighbours
 
 MAX_BUFFERS: Final = 200_000
 """Buffers listed one by one; above it the smallest by bytes x lifetime are kept only as sums."""
 
 _CATEGORIES: Final = [category.value for category in Category]
+_FOLDED_COLUMNS: Final = (
+    *("born", "dies", "turns_at"),
+    *("category", "requested_bytes", "allocated_bytes"),
+)
 _TEXT_COLUMNS: Final = (
     "op",
     "op_type",
@@ -54,34 +59,61 @@ def payload(
         comparison: The document of a comparison; None where one step is shown.
     """
     strings = StringTable()
-    table = main_rows(recording).sort_values("born", kind="stable")
+    table = main_rows(recording)
+    if not table["born"].is_monotonic_increasing:
+        table = table.sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
     if recording.events.empty and len(table):
         # A prediction without events: the last change is the last instant.
         n_states = int(table["dies"].max()) + 1
+    kept = kept_states(table, n_states, *_steady(recording))
     listed, folded = _split(table)
-    columns = _buffer_columns(listed, strings, report)
+    del table
+    why = _reasons(listed, strings, report)
+    around = neighbours(recording.graph, listed)
+    if kept is not None:
+        listed, folded, n_states = kept.table(listed), kept.table(folded), len(kept.states)
+    columns = _buffer_columns(listed, strings)
+    columns["why"] = why
     columns.update(_folded_columns(folded, n_states))
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
-        columns["time_ps"] = recording.events["time_ps"].to_numpy(dtype=np.int64)
-    around = neighbours(recording.graph, listed)
+        time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
+        columns["time_ps"] = time_ps if kept is None else time_ps[kept.states[1:] - 1]
     columns.update(_neighbour_columns(around, strings))
+    if kept is not None:
+        columns["use_state"] = kept.instants(columns["use_state"] - 1) + 1
     header = {
-        "document": _shown(report),
+        "document": _shown(report) if kept is None else kept.document(_shown(report)),
         "comparison": None if comparison is None else _shown(comparison),
         "categories": _CATEGORIES,
         "states": n_states,
+        "all_states": len(recording.events) + 1 if kept is not None else n_states,
         "address_base": _address_base(listed),
         "buffers": len(listed),
         "folded_buffers": len(folded),
         "steps": [
-            {"index": step.index, "number": step.number, "first": step.first, "last": step.last}
-            for step in recording.steps
+            {"index": step.index, "number": step.number, "first": first, "last": last}
+            for step, first, last in _steps(recording, kept)
         ],
         "ops": around.ops,
         "strings": strings.texts,
     }
     return header, columns
+
+
+def _steady(recording: Recording) -> tuple[int, int]:
+    """Return the first and last instant of the steady step, or of all where there is none."""
+    steps = [step for step in recording.steps if step.last >= step.first]
+    return (steps[-1].first, steps[-1].last) if steps else (0, len(recording.events) - 1)
+
+
+def _steps(recording: Recording, kept: KeptStates | None) -> list[tuple[Step, int, int]]:
+    """Return each step with its first and last instant on the page."""
+    if kept is None:
+        return [(step, step.first, step.last) for step in recording.steps]
+    ends = np.array([(step.first, step.last) for step in recording.steps], np.int64).reshape(-1, 2)
+    places = kept.instants(ends).tolist()
+    return [(step, *place) for step, place in zip(recording.steps, places, strict=True)]
 
 
 def _shown(report: ReportRecord) -> object:
@@ -112,14 +144,14 @@ def requested_at(recording: Recording, instant: int) -> dict[str, int]:
 
 def _split(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     if len(table) <= MAX_BUFFERS:
-        return table, table.iloc[:0]
+        return table, table.loc[table.index[:0], list(_FOLDED_COLUMNS)]
     weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
     keep = np.zeros(len(table), dtype=bool)
     keep[np.argsort(-weight.to_numpy(), kind="stable")[:MAX_BUFFERS]] = True
-    return table[keep], table[~keep]
+    return table[keep], table.loc[~keep, list(_FOLDED_COLUMNS)]
 
 
-def _buffer_columns(table: pd.DataFrame, strings: StringTable, report: ReportFile) -> Columns:
+def _buffer_columns(table: pd.DataFrame, strings: StringTable) -> Columns:
     born = table["born"].to_numpy(dtype=np.int64) + 1
     turns = table["turns_at"].astype("Int64") + 1
     columns: Columns = {
@@ -136,7 +168,6 @@ def _buffer_columns(table: pd.DataFrame, strings: StringTable, report: ReportFil
         columns[name] = strings.encode(table[name])
     columns["name"] = _names(table, strings)
     columns["tensor"] = strings.encode(table["tensor"])
-    columns["why"] = _reasons(table, strings, report)
     return columns
 
 

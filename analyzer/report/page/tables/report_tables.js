@@ -11,7 +11,7 @@ function createTensorTable(recording, state) {
     isPicked: (b) => b === state.values.buffer,
     onChoice: () => state.touch('choices'),
     note: recording.header.folded_buffers
-      ? `${formatCount(recording.header.folded_buffers)} small or short-lived buffers are in the timeline's sums but not listed.` : '',
+      ? `${formatCount(recording.header.folded_buffers)} small or short-lived buffers are in the timeline's sums but not listed.${recording.header.all_states > recording.states ? ` Of ${formatCount(recording.header.all_states)} instants the timeline has ${formatCount(recording.states)}: those of the steady step, and the highest of each stretch of the others.` : ''}` : '',
     filters: [
       { label: 'category', value: categoryOf, text: (name) => CATEGORY_LABELS[name] },
       { label: 'layer', value: (b) => textOf('layer', b) },

@@ -1,0 +1,1 @@
+"""A sweep as text, as CSV and as a page."""

@@ -1,0 +1,1 @@
+"""``analyze sweep``: one estimate for each model, batch, card and remedy."""
