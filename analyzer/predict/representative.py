@@ -138,7 +138,7 @@ def choose(
 
 
 def _starting(prediction: Prediction, count: int) -> list[int]:
-    """Return the seeds of so many candidates, the middle one among them, evenly spread over the range."""
+    """Return the seeds of so many candidates, evenly spread over the range, and of the middle one."""
     main = prediction.kinds[0]
     own = [seed for seed, threads in prediction.candidates if threads == main.threads]
     even = np.linspace(0, len(own) - 1, min(count, len(own))).round().astype(int).tolist()
