@@ -242,8 +242,8 @@ def held_back(rows: list[dict[str, Any]]) -> str:
 _HELD_BACK = """
 Steps written after the rules and the rates were done (`benchmarks/accuracy/hub_models.py`), with
 TensorFlow's default threads, on a machine of two cores under load. The range is that of the threads of
-a run alone. Orders on one thread are not in it: a run that is told to use one may lie outside, and so may
-one whose other threads hardly get a core.
+a run alone. Orders on one thread are not in it: a run that is told to use one may lie outside, and so
+may one whose other threads hardly get a core.
 """
 _INTRODUCTION = """# How accurate an estimate is
 
