@@ -111,13 +111,7 @@ def choose(
         found[drawn] = allocated_in_step(sequence, step, options, engine=engine)
         sequences[drawn] = sequence
     own = {at[0]: sizes for at, sizes in found.items() if at[1] == main.threads}
-    near = int(NEAR * prediction.peak_bytes)
-    alike = [
-        seed
-        for seed, draw_bytes in zip(main.seeds, main.draws_bytes, strict=True)
-        if seed in starts and abs(draw_bytes - prediction.peak_bytes) <= near
-    ]
-    shown = _middle_of({seed: own[seed] for seed in alike}, own)
+    shown = _shown(prediction, starts, own)
     limit = None
     if search and len(found) > 1:
         largest = sorted(own, key=lambda seed: -own[seed][0])[:searched]
@@ -164,12 +158,24 @@ def _history(
     return whole.sequence(), whole.steps[-1]
 
 
-def _middle_of(starts: Mapping[int, tuple[int, int]], found: Mapping[int, tuple[int, int]]) -> int:
-    """Return which of some draws is nearest to the middle sizes in bytes of all of them."""
-    peak_bytes, before_bytes = (median_low([sizes[k] for sizes in found.values()]) for k in (0, 1))
-    return min(
-        starts, key=lambda at: abs(starts[at][0] - peak_bytes) + abs(starts[at][1] - before_bytes)
-    )
+def _shown(
+    prediction: Prediction, starts: Collection[int], own: Mapping[int, tuple[int, int]]
+) -> int:
+    """Return which draw to show: by chunks the middle one of those that peak like the middle one.
+
+    Args:
+        prediction: The draws.
+        starts: Seeds of those that were played from the process's start.
+        own: By seed, bytes of chunks at the peak and before the step, of all that were laid out.
+    """
+    main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
+    alike = [
+        seed
+        for seed, draw_bytes in zip(main.seeds, main.draws_bytes, strict=True)
+        if seed in starts and abs(draw_bytes - prediction.peak_bytes) <= near
+    ]
+    peak_bytes, before_bytes = (median_low([sizes[k] for sizes in own.values()]) for k in (0, 1))
+    return min(alike, key=lambda at: abs(own[at][0] - peak_bytes) + abs(own[at][1] - before_bytes))
 
 
 def _sufficing_limit(
