@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
+import numpy as np
+
 from analyzer.allocator import BfcOptions, Engine, Sequence
 from analyzer.allocator.minimum_limit import engine_for, safe_limit
 from analyzer.parse.run_folder import RunNote
@@ -23,12 +25,15 @@ from analyzer.recording.records import Step
 NEAR: Final = 0.002
 """Share of the peak by which draws may differ from the middle one to count as like it."""
 
-STARTS: Final = 3
-"""Draws about the middle that are played from the process's start: what the others' chunks are worked
-out after, and one of which is shown."""
+STARTS: Final = 15
+"""Draws that are played from the process's start, since a first step decides which chunks there are: the
+histories of the others begin as theirs do, and one of them is shown."""
 
-START_RUNS: Final = 60_000
-"""Runs of ops that these together may take, between one of them and all."""
+FEWEST_STARTS: Final = 3
+"""The same where each draw is much work."""
+
+START_RUNS: Final = 120_000
+"""Runs of ops that these together may take, between the fewest and all."""
 
 LIMITS: Final = 6
 """Draws with the highest allocated peaks whose memory limit is searched: where the chunks lie decides
@@ -89,7 +94,7 @@ def choose(
     main = prediction.kinds[0]
     starts = {
         seed: play_from_start(note, prediction.prepared, owners, seed, main.threads)
-        for seed in _about_the_middle(prediction, draws_within(START_RUNS, each, 1, STARTS))
+        for seed in _starting(prediction, draws_within(START_RUNS, each, FEWEST_STARTS, STARTS))
     }
     rare = set(main.seeds[main.ends[1] + 1 :])
     found: dict[tuple[int, int], tuple[int, int]] = {}
@@ -106,7 +111,7 @@ def choose(
         found[drawn] = allocated_in_step(sequence, step, options, engine=engine)
         sequences[drawn] = sequence
     own = {at[0]: sizes for at, sizes in found.items() if at[1] == main.threads}
-    shown = _middle_of({seed: own[seed] for seed in starts}, own)
+    shown = _shown(prediction, starts, own)
     limit = None
     if search and len(found) > 1:
         largest = sorted(own, key=lambda seed: -own[seed][0])[:searched]
@@ -126,16 +131,12 @@ def choose(
     )
 
 
-def _about_the_middle(prediction: Prediction, count: int) -> list[int]:
-    """Return the seeds of the candidates that peak nearest to the middle one, of those like it."""
-    main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
-    ranked = [
-        (abs(at - main.middle), seed)
-        for at, (seed, peak) in enumerate(zip(main.seeds, main.draws_bytes, strict=True))
-        if (seed, main.threads) in prediction.candidates
-        and abs(peak - prediction.peak_bytes) <= near
-    ]
-    return [seed for _, seed in sorted(ranked)[:count]]
+def _starting(prediction: Prediction, count: int) -> list[int]:
+    """Return the seeds of so many candidates, evenly spread over the range, and of the middle one."""
+    main = prediction.kinds[0]
+    own = [seed for seed, threads in prediction.candidates if threads == main.threads]
+    even = np.linspace(0, len(own) - 1, min(count, len(own))).round().astype(int).tolist()
+    return list(dict.fromkeys([main.seeds[main.middle], *(own[at] for at in even)]))
 
 
 def _history(
@@ -157,12 +158,24 @@ def _history(
     return whole.sequence(), whole.steps[-1]
 
 
-def _middle_of(starts: Mapping[int, tuple[int, int]], found: Mapping[int, tuple[int, int]]) -> int:
-    """Return which of some draws is nearest to the middle sizes in bytes of all of them."""
-    peak_bytes, before_bytes = (median_low([sizes[k] for sizes in found.values()]) for k in (0, 1))
-    return min(
-        starts, key=lambda at: abs(starts[at][0] - peak_bytes) + abs(starts[at][1] - before_bytes)
-    )
+def _shown(
+    prediction: Prediction, starts: Collection[int], own: Mapping[int, tuple[int, int]]
+) -> int:
+    """Return which draw to show: by chunks the middle one of those that peak like the middle one.
+
+    Args:
+        prediction: The draws.
+        starts: Seeds of those that were played from the process's start.
+        own: By seed, bytes of chunks at the peak and before the step, of all that were laid out.
+    """
+    main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
+    alike = [
+        seed
+        for seed, draw_bytes in zip(main.seeds, main.draws_bytes, strict=True)
+        if seed in starts and abs(draw_bytes - prediction.peak_bytes) <= near
+    ]
+    peak_bytes, before_bytes = (median_low([sizes[k] for sizes in own.values()]) for k in (0, 1))
+    return min(alike, key=lambda at: abs(own[at][0] - peak_bytes) + abs(own[at][1] - before_bytes))
 
 
 def _sufficing_limit(

@@ -3,7 +3,7 @@
     python benchmarks/accuracy/accuracy.py --cache FOLDER [--runs 5] [--half tuning|held-out] [CASE...]
     python benchmarks/accuracy/accuracy.py --cache FOLDER --write docs/accuracy.md --json accuracy.json
     python benchmarks/accuracy/accuracy.py --cache FOLDER --other --series one --runs 2
-    python benchmarks/accuracy/accuracy.py --cache FOLDER --hub --series default --runs 2
+    python benchmarks/accuracy/accuracy.py --cache FOLDER --hub --runs 2 --series default
 
 For each case ``analyze estimate`` and, in fresh processes, ``analyze trace`` of the same step: with one
 inter-op thread, and a second series with TensorFlow's default threads, each held against the estimate
@@ -219,8 +219,16 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if options.write:
         old = options.write.read_text(encoding="utf-8") if options.write.is_file() else ""
-        _, heading, cards = old.partition("\n## Cards: ")  # benchmarks/phantom/cards.py wrote it
-        options.write.write_text(table.markdown(rows) + heading + cards, encoding="utf-8")
+        before, heading, cards = old.partition(
+            "\n## Cards: "
+        )  # benchmarks/phantom/cards.py wrote it
+        main, _, held = before.partition(table.HELD_BACK)
+        if options.hub:
+            held = table.held_back(rows)
+        else:
+            main = table.markdown(rows)
+        parts = (main, table.HELD_BACK if held else "", held, heading, cards)
+        options.write.write_text("".join(parts), encoding="utf-8")
 
 
 def score(bench: Bench, case: str, options: argparse.Namespace) -> dict[str, Any] | None:

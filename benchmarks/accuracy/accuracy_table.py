@@ -227,6 +227,24 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
+HELD_BACK = "\n## Held back: steps after KerasHub's models\n"
+
+
+def held_back(rows: list[dict[str, Any]]) -> str:
+    """Return the section on steps that no rule was made by, with TensorFlow's default threads."""
+    found = figures(rows, "default")
+    lines = [_HELD_BACK, "| | |", "|---|---|"]
+    lines += [f"| {key} | {value} |" for key, value in found.items()]
+    lines += ["", _CASES, *(_case_line(row, "default") for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+_HELD_BACK = """
+Steps written after the rules and the rates were done (`benchmarks/accuracy/hub_models.py`), with
+TensorFlow's default threads, on a machine of two cores under load. The range is that of the threads of
+a run alone. Orders on one thread are not in it: a run that is told to use one may lie outside, and so
+may one whose other threads hardly get a core.
+"""
 _INTRODUCTION = """# How accurate an estimate is
 
 Written by `benchmarks/accuracy/accuracy.py`. Each case is a step of a small network (its name,

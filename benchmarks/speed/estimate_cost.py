@@ -116,22 +116,26 @@ def seconds_of(*command: str) -> tuple[float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, ended.stdout
 
 
-def compared(folder: Path, *, predicted_alone: bool) -> list[str]:
+def compared(folder: Path, wanted: str) -> list[str]:
     """Return a row for each model: TensorFlow's seconds, the whole command's, and their ratio.
 
     Args:
         folder: Where the run folders go.
-        predicted_alone: Measure the prediction from the run folder too.
+        wanted: A part of the names of the models; empty for all.
     """
-    rows = []
+    rows: list[str] = []
     for name, (target, batch) in CASES.items():
+        if wanted not in name:
+            continue
         own, parts = seconds_of(str(HERE), "--alone", target, str(batch))
         out = folder / f"run{len(rows)}"
         options = ("--batch-size", str(batch), "--device", "cpu", "--no-jit", "-q")
         whole, _ = seconds_of(str(COMMAND), "estimate", target, *options, "--out", str(out))
-        ours = "" if not predicted_alone else f"{seconds_of(str(COMMAND), str(out), '-q')[0]:.1f}"
+        ours, _ = seconds_of(str(COMMAND), "estimate", str(out), "-q")
         told = ", ".join(parts.split("\n")).rstrip(", ")
-        rows.append(f"| {name} | {own:.1f} ({told}) | {whole:.1f} | {whole / own:.2f} | {ours} |")
+        rows.append(
+            f"| {name} | {own:.1f} ({told}) | {whole:.1f} | {whole / own:.2f} | {ours:.1f} |"
+        )
         print(rows[-1], flush=True)
     return rows
 
@@ -232,6 +236,7 @@ def _ops(layers: int) -> list[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--alone", nargs=2, metavar=("TARGET", "BATCH"), help=argparse.SUPPRESS)
+    parser.add_argument("--case", default="", help="models with this in their names alone")
     parser.add_argument(
         "--growth", type=int, nargs="*", help="generated steps of so many ops alone"
     )
@@ -242,7 +247,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         parts = []
         if options.growth is None:
-            parts += [_MODELS, *compared(Path(made), predicted_alone=True), ""]
+            parts += [_MODELS, *compared(Path(made), options.case), ""]
         if options.growth is not None or options.write:
             parts += [_GROWTH, *grown(Path(made), options.growth or list(GROWTH)), ""]
     if options.write:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median_low
+from statistics import NormalDist, mean, median_low, stdev
 from typing import Final
 
 from analyzer.contract.report.range_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.predict.played_step import Draw
 from analyzer.predict.representative import Chosen
-from analyzer.predict.schedules import ALIKE, Prediction, Schedules
+from analyzer.predict.schedules import ALIKE, STATED, Prediction, Schedules
 from analyzer.units import format_bytes
 
 MARGIN: Final = ALIKE
@@ -44,6 +45,7 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     # What else the data may decide was not laid out in chunks: as far as it is from the draws.
     kind = prediction.kinds[0]
     below, above = kind.low_bytes - prediction.low_bytes, prediction.high_bytes - kind.high_bytes
+    chunks_low, chunks_high = allocated_ends(allocated[kind.threads])
     because = []
     deciding = deciding_ops(prediction) if spread else []
     if spread:
@@ -68,8 +70,8 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         limit_high_bytes=limit_bytes,
         low_bytes=max(prediction.low_bytes + beside - margin - less, 0),
         high_bytes=prediction.high_bytes + beside + margin + more,
-        allocated_low_bytes=max(min(allocated[kind.threads]) - below - margin - less, 0),
-        allocated_high_bytes=max(allocated[kind.threads]) + above + margin + more,
+        allocated_low_bytes=max(chunks_low - below - margin - less, 0),
+        allocated_high_bytes=chunks_high + above + margin + more,
         because=tuple(because),
         deciding_ops=tuple(deciding),
         schedules=tuple(
@@ -77,6 +79,26 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         ),
         unsized=unsized,
     )
+
+
+def allocated_ends(sizes_bytes: Sequence[int]) -> tuple[int, int]:
+    """Return between which bytes one more allocated peak lies with a chance of 95 % or so.
+
+    Which chunks are handed out whole is chance, and what adds up of many chances is nearly normal: the
+    ends are those of a normal distribution with the mean and the spread of the draws, or the lowest and
+    the highest draw where those lie further out.
+
+    Args:
+        sizes_bytes: Allocated peaks of draws.
+    """
+    low, high = min(sizes_bytes), max(sizes_bytes)
+    if len(sizes_bytes) > 1:
+        middle, count = mean(sizes_bytes), len(sizes_bytes)
+        apart = (
+            NormalDist().inv_cdf((1 + STATED) / 2) * math.sqrt(1 + 1 / count) * stdev(sizes_bytes)
+        )
+        low, high = min(low, int(middle - apart)), max(high, int(middle + apart))
+    return low, high
 
 
 def _schedule(kind: Schedules, allocated: Sequence[int], beside: int) -> ScheduleRange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -73,3 +74,22 @@ def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert made_folder() is None
     assert not (tmp_path / "cache").exists()
     assert not is_kept()
+
+
+def test_an_estimate_begins_the_cache_and_then_shorter_sequences_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analyzer.user_cache import begin_cache
+
+    replay = importlib.import_module("analyzer.allocator.replay")  # not the function of that name
+
+    monkeypatch.setattr(replay.compiled, "is_loaded", lambda: False)
+    root = tmp_path / "home" / "cache"
+    count = replay.KEEP_FROM_OPERATIONS
+    for asked, expected in (("off", "reference"), (str(root), "compiled")):
+        monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", asked)
+        begin_cache()
+        assert replay.choose(replay.Engine.AUTO, count).value == expected
+        assert replay.choose(replay.Engine.AUTO, count // 10).value == "reference"
+    assert [path.name for path in root.parent.iterdir()] == ["cache"]
+    assert not list(root.iterdir())

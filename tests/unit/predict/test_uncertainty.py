@@ -1,12 +1,13 @@
 """The range in words."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from analyzer.opening import open_result
 from analyzer.predict.schedules import Schedules
-from analyzer.predict.uncertainty.stated_range import told
+from analyzer.predict.uncertainty.stated_range import allocated_ends, told
 
 MIB = 1 << 20
 NOTES = Path(__file__).parent / "notes"
@@ -37,3 +38,18 @@ def test_tensors_that_python_holds_are_in_the_range() -> None:
     # THEN the range is about the figure shown, not about the step's own part of it
     assert stated["high_bytes"] - peak == peak - stated["low_bytes"] == 16 << 10
     assert stated["schedules"][0]["requested_bytes"] == peak
+
+
+@pytest.mark.parametrize("count", [9, 19, 39])
+def test_one_more_sum_of_many_chunks_lies_between_the_allocated_ends(count: int) -> None:
+    chances = random.Random(count)
+
+    def peak() -> int:
+        return sum(chances.choice((0, MIB)) for _ in range(60)) + 500 * MIB
+
+    inside = 0
+    for _ in range(600):
+        low, high = allocated_ends([peak() for _ in range(count)])
+        inside += low <= peak() <= high
+    assert inside / 600 > 0.9
+    assert allocated_ends([MIB]) == allocated_ends([MIB] * 3) == (MIB, MIB)
