@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,35 @@ def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
     again = analyze("estimate", str(folder / "what-if"))
     assert again.code == 0
     assert "batch_size=16" in again.out
+
+
+SEARCH = """
+import keras
+from keras import layers
+import analyzer
+from analyzer.batch_fit import fit_calls
+
+def build(units, rate):
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(units), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(rate), "mse", jit_compile=False)
+    return model
+
+asked = []
+found = fit_calls._fits
+fit_calls._fits = lambda *given: asked.append(given[2]) or found(*given)
+told = [
+    analyzer.fits(build(units, 0.1), batch, limit="24MiB", inter_op_threads=1)
+    for _ in range(50) for units in (64, 65536) for batch in (16, 32)
+]
+assert told == [True, True, False, False] * 50, told[:8]
+assert asked == [16, 32, 16], asked
+"""
+
+
+@pytest.mark.tf
+def test_a_search_over_live_models_captures_each_kind_once(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text(SEARCH, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "search.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
