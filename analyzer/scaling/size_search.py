@@ -28,6 +28,9 @@ _ROUNDS: Final = 4
 _CAPTURES: Final = 8
 """Captures at most where each size is one."""
 
+_FURTHEST: Final = 1024
+"""How many times the first size the second one may be."""
+
 _FURTHER: Final = 1.25
 """How much further than on the line through the first size and the last that fits one is tried."""
 
@@ -268,12 +271,16 @@ class SizeSearch:
 
         Args:
             first: A size that is noted.
+
+        Raises:
+            InputError: the need does not grow.
         """
         needs: dict[int, SizeNeed] = {}
         self._plan(first, needs, None)
         limits = self._limits_of(target_of(self._notes[first]))
         variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
-        near = min(_from_nothing(variables, first, needs[first].bytes, limits.bytes), MOST)
+        near = _from_nothing(variables, first, needs[first].bytes, limits.bytes)
+        near = min(near, _FURTHEST * first, MOST)
         near = near if near != first else 2 * first
         pair = {size: self._note(size) for size in (first, near)}
         try:
@@ -282,6 +289,8 @@ class SizeSearch:
             while size is not None and len(needs) < _PLANS:
                 self._plan(size, needs, family)
                 size = _next(needs, limits.bytes)
+            if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
+                raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
             best = max((n for n, need in needs.items() if need.bytes <= limits.bytes), default=1)
             if best not in self._notes and not self._runs_follow:
                 family.check(best, self._note(best))
