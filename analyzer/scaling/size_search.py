@@ -17,6 +17,7 @@ from analyzer.errors import InputError
 from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
+from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FormsUsed
 from analyzer.scaling.largest_size import MOST, LargestSizes, largest
 from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
@@ -417,9 +418,8 @@ def _line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], Larg
 
     def answer(limits: LimitRange) -> LargestSizes:
         fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-        safe = max(
-            (s for s, need in needs.items() if need.high_bytes <= limits.low_bytes), default=0
-        )
+        careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
+        safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
         most = min(
             (s for s, need in needs.items() if need.low_bytes > limits.high_bytes), default=0
         )
@@ -434,8 +434,10 @@ def _line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], Larg
                 )
                 for size, need in needs.items()
             }
-            below = crossing(widened, limits.low_bytes)
-            safe = max(safe, min(below, fitting))
+            over = min(
+                (s for s, need in needs.items() if need.high_bytes > careful), default=fitting + 1
+            )
+            safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
         return LargestSizes(
             size=fitting, safe=min(safe, fitting), most=max(most - 1 if most else fitting, fitting)
         )
