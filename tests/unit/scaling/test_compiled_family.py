@@ -90,7 +90,7 @@ def test_two_captures_and_a_few_plans_find_the_largest(tmp_path: Path) -> None:
     compiler = Compiler(tmp_path)
     answer = found(compiler, 501, runs_follow=True)
     assert answer.sizes.size == 500
-    assert answer.sizes.safe == int((501 / 1.03 - 1))
+    assert answer.sizes.safe == int(501 / 1.03 - 1)
     assert len(compiler.captured) == 2
     assert len(compiler.made) <= 3
     assert answer.forms.is_closed_form
