@@ -55,6 +55,14 @@ def chain():
         *(layers.Activation("tanh") for _ in range(8)),
         layers.GlobalAveragePooling2D(), layers.Dense(10)])
 
+def blocks():
+    image = keras.Input((32, 32, 3))
+    x = image
+    for _ in range(8):
+        x = layers.Conv2D(16, 3, padding="same")(x)
+        x = layers.Activation("relu")(layers.BatchNormalization()(x))
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
 def own_step():
     return tf.function(lambda x: x * 2), (tf.zeros([4]),)
 """
@@ -219,6 +227,13 @@ def test_a_remedy_saves_what_it_says(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_remedy_saves_what_it_says_where_the_order_is_chance(folder: Path) -> None:
     check_saving(folder, "perceptron", 4096, "half-batch")
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["recompute-blocks", "recompute-sqrt"])
+def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -> None:
+    check_saving(folder, "blocks", 16, name)
 
 
 @pytest.mark.tf
