@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from analyzer.units import parse_bytes
 _TOLD_BY_CONFIG: Final = frozenset({"Functional", "Sequential"})
 """Keras' classes whose configuration says all of a model; one of the user's own may leave things out."""
 
+_COUNT: Final = re.compile(r"_\d+$")
 _MOST_KNOWN: Final = 10_000
 
 
@@ -127,23 +129,46 @@ def _key(target: Any, options: CaptureOptions, limits: LimitRange) -> str | None
     if type(target).__name__ not in _TOLD_BY_CONFIG:
         return None
     try:
+        compiled = target.get_compile_config() if target.compiled else None
+        plain = [json.loads(target.to_json()), json.loads(json.dumps(compiled))]
         parts = [
-            _unnamed(json.loads(target.to_json()), _names(target)),
-            target.get_compile_config() if target.compiled else None,
+            _unnamed(plain, _names(plain)),
             [(list(weight.shape), str(weight.dtype)) for weight in target.weights],
             [weight.trainable for weight in target.weights],
             replace(options, batch_size=None).to_json(),
             limits.three,
         ]
-        return json.dumps(parts, sort_keys=True, default=_refused)
+        return json.dumps(parts, sort_keys=True)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
         return None
 
 
-def _names(model: Any) -> dict[str, str]:
-    """Return the model's and its layers' names by place: Keras numbers those of each model it makes."""
-    layers = [model, *model.layers]
-    return {layer.name: f"layer {number}" for number, layer in enumerate(layers)}
+def _names(plain: Any) -> dict[str, str]:
+    """Return names that Keras gave, by place: it numbers those of each model that it makes.
+
+    Args:
+        plain: A model's configuration as JSON values.
+    """
+    names: dict[str, str] = {}
+    waiting = [plain]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += reversed(value)
+        if not isinstance(value, dict):
+            continue
+        config = value.get("config")
+        name = config.get("name") if isinstance(config, dict) else None
+        if isinstance(name, str) and _COUNT.sub("", name) == _snake(str(value.get("class_name"))):
+            names.setdefault(name, f"({len(names)})")
+        waiting += reversed(list(value.values()))
+    return names
+
+
+def _snake(name: str) -> str:
+    """Return a class' name as Keras makes a layer's of it (``keras/src/utils/naming.py``)."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _unnamed(value: Any, names: dict[str, str]) -> Any:
@@ -153,10 +178,6 @@ def _unnamed(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, list):
         return [_unnamed(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value
-
-
-def _refused(value: Any) -> Any:
-    raise TypeError(f"{type(value).__name__} says nothing of itself")
 
 
 @contextmanager

@@ -25,6 +25,9 @@ _MOST_SETS: Final = 4
 
 _LARGEST_SET: Final = 3
 
+_SEARCHED: Final = 0.95
+"""Share of the progress of ``analyze fit`` before its remedies."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNeed:
@@ -73,8 +76,12 @@ def remedies_of(
         report: Called with the stage and the share done, 0 to 1.
     """
     batch = answer.wanted or max(answer.largest, 1)
+
+    def last(stage: str, share: float) -> None:
+        report(stage, _SEARCHED + (1 - _SEARCHED) * share)
+
     return tried_remedies(
-        access, replace(options, batch_size=batch), names, answer.limit_bytes, threads, report
+        access, replace(options, batch_size=batch), names, answer.limit_bytes, threads, last
     )
 
 

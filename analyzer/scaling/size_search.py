@@ -17,6 +17,7 @@ from analyzer.errors import InputError
 from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
+from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FormsUsed
 from analyzer.scaling.largest_size import MOST, LargestSizes, largest
 from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
@@ -27,6 +28,9 @@ _ROUNDS: Final = 4
 
 _CAPTURES: Final = 8
 """Captures at most where each size is one."""
+
+_FURTHEST: Final = 1024
+"""How many times the first size the second one may be."""
 
 _FURTHER: Final = 1.25
 """How much further than on the line through the first size and the last that fits one is tried."""
@@ -268,12 +272,16 @@ class SizeSearch:
 
         Args:
             first: A size that is noted.
+
+        Raises:
+            InputError: the need does not grow.
         """
         needs: dict[int, SizeNeed] = {}
         self._plan(first, needs, None)
         limits = self._limits_of(target_of(self._notes[first]))
         variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
-        near = min(_from_nothing(variables, first, needs[first].bytes, limits.bytes), MOST)
+        near = _from_nothing(variables, first, needs[first].bytes, limits.bytes)
+        near = min(near, _FURTHEST * first, MOST)
         near = near if near != first else 2 * first
         pair = {size: self._note(size) for size in (first, near)}
         try:
@@ -282,6 +290,8 @@ class SizeSearch:
             while size is not None and len(needs) < _PLANS:
                 self._plan(size, needs, family)
                 size = _next(needs, limits.bytes)
+            if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
+                raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
             best = max((n for n, need in needs.items() if need.bytes <= limits.bytes), default=1)
             if best not in self._notes and not self._runs_follow:
                 family.check(best, self._note(best))
@@ -408,9 +418,8 @@ def _line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], Larg
 
     def answer(limits: LimitRange) -> LargestSizes:
         fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-        safe = max(
-            (s for s, need in needs.items() if need.high_bytes <= limits.low_bytes), default=0
-        )
+        careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
+        safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
         most = min(
             (s for s, need in needs.items() if need.low_bytes > limits.high_bytes), default=0
         )
@@ -425,8 +434,10 @@ def _line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], Larg
                 )
                 for size, need in needs.items()
             }
-            below = crossing(widened, limits.low_bytes)
-            safe = max(safe, min(below, fitting))
+            over = min(
+                (s for s, need in needs.items() if need.high_bytes > careful), default=fitting + 1
+            )
+            safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
         return LargestSizes(
             size=fitting, safe=min(safe, fitting), most=max(most - 1 if most else fitting, fitting)
         )

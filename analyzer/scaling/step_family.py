@@ -154,12 +154,13 @@ def _module_forms(sizes: tuple[int, ...], notes: tuple[RunNote, ...]) -> tuple[M
     """Return the forms of what XLA compiles.
 
     Raises:
-        NotOneFamily: the step is compiled for a CPU, whose plans come with a capture, or the modules
-            have no forms.
+        NotOneFamily: the step is compiled for a CPU, or stands for a card's whose compiler is not here:
+            their plans come with a capture. Or the modules have no forms.
     """
     if not any(note.compiled for note in notes):
         return ()
-    if target_of(notes[0]).gpu is None:
+    has_plan = any(one.plan is not None for note in notes for one in note.compiled)
+    if target_of(notes[0]).gpu is None or has_plan:
         raise NotOneFamily("XLA plans the memory of a compiled step anew at each size")
     calls = [[one.ops for one in note.compiled] for note in notes]
     if any(one != calls[0] for one in calls[1:]):

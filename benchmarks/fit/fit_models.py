@@ -58,3 +58,30 @@ def unet() -> keras.Model:
 
 def recurrent() -> keras.Model:
     return keras.Sequential([keras.Input((20, 16)), layers.LSTM(64), layers.Dense(4)])
+
+
+def deep() -> keras.Model:
+    """Twelve convolutions with batch normalization, one after the other."""
+    image = keras.Input((64, 64, 3))
+    x = image
+    for _ in range(12):
+        x = layers.Conv2D(16, 3, padding="same")(x)
+        x = layers.Activation("relu")(layers.BatchNormalization()(x))
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def residual() -> keras.Model:
+    image = keras.Input((32, 32, 3))
+    x = layers.Conv2D(32, 3, padding="same")(image)
+    for _ in range(8):
+        y = layers.Conv2D(32, 3, padding="same", activation="relu")(layers.BatchNormalization()(x))
+        x = layers.Add()([x, layers.Conv2D(32, 3, padding="same")(y)])
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def gelu_chain() -> keras.Model:
+    numbers = keras.Input((256,))
+    x = numbers
+    for _ in range(16):
+        x = layers.Dense(256, activation="gelu")(x)
+    return keras.Model(numbers, layers.Dense(10)(x))

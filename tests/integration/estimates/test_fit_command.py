@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,14 @@ def chain():
         keras.Input((32, 32, 3)), layers.Conv2D(16, 1),
         *(layers.Activation("tanh") for _ in range(8)),
         layers.GlobalAveragePooling2D(), layers.Dense(10)])
+
+def blocks():
+    image = keras.Input((32, 32, 3))
+    x = image
+    for _ in range(8):
+        x = layers.Conv2D(16, 3, padding="same")(x)
+        x = layers.Activation("relu")(layers.BatchNormalization()(x))
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 def own_step():
     return tf.function(lambda x: x * 2), (tf.zeros([4]),)
@@ -221,6 +231,13 @@ def test_a_remedy_saves_what_it_says_where_the_order_is_chance(folder: Path) -> 
 
 @pytest.mark.tf
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["recompute-blocks", "recompute-sqrt"])
+def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -> None:
+    check_saving(folder, "blocks", 16, name)
+
+
+@pytest.mark.tf
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["freeze", "accumulate-4", "optimizer-sgd", "optimizer-adafactor", "mixed-float16"]
 )
@@ -257,3 +274,35 @@ def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
     again = analyze("estimate", str(folder / "what-if"))
     assert again.code == 0
     assert "batch_size=16" in again.out
+
+
+SEARCH = """
+import keras
+from keras import layers
+import analyzer
+from analyzer.batch_fit import fit_calls
+
+def build(units, rate):
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(units), layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(rate), "mse", jit_compile=False)
+    return model
+
+asked = []
+found = fit_calls._fits
+fit_calls._fits = lambda *given: asked.append(given[2]) or found(*given)
+told = [
+    analyzer.fits(build(units, 0.1), batch, limit="24MiB", inter_op_threads=1)
+    for _ in range(50) for units in (64, 65536) for batch in (16, 32)
+]
+assert told == [True, True, False, False] * 50, told[:8]
+assert asked == [16, 32, 16], asked
+"""
+
+
+@pytest.mark.tf
+def test_a_search_over_live_models_captures_each_kind_once(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text(SEARCH, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "search.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]

@@ -25,17 +25,22 @@ class Functional:
 
     made = 0
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, dtype: str = "float32") -> None:
+        self.dtype = dtype
         Functional.made += 1
         self.name = f"functional_{Functional.made}"
-        self.layers = [type("L", (), {"name": f"dense_{Functional.made}"})()]
         self.compiled = False
         self.units = units
         self.weights = [Weight(8, units)]
 
     def to_json(self) -> str:
-        layer = {"class_name": "Dense", "name": self.layers[0].name, "units": self.units}
-        return json.dumps({"name": self.name, "layers": [layer]})
+        count = f"_{Functional.made - 1}" if Functional.made > 1 else ""
+        inputs = {"class_name": "InputLayer", "config": {"name": f"input_layer{count}"}}
+        dtype = {"class_name": "DTypePolicy", "config": {"name": self.dtype}}
+        config = {"name": f"dense{count}", "units": self.units, "dtype": dtype}
+        layers = [inputs, {"class_name": "Dense", "config": config}]
+        config = {"name": self.name, "layers": layers, "output_layers": [[f"dense{count}", 0, 0]]}
+        return json.dumps({"class_name": "Functional", "config": config})
 
 
 @pytest.fixture
@@ -60,6 +65,12 @@ def test_a_thousand_trials_of_a_few_models_take_a_few_captures(captures: list[in
     ]
     assert told == [batch <= 100 for _ in range(3) for batch in [32, 64, 128, 256] * 100]
     assert captures == [32, 64, 128] * 3
+
+
+def test_another_policy_is_another_model(captures: list[int]) -> None:
+    for dtype in ("float32", "bfloat16", "float32"):
+        assert analyzer.fits(Functional(16, dtype), 32, limit="1GiB")
+    assert len(captures) == 2
 
 
 def test_another_limit_or_option_is_another_question(captures: list[int]) -> None:

@@ -77,9 +77,7 @@ def test_a_need_that_is_held_down_for_a_while_ends_the_search_too(
         )
         size = _next(needs, limit)
         assert len(needs) <= 40
-    assert max(n for n, need in needs.items() if need.bytes <= limit) == 900 + held * (
-        from_size < 900
-    )
+    assert max(n for n, need in needs.items() if need.bytes <= limit) == 900 + held
 
 
 def test_without_closed_forms_cards_are_on_a_line() -> None:
