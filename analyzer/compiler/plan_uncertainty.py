@@ -116,8 +116,7 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
             *workspace,
             "The module is lowered for XLA's CPU device: a few ops (batch norm, softmax) may take "
             "another form on a GPU.",
-            "First-call autotuning, the module's constants, CUDA's context and library handles lie "
-            "outside of it.",
+            "The module's constants, CUDA's context and library handles lie outside of it.",
         ),
     )
 
