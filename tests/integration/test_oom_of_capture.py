@@ -28,7 +28,8 @@ def test_the_run_folder_keeps_the_allocators_own_list(tmp_path: Path) -> None:
     assert used
     told = analyze("oom", tmp_path / "run", "--trace", tmp_path / "run", "--json", "-")
     (failure,) = json.loads(told.out)["failures"]
-    assert failure["limit_bytes"] == 48 << 20
+    least, most = failure["ranges"]["limit_bytes"]  # this TensorFlow prints 48.00MiB
+    assert least <= 48 << 20 <= most
     assert failure["in_use_bytes"] == sum(used)
     assert failure["largest_hole_bytes"] == max(free)
     assert failure["asked"]["requested_bytes"] == 16 * 64 * 64 * 64 * 4
