@@ -69,6 +69,9 @@ _SHARE: Final = 0.005
 _HOST_EVERY_S: Final = 0.2
 """Seconds between two looks at the resident memory, which the system takes long to tell."""
 
+_NAMED: Final = 64
+"""Tensors from before the traced steps whose holders are looked for, the largest."""
+
 _HELD_BYTES: Final = 1 << 20
 """Tensors from this size on that live through all traced steps are noted."""
 
@@ -362,11 +365,11 @@ class Watcher:
 
     def _resident(self, made: set[int]) -> list[LargeConstant]:
         """Return the large tensors that lived through all traced steps."""
-        large = [
-            tensor
-            for tensor in live_tensors()
-            if id(tensor) not in made and bytes_of(tensor) >= _HELD_BYTES
-        ]
+        large = sorted(
+            (tensor for tensor in live_tensors() if id(tensor) not in made),
+            key=bytes_of,
+            reverse=True,
+        )[:_NAMED]
         dtypes = {address_of(tensor): tensor.dtype.name for tensor in large}
         rows = held_by(large, inspect.currentframe())
         names = {address: row.holder for row in rows for address in row.addresses}
@@ -385,6 +388,7 @@ class Watcher:
                 copies=row.count,
             )
             for row in rows
+            if row.size_bytes >= _HELD_BYTES
         ]
 
     def _batch_size(self) -> int | None:
