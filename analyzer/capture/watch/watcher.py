@@ -197,7 +197,6 @@ class Watcher:
             record.trains = True
         elif traces and record.calls == 1:  # it was traced before it was watched
             record.trains = updates_variables(function)
-        record.last = record.objects[-1] if count else record.last
         self._last_args = args
         self._boundary(record.code or id(function), _TRAINS if record.trains else _COMPUTES, record)
         return result
