@@ -230,7 +230,12 @@ class Watcher:
 
     def profiler_wanted(self) -> None:
         """Give way to the program's own profile."""
-        if not self._starting and self._window is not None and self._window.is_open:
+        if self._starting:
+            return
+        if self._first is not None:
+            self._first.discard()
+            self._first = None
+        if self._window is not None and self._window.is_open:
             self._close(interrupted=True)
 
     def failed(self, error: BaseException) -> None:
@@ -238,15 +243,16 @@ class Watcher:
         if self._failure is not None or self._is_done:
             return
         failure = step_failure(error)
-        if failure.exit_code is ExitCode.STEP_OUT_OF_MEMORY:
+        if failure.exit_code is not ExitCode.STEP_OUT_OF_MEMORY:
+            return
+        if self._first is not None and self._first.is_open:
+            self._window, self._first = self._first, None
+            self._key = self._first_key
+            self._words, self._where = self._described(self._key, self._first_record)
+            self._window.function = self._concrete_of(self._first_record)
+        if self._window is not None and self._window.is_open:
             self._failure = failure
-            if self._first is not None and self._first.is_open:
-                self._window, self._first = self._first, None
-                self._key = self._first_key
-                self._words, self._where = self._described(self._key, self._first_record)
-                self._window.function = self._concrete_of(self._first_record)
-            if self._window is not None and self._window.is_open:
-                self._close(interrupted=True)
+            self._close(interrupted=True)
 
     # Steps
 
@@ -308,6 +314,7 @@ class Watcher:
         if self._observed is None:
             return
         self._key = key
+        self._readings = self._readings[-1:]  # those before may be of other calls
         self._words, self._where = self._described(key, record)
         alive = [] if record is None else record.alive()
         self._window = self._opened(
