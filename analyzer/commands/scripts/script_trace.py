@@ -82,7 +82,10 @@ def _untraced(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[s
     seen = end.seen
     python = " ".join(("python", spec.text, *request.arguments))
     if not end.has_tensorflow:
-        return [f"{how}, and TensorFlow was never imported in it: no step was traced."]
+        return [
+            f"{how}, and TensorFlow was never imported in it: no step was traced.",
+            f"A model or a step that it defines is named behind a colon: {spec.text}:name.",
+        ]
     if seen is None:
         return [
             f"{how} before any step was traced, and could not say more (kill -9, a crash in C++, exec).",
