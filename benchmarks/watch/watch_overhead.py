@@ -141,7 +141,8 @@ def main() -> None:
         ms = "".join(f" {best[kind] * 1e3:7.2f}ms" for kind in best)
         print(
             f"{name:16}{ms}   watched/profiled {best['watched'] / best['profiled']:.3f}, "
-            f"after/alone {best['after'] / best['alone']:.3f}"
+            f"after/alone {best['after'] / best['alone']:.3f}",
+            flush=True,
         )
     print(f"the counter adds {counter_s() * 1e6:.1f} microseconds to a call")
 
