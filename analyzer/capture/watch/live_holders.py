@@ -33,8 +33,8 @@ _ADDRESSES: Final = 4000
 
 _MOST_REFERRERS: Final = 64
 _FEW: Final = 16
-_PATIENCE_S: Final = 3.0
-"""Seconds that are spent on looking for names."""
+_PATIENCE_S: Final = 5.0
+"""Seconds of the processor that are spent on looking for names."""
 
 
 class NamedHolder:
@@ -185,7 +185,7 @@ class HolderSearch:
         self._known: dict[int, NamedHolder] = {}
         self._under: dict[int, NamedHolder] = {}
         self._referrers: dict[int, list[Any]] = {}
-        self._until_s = time.monotonic() + _PATIENCE_S
+        self._until_s = time.thread_time() + _PATIENCE_S
 
     def is_namespace(self, owner: Any) -> bool:
         """Say whether an object's parts are names: a module's or an instance's dictionary."""
@@ -227,7 +227,10 @@ class HolderSearch:
                     if not self.is_namespace(place):
                         self._under[id(place)] = named
                     return named
-            if not path or len(path) > _MOST_REFERRERS or time.monotonic() > self._until_s:
+            if not path or len(path) > _MOST_REFERRERS:
+                break
+            known = len(path) == 1 and id(path[0][0]) in self._referrers
+            if not known and time.thread_time() > self._until_s:
                 break
             path = self._behind(path, seen)
         return NamedHolder("", "", False, id(owner))
