@@ -156,9 +156,9 @@ def trace(
     The step runs in a process of its own, on the allocator class that a GPU uses, and is traced from
     the process's start.
 
-    A file of Python without a name in it (script.py, not script.py:name) is run as Python would run it,
-    with its own arguments, input, output and exit code. Its steps are found, a few are traced, and the
-    report follows when it ends.
+    A file of Python without a name in it (script.py, not script.py:name) is
+    run as Python would run it, with its own arguments, input, output and exit
+    code. Its steps are found, a few are traced, and the report follows.
     """
     outputs = Outputs(
         json=json,
@@ -218,11 +218,13 @@ def trace(
         )
         place.check()
         trace_a_script(spec, chosen, tuple(arguments or ()), warmup, what_if, place, outputs)
+    if arguments:
+        raise InputError(
+            f"{spec.text} is no script: {arguments[0]!r} and what follows cannot be passed to it.",
+            hint="Leave it out; options stand before --.",
+        )
     options.refuse_given(
-        f"cannot be honoured: {spec.text} is no script",
-        "Leave them out.",
-        arguments=arguments or None,
-        warmup=warmup,
+        f"cannot be honoured: {spec.text} is no script", "Leave it out.", warmup=warmup
     )
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.TRACE, chosen.given)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import all_graphs
 from analyzer.capture.private_names import concrete_functions
+from analyzer.capture.run.source_frames import shown
 from analyzer.capture.watch.user_lines import calling_line, code_of, is_own, line_of_code
 from analyzer.contract.watch_note import LargeConstant, Retrace, TracedFunction
 
@@ -39,7 +40,6 @@ class FunctionRecord:
         made, calls, traces: How many objects, calls and traces there were.
         called_at: Where it was called when it was last traced.
         retraces: The latest traces after the first of each object.
-        last: The object that was called last.
         partitions: The graphs that the executor ran in the first call of the last object.
     """
 
@@ -51,7 +51,6 @@ class FunctionRecord:
     traces: int = 0
     called_at: str = ""
     retraces: deque[Retrace] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    last: weakref.ref[Any] | None = None
     partitions: list[Any] = field(default_factory=list)
     _signature: dict[str, str] = field(default_factory=dict)
 
@@ -87,13 +86,10 @@ class FunctionRecord:
         self.called_at = calling_line()
         if self.traces > count:
             changed = _difference(self._signature, signature)
-            if self.made > 1 and not self._signature_changed(signature):
+            if self.made > 1 and signature == self._signature:
                 changed = "a tf.function object of its own"
             self.retraces.append(Retrace(step=step, call=self.calls, changed=changed))
         self._signature = signature
-
-    def _signature_changed(self, signature: dict[str, str]) -> bool:
-        return signature != self._signature
 
     def note(self, holder: str = "") -> TracedFunction:
         """Return it as plain data."""
@@ -195,8 +191,6 @@ def _constants(graph: Any) -> list[LargeConstant]:
 
 
 def _line_of_op(op: Any) -> str:
-    from analyzer.capture.run.source_frames import shown
-
     if op.traceback is None:
         return ""
     for frame in reversed(op.traceback.get_user_frames()):

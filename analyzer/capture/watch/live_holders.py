@@ -33,8 +33,8 @@ _ADDRESSES: Final = 4000
 
 _MOST_REFERRERS: Final = 64
 _FEW: Final = 16
-_PATIENCE_S: Final = 3.0
-"""Seconds that are spent on looking for names."""
+_PATIENCE_S: Final = 5.0
+"""Seconds of the processor that are spent on looking for names."""
 
 
 class NamedHolder:
@@ -88,6 +88,10 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     ignored = {id(tensors)}
     groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
     owners = _direct_owners(tensors, ignored)
+    containers = {id(one): one for some in owners.values() for one in some}
+    search.prepare(
+        [one for one in containers.values() if not search.is_namespace(one)][:_MOST_REFERRERS]
+    )
     for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
         for owner in owners.get(id(tensor), ()):
             # A namespace holds many names, each for something of its own.
@@ -179,7 +183,9 @@ class HolderSearch:
             and is_own(getattr(module, "__file__", None) or "<")
         }
         self._known: dict[int, NamedHolder] = {}
-        self._until_s = time.monotonic() + _PATIENCE_S
+        self._under: dict[int, NamedHolder] = {}
+        self._referrers: dict[int, list[Any]] = {}
+        self._until_s = time.thread_time() + _PATIENCE_S
 
     def is_namespace(self, owner: Any) -> bool:
         """Say whether an object's parts are names: a module's or an instance's dictionary."""
@@ -214,13 +220,35 @@ class HolderSearch:
         seen = {id(owner), id(self._known), id(self.local_names), id(self._modules)}
         for _ in range(_DEEPEST):
             for place, inside, growing in path:
-                named = self._named(place, inside, growing)
+                named = self._under.get(id(place)) or self._named(place, inside, growing)
                 if named is not None:
+                    if inside is not held:
+                        self._under[id(inside)] = named
+                    if not self.is_namespace(place):
+                        self._under[id(place)] = named
                     return named
-            if not path or len(path) > _MOST_REFERRERS or time.monotonic() > self._until_s:
+            if not path or len(path) > _MOST_REFERRERS:
+                break
+            known = len(path) == 1 and id(path[0][0]) in self._referrers
+            if not known and time.thread_time() > self._until_s:
                 break
             path = self._behind(path, seen)
         return NamedHolder("", "", False, id(owner))
+
+    def prepare(self, owners: Iterable[Any]) -> None:
+        """Look up what refers to several containers at once: each look goes over all objects.
+
+        Args:
+            owners: The containers.
+        """
+        places = {id(owner): owner for owner in owners}
+        self._referrers = {number: [] for number in places}
+        for referrer in gc.get_referrers(*places.values()) if places else ():
+            if referrer is places or isinstance(referrer, _SKIPPED):
+                continue
+            for part in gc.get_referents(referrer):
+                if id(part) in places:
+                    self._referrers[id(part)].append(referrer)
 
     def _behind(
         self, path: list[tuple[Any, Any, bool]], seen: set[int]
@@ -230,7 +258,11 @@ class HolderSearch:
         seen |= {id(path), id(places)} | {id(entry) for entry in (*path, *places.values())}
         following: list[tuple[Any, Any, bool]] = []
         seen.add(id(following))
-        for referrer in gc.get_referrers(*(place for place, _, _ in path)):
+        known = self._referrers.get(id(path[0][0])) if len(path) == 1 else None
+        if known is None:
+            known = gc.get_referrers(*(place for place, _, _ in path))
+        seen.add(id(known))
+        for referrer in known:
             if id(referrer) in seen or isinstance(referrer, _SKIPPED):
                 continue
             seen.add(id(referrer))

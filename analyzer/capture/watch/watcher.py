@@ -69,6 +69,9 @@ _SHARE: Final = 0.005
 _HOST_EVERY_S: Final = 0.2
 """Seconds between two looks at the resident memory, which the system takes long to tell."""
 
+_NAMED: Final = 64
+"""Tensors from before the traced steps whose holders are looked for, the largest."""
+
 _HELD_BYTES: Final = 1 << 20
 """Tensors from this size on that live through all traced steps are noted."""
 
@@ -194,7 +197,6 @@ class Watcher:
             record.trains = True
         elif traces and record.calls == 1:  # it was traced before it was watched
             record.trains = updates_variables(function)
-        record.last = record.objects[-1] if count else record.last
         self._last_args = args
         self._boundary(record.code or id(function), _TRAINS if record.trains else _COMPUTES, record)
         return result
@@ -228,7 +230,12 @@ class Watcher:
 
     def profiler_wanted(self) -> None:
         """Give way to the program's own profile."""
-        if not self._starting and self._window is not None and self._window.is_open:
+        if self._starting:
+            return
+        if self._first is not None:
+            self._first.discard()
+            self._first = None
+        if self._window is not None and self._window.is_open:
             self._close(interrupted=True)
 
     def failed(self, error: BaseException) -> None:
@@ -236,15 +243,16 @@ class Watcher:
         if self._failure is not None or self._is_done:
             return
         failure = step_failure(error)
-        if failure.exit_code is ExitCode.STEP_OUT_OF_MEMORY:
+        if failure.exit_code is not ExitCode.STEP_OUT_OF_MEMORY:
+            return
+        if self._first is not None and self._first.is_open:
+            self._window, self._first = self._first, None
+            self._key = self._first_key
+            self._words, self._where = self._described(self._key, self._first_record)
+            self._window.function = self._concrete_of(self._first_record)
+        if self._window is not None and self._window.is_open:
             self._failure = failure
-            if self._first is not None and self._first.is_open:
-                self._window, self._first = self._first, None
-                self._key = self._first_key
-                self._words, self._where = self._described(self._key, self._first_record)
-                self._window.function = self._concrete_of(self._first_record)
-            if self._window is not None and self._window.is_open:
-                self._close(interrupted=True)
+            self._close(interrupted=True)
 
     # Steps
 
@@ -306,6 +314,7 @@ class Watcher:
         if self._observed is None:
             return
         self._key = key
+        self._readings = self._readings[-1:]  # those before may be of other calls
         self._words, self._where = self._described(key, record)
         alive = [] if record is None else record.alive()
         self._window = self._opened(
@@ -362,11 +371,11 @@ class Watcher:
 
     def _resident(self, made: set[int]) -> list[LargeConstant]:
         """Return the large tensors that lived through all traced steps."""
-        large = [
-            tensor
-            for tensor in live_tensors()
-            if id(tensor) not in made and bytes_of(tensor) >= _HELD_BYTES
-        ]
+        large = sorted(
+            (tensor for tensor in live_tensors() if id(tensor) not in made),
+            key=bytes_of,
+            reverse=True,
+        )[:_NAMED]
         dtypes = {address_of(tensor): tensor.dtype.name for tensor in large}
         rows = held_by(large, inspect.currentframe())
         names = {address: row.holder for row in rows for address in row.addresses}
@@ -385,6 +394,7 @@ class Watcher:
                 copies=row.count,
             )
             for row in rows
+            if row.size_bytes >= _HELD_BYTES
         ]
 
     def _batch_size(self) -> int | None:

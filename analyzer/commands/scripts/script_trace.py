@@ -80,11 +80,16 @@ def _untraced(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[s
     """Return what was found of a script of which no step was traced, and what to do."""
     how = f"{spec.text} ended with exit code {end.status}"
     seen = end.seen
+    python = " ".join(("python", spec.text, *request.arguments))
     if not end.has_tensorflow:
-        return [f"{how}, and TensorFlow was never imported in it: no step was traced."]
+        return [
+            f"{how}, and TensorFlow was never imported in it: no step was traced.",
+            f"A model or a step that it defines is named behind a colon: {spec.text}:name.",
+        ]
     if seen is None:
         return [
-            f"{how} before any step was traced, and could not say more (kill -9, a crash in C++, exec)."
+            f"{how} before any step was traced, and could not say more (kill -9, a crash in C++, exec).",
+            f"Had it run out of memory: {python} 2> log, then analyze oom log.",
         ]
     if not seen.steps:
         called = sum(one.calls for one in seen.functions)

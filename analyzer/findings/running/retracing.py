@@ -29,6 +29,8 @@ def find_retracing(watch: WatchNote) -> list[Finding]:
     found = []
     slope = slope_words(growth_of(watch.readings, watch.warmup))
     for one in watch.functions:
+        if one.is_keras and watch.models:
+            continue  # the models are told of, and each has its own
         again = one.traces - one.objects
         if one.objects >= _OBJECTS and one.traces >= _SHARE * one.calls:
             found.append(_made_anew(one, slope))

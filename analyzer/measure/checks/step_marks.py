@@ -43,7 +43,9 @@ def damages_of_marks(
     """
     yield from _inverted(raw)
     yield from _overlapping([*raw.step_markers, *raw.markers])
-    yield from _without_events(raw, steps)
+    # A program may fail between two of its ops: what that step ran says nothing.
+    cut_short = note is not None and note.watch is not None and note.error is not None
+    yield from _without_events(raw, steps[:-1] if cut_short else steps)
     yield from _lost_end(raw, steps)
     yield from _cut_runs(raw.events, steps)
     if note is not None and note.snapshots:

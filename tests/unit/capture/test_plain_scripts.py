@@ -69,7 +69,12 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("code", ENDS)
+QUICK = ("sys.exit(7)", "sys.exit('too bad')", "os._exit(9)", "os.kill(os.getpid(), 15)")
+
+
+@pytest.mark.parametrize(
+    "code", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in ENDS]
+)
 def test_a_script_ends_as_it_would(tmp_path: Path, code: str) -> None:
     done = run(tmp_path, f"import os, sys\nprint('begun', flush=True)\n{code}\n")
     status, said = ENDS[code]
@@ -131,6 +136,9 @@ def test_what_a_script_cannot_honour_is_refused(tmp_path: Path) -> None:
     ended = analyze("trace", "keras:ResNet50", "--warmup", "2")
     assert ended.code == 2
     assert "no script" in ended.err
+    ended = analyze("trace", "keras:ResNet50", "--", "--epochs", "2")
+    assert ended.code == 2
+    assert "'--epochs'" in ended.err
     ended = analyze("estimate", tmp_path / "script.py")
     assert ended.code == 2
     assert "script.py:name" in ended.err

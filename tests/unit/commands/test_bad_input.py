@@ -155,7 +155,6 @@ TARGETS: dict[str, tuple[str, str]] = {
     "no file": ("gone.py:build", "There is no file gone.py."),
     "no name": ("model.py:", "has no name after the colon"),
     "no python name": ("model.py:a-b", "has no name after the colon"),
-    "a script": ("model.py", "model.py:name"),
     "no application name": ("keras:Res Net", "keras:ResNet50"),
     "empty": ("", "The target is empty. Give keras:NAME"),
 }
