@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from analyzer.batch_fit.remedied_steps import plans_for
+from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import workplace
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec, parse_target
