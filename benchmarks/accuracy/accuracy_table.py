@@ -243,7 +243,8 @@ _HELD_BACK = """
 Steps written after the rules and the rates were done (`benchmarks/accuracy/hub_models.py`), with
 TensorFlow's default threads, on a machine of two cores under load. The range is that of the threads of
 a run alone. Orders on one thread are not in it: a run that is told to use one may lie outside, and so
-may one whose other threads hardly get a core.
+may one whose other threads hardly get a core. One cure came from looking at one of them (t5): the range
+had been shifted by the difference between two orders, and was 5 % too high there.
 """
 _INTRODUCTION = """# How accurate an estimate is
 
