@@ -99,7 +99,7 @@ def capture(
         AnalyzerError: the child failed otherwise.
     """
     check_free(out, force=force)
-    environment = base_environment(logs_all=kind == "run")
+    environment = base_environment(log_level="0" if kind == "run" else "1")
     environment |= declared_environment(spec, environment)
     with staging_folder(out) as staging:
         request = staging / "request.json"
@@ -126,12 +126,13 @@ def capture(
         return publish(staging, out, force=force)
 
 
-def base_environment(*, logs_all: bool = False) -> dict[str, str]:
+def base_environment(*, log_level: str | None) -> dict[str, str]:
     """Return the child's environment variables.
 
     Args:
-        logs_all: TensorFlow's log goes to the run folder whole, so that an allocator that runs out of
-            memory leaves its list of chunks there, which is of the lowest level.
+        log_level: From which level TensorFlow writes its log where the user does not say: ``0`` where
+            it goes to the run folder, so that an allocator that runs out of memory leaves its list of
+            chunks there; None for TensorFlow's own default, a script's.
 
     Raises:
         InputError: Keras is set to run on something other than TensorFlow.
@@ -145,7 +146,8 @@ def base_environment(*, logs_all: bool = False) -> dict[str, str]:
         )
     environment = {**os.environ, "KERAS_BACKEND": backend}
     environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if logs_all else "1")
+    if log_level is not None:
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
     return environment
 
 

@@ -91,7 +91,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
         InputError: ``out`` cannot be used, or the cards cannot be had.
     """
     check_free(out, force=force)
-    environment = base_environment()
+    environment = base_environment(log_level=None)
     options = request.options
     with staging_folder(out) as staging:
         if options.gpu:
