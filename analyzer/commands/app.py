@@ -29,7 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "sweep": (
         "analyzer.commands.sweeps.sweep_command:sweep",
-        "Estimate every combination of models, batches, cards and remedies.",
+        "Estimate every combination of models, batches, cards and remedies, and show them in a table.",
     ),
     "gpus": (
         "analyzer.commands.gpu_list:gpus",

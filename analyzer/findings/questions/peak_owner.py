@@ -83,10 +83,7 @@ def find_largest(analysis: Analysis) -> list[Finding]:
     told = {*PERSISTENT}
     if analysis.recording.step_config.mode != "infer":
         told.add(Category.ACTIVATION.value)
-    # What lay there before the trace is a sum of which no one knows the parts.
-    alive = analysis.alive[
-        ~analysis.alive["category"].isin(told) & analysis.alive["address"].notna()
-    ]
+    alive = analysis.alive[~analysis.alive["category"].isin(told) & ~_is_sum(analysis.alive)]
     peak = analysis.peak.requested_bytes
     if alive.empty:
         return []
@@ -111,6 +108,12 @@ def find_largest(analysis: Analysis) -> list[Finding]:
             evidence=(describe_buffer(row),),
         )
     ]
+
+
+def _is_sum(alive: pd.DataFrame) -> pd.Series[bool]:
+    """Tell which row is no tensor: what lay there before the trace, of which no one knows the parts."""
+    unknown = alive["category"] == Category.UNATTRIBUTED.value
+    return unknown & alive["address"].isna() & (alive["born"] < 0)
 
 
 def _in_halves(analysis: Analysis, shape: str) -> str:

@@ -91,7 +91,7 @@ def test_the_package(tmp_path: Path) -> None:
 import analyzer
 result = analyzer.open_trace({str(sample_folder("cnn"))!r})
 repr(result), result.graph, result._repr_html_(), result.allocations
-for name in analyzer.__all__:
+for name in set(analyzer.__all__) - {{"MemoryCallback"}}:  # Keras' own class is its base
     getattr(analyzer, name)
 assert not {{"tensorflow", "keras"}} & set(sys.modules)
 """

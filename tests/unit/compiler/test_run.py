@@ -152,8 +152,8 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip("Linux only")
     told = tmp_path / "pid"
     child = (
-        "import os, time; from pathlib import Path; from analyzer.compiler.compiler_worker import "
-        "_die_with_parent; _die_with_parent(); "
+        "import os, time; from pathlib import Path; from analyzer.parent_death import "
+        "die_with_parent; die_with_parent(); "
         f"Path({str(told)!r}).write_text(str(os.getpid()) + ' '); time.sleep(1000)"
     )
     parent = (

@@ -16,7 +16,7 @@ from analyzer.recording.records import Step
 def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
     table = pd.DataFrame(
         {
-            "op": ["", "", ""],
+            "op": pd.Categorical(["", "", ""]),
             "born": [10, 11, 12],
             "dies": [
                 12,
