@@ -139,7 +139,7 @@ def build_up(
     made = [-1] * len(note.inputs)
     for count in range(len(plain) + 1):
         if count:
-            _variable(history, note, plain[count - 1])
+            _variable(history, note, plain[count - 1], sizes_bytes)
         for index, place in enumerate(places):
             if place == count < len(plain):
                 made[index] = _input(history, note.inputs[index])
@@ -238,7 +238,9 @@ def _compile(history: BuildUp, events: Sequence[tuple[int, int]]) -> None:
             history.death(numbers.pop(number))
 
 
-def _variable(history: BuildUp, note: RunNote, birth: BirthNote) -> None:
+def _variable(
+    history: BuildUp, note: RunNote, birth: BirthNote, sizes_bytes: Sequence[int]
+) -> None:
     if _is_elsewhere(history, note, birth.variable):
         return
     numbers: dict[int, int] = {}
@@ -247,8 +249,12 @@ def _variable(history: BuildUp, note: RunNote, birth: BirthNote) -> None:
             numbers[number] = history.birth(size_bytes)
         else:
             history.death(numbers.pop(number))
+    # What stays of making a variable without a size is not its value.
+    variable = (
+        birth.variable if birth.variable is not None and sizes_bytes[birth.variable] else None
+    )
     for value in numbers.values():
-        _keep_value(history, note, value, birth.variable)
+        _keep_value(history, note, value, variable)
 
 
 def _is_elsewhere(history: BuildUp, note: RunNote, variable: int | None) -> bool:

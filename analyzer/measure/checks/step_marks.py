@@ -203,9 +203,9 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
         )
     moved = [span for span in looks if any(_meet(span, step) for step in steps)]
     yield from _damage("moved-note", moved, "notes taken between steps lie inside one")
-    around = zip(looks, [*looks[1:], None], strict=True)
-    if note.watch is not None and looks:
-        around = zip([looks[0]] * len(steps), [*looks[1:], None][:1] * len(steps), strict=True)
+    around = list(zip(looks, [*looks[1:], None], strict=False))
+    if note.watch is not None:
+        around = around[:1] * len(steps)
     between = [
         step
         for step, (before, after) in zip(steps, around, strict=False)

@@ -17,6 +17,7 @@ from analyzer.xla.buffer_plan import BufferPlan
 
 _LONGEST_REASON: Final = 200
 """Letters kept of why a rule does not fit."""
+_RESULTS: Final = ("_Retval", "_DeviceRetval")
 _HANDLE_SOURCES = ("_Arg", "_DeviceArg", "VarHandleOp")
 
 
@@ -75,6 +76,8 @@ def plan_kernels(
             if why := _unfit(op, plans[-1], used):
                 raise _misfit(op, why)
             continue
+        if op.type in _RESULTS and used >= 0:
+            raise _misfit(op, "what it returns is read")
         plan, why = _plan(device, call, used)
         plans.append(plan)
         if why:
