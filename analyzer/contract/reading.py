@@ -149,8 +149,10 @@ def beside(path: Path, name: str) -> Path:
     """Return the file ``name`` in the folder of ``path``.
 
     Raises:
-        ValueError: it would lie elsewhere.
+        ValueError: it would lie elsewhere, or its name cannot be shown as it is.
     """
+    if not name.isprintable():
+        raise ValueError(f"{name!r} is no file's name")
     if not name or Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r} lies outside the folder")
     return path.parent / name

@@ -161,7 +161,7 @@ def build_up(
     _keep_constants(history, first + by_slots)
     # Their values' shapes are fed to the function that makes them.
     shapes = [history.birth(_KEPT_BYTES) for _ in range(by_slots)]
-    _slots(history, note, slots)
+    _slots(history, note, slots, sizes_bytes)
     for number in shapes:
         history.death(number)
     _keep_constants(history, kept - first)
@@ -296,8 +296,11 @@ def _input(history: BuildUp, given: Input) -> int:
     return value
 
 
-def _slots(history: BuildUp, note: RunNote, births: Sequence[BirthNote]) -> None:
+def _slots(
+    history: BuildUp, note: RunNote, births: Sequence[BirthNote], sizes_bytes: Sequence[int]
+) -> None:
     births = [b for b in births if not _is_elsewhere(history, note, b.variable)]
+    births = [b for b in births if b.variable is None or sizes_bytes[b.variable]]
     known = [birth.variable for birth in births if birth.variable is not None]
     folds = history.device.kind == "cpu"  # grappler computes constants on the host
     for variable in known:
