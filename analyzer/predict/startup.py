@@ -22,6 +22,7 @@ from analyzer.contract.categories import Category
 from analyzer.contract.element_sizes import REHOMED_ELEMENTS
 from analyzer.contract.graph_note import TensorSpec
 from analyzer.contract.run_note import BirthNote, Input
+from analyzer.errors import TraceError
 from analyzer.kernels.kernel_device import CPU, KernelDevice
 from analyzer.parse.run_folder import RunNote
 
@@ -296,11 +297,23 @@ def _input(history: BuildUp, given: Input) -> int:
     return value
 
 
+def _refuse_bytes(note: RunNote, birth: BirthNote) -> None:
+    """Refuse a variable without a size that is given a value: others may begin in its buffer."""
+    if birth.variable is not None and any(size for _, size in birth.events):
+        path = note.variables[birth.variable].path
+        raise TraceError(
+            f"The note is damaged: its variable {path[:80]!r} has a value, and a type without a size.",
+            hint="Estimate again.",
+        )
+
+
 def _slots(
     history: BuildUp, note: RunNote, births: Sequence[BirthNote], sizes_bytes: Sequence[int]
 ) -> None:
     births = [b for b in births if not _is_elsewhere(history, note, b.variable)]
-    births = [b for b in births if b.variable is None or sizes_bytes[b.variable]]
+    for birth in births:
+        if birth.variable is not None and not sizes_bytes[birth.variable]:
+            _refuse_bytes(note, birth)
     known = [birth.variable for birth in births if birth.variable is not None]
     folds = history.device.kind == "cpu"  # grappler computes constants on the host
     for variable in known:
