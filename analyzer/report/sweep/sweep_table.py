@@ -57,6 +57,7 @@ def sweep_line(sweep: SweepFile) -> str:
         ("may not", "may not fit"),
         ("no", "do not fit"),
         ("failed", "have no estimate"),
+        ("", "without a limit"),
     ):
         if told.count(word):
             parts.append(f"{told.count(word)} {says}")
