@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 INTERRUPT = b"i"
 """Pass Ctrl-C on to the child."""
@@ -75,20 +75,7 @@ class Supervised:
 
     def end(self, grace_s: float) -> None:
         """Ask everything that still runs to end, and end it after ``grace_s``."""
-        started = time.monotonic()
-        asked: set[int] = set()
-        while (gone_s := time.monotonic() - started) < grace_s + _LONGEST_S:
-            self.reap()
-            left = self._left()
-            if not left:
-                return
-            for pid in left:
-                if gone_s >= grace_s:
-                    _send(pid, signal.SIGKILL)
-                elif pid not in asked:
-                    _send(pid, signal.SIGTERM)
-                    asked.add(pid)
-            time.sleep(_PAUSE_S)
+        end_all(self._left, self.reap, grace_s)
 
     def _left(self) -> list[int]:
         """Return what still runs."""
@@ -99,6 +86,30 @@ class Supervised:
         except OSError:
             return []
         return [-self.pid]
+
+
+def end_all(left: Callable[[], list[int]], reap: Callable[[], None], grace_s: float) -> None:
+    """Ask processes to end, and end them after a while.
+
+    Args:
+        left: Returns those that still run; a negative number is a group.
+        reap: Called before each look, to reap children that have ended.
+        grace_s: Seconds between asking and ending.
+    """
+    started = time.monotonic()
+    asked: set[int] = set()
+    while (gone_s := time.monotonic() - started) < grace_s + _LONGEST_S:
+        reap()
+        running = left()
+        if not running:
+            return
+        for pid in running:
+            if gone_s >= grace_s:
+                _send(pid, signal.SIGKILL)
+            elif pid not in asked:
+                _send(pid, signal.SIGTERM)
+                asked.add(pid)
+        time.sleep(_PAUSE_S)
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -8,13 +8,11 @@ killed the script is, by the system; when the script was ended by a signal, so i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +23,7 @@ import msgspec
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.launch import base_environment
 from analyzer.capture.process.run_folders import check_free, publish, staging_folder
-from analyzer.capture.process.supervisor import adopt_orphans, descendants
+from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_all
 from analyzer.capture.targets.target_spec import TargetSpec
 from analyzer.capture.watch.watch_request import (
     BEGUN_FILE,
@@ -37,11 +35,10 @@ from analyzer.capture.watch.watch_request import (
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.contract.watch_note import WatchNote
 from analyzer.interrupts import EXIT_BASE
+from analyzer.parent_death import die_with_parent
 from analyzer.parse.logdir import RUN_FILE
 
-_PR_SET_PDEATHSIG: Final = 1
 _GRACE_S: Final = 1.0
-_PAUSE_S: Final = 0.02
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: the terminal's, which the child has got too
 _START: Final = """\
@@ -182,23 +179,16 @@ def _as_started_by_a_shell() -> None:
     """Between fork and exec: no signal is held back, and the child ends with this process."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
 
 
 def _end_descendants() -> None:
     """End what a script that a signal ended has left running."""
-    if not os.path.isdir("/proc/self/task"):
-        return
-    started_s = time.monotonic()
-    while left := list(descendants(os.getpid())):
-        gone_s = time.monotonic() - started_s
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGTERM if gone_s < _GRACE_S else signal.SIGKILL)
-        if gone_s > 5 * _GRACE_S:
-            return
-        time.sleep(_PAUSE_S)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    if os.path.isdir("/proc/self/task"):
+        end_all(lambda: list(descendants(os.getpid())), _reap, _GRACE_S)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
