@@ -26,7 +26,15 @@ _MOST_EDGES: Final = 1 << 16
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
 
 _MOST_DIGITS: Final = 8  # of an output's number in a tensor's name
-_ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
+ARGUMENT_TYPES: Final = frozenset({"_Arg", "_DeviceArg"})
+"""Types of the ops that stand for what a graph is given."""
+
+RESULT_TYPES: Final = frozenset({"_Retval", "_DeviceRetval"})
+"""Types of the ops that stand for what a graph returns."""
+
+FRAME_TYPES: Final = ARGUMENT_TYPES | RESULT_TYPES | {"Identity", "NoOp"}
+"""Types of the ops around the work of a graph that is one call."""
+
 _LEAST: Final = {
     "_Arg": (0, 1),
     "_DeviceArg": (0, 1),
@@ -260,7 +268,7 @@ def _check_op(op: Op) -> None:
     least_inputs, least_outputs = _LEAST.get(op.type, (0, 0))
     if len(op.inputs) < least_inputs or len(op.outputs) < least_outputs:
         raise ValueError(f"too few inputs or outputs for the type {op.type}")
-    if op.type in _ARGUMENTS and "index" not in op.attrs:
+    if op.type in ARGUMENT_TYPES and "index" not in op.attrs:
         raise ValueError("an argument without its index")
     if op.attrs:
         msgspec.convert(op.attrs, _ATTRIBUTES)

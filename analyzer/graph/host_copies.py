@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import RESULT_TYPES, Op, TensorSpec
 from analyzer.graph.ops import op_types, split_tensor
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
@@ -176,7 +176,7 @@ def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bo
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
     if spec.dtype in HOST_TYPES:
         return True
-    return op.type in ("_Retval", "_DeviceRetval")  # the caller copies it where it wants it
+    return op.type in RESULT_TYPES  # the caller copies it where it wants it
 
 
 def add_copies(ops: Iterable[Op]) -> list[Op]:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.contract.categories import Category
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.graph.buffer_sharing import Sharing
 from analyzer.graph.collectives import all_reduce_roles
 from analyzer.graph.graph_index import Structure
@@ -34,7 +34,6 @@ from analyzer.parse.run_folder import RunNote
 from analyzer.recording.records import Step
 
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
-_ARGUMENTS: Final = frozenset({"_Arg", "_DeviceArg"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
 _FOLDED: Final = "__cf__"
 """In the name of a constant that the runtime computed before the first step
@@ -159,7 +158,7 @@ def label_graph(
 def _brings_in_an_input(op: Op, structure: Structure) -> bool:
     """Say whether a copy to the device is one of an argument of the step."""
     sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
-    return any(source is not None and source.type in _ARGUMENTS for source in sources)
+    return any(source is not None and source.type in ARGUMENT_TYPES for source in sources)
 
 
 def match_outputs(allocations: pd.DataFrame, structure: Structure) -> list[str]:

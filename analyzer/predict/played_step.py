@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.contract.categories import Category
-from analyzer.contract.graph_note import Op
+from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.kernels.kernel_device import CPU, KernelDevice
 from analyzer.kernels.shared.memory_plan import VariableAccess
 from analyzer.predict.buffers.reference_counts import Buffers, Ledger, Running
@@ -37,9 +37,8 @@ REWRITES: Final = 16
 LARGE_OPS: Final = 4000
 """From this size on half as many orders are drawn from: each costs a walk of the graph."""
 
-_HELD: Final = ("Const", "HostConst", "ImmutableConst", "_Arg", "_DeviceArg", "Placeholder")
+_HELD: Final = ("Const", "HostConst", "ImmutableConst", *ARGUMENT_TYPES, "Placeholder")
 """Types whose output something outside the step holds: a kernel its constant, Python an argument."""
-_RESULTS: Final = ("_Retval", "_DeviceRetval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +195,7 @@ def prepare(
             for node, op in enumerate(ops)
             if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
         },
-        results=frozenset(node for node, op in enumerate(ops) if op.type in _RESULTS),
+        results=frozenset(node for node, op in enumerate(ops) if op.type in RESULT_TYPES),
         shares=_shares(known),
         settles=_assigns_constants(wiring, kernels),
         varies=wiring.has_branches and _decide_branches(wiring, counters),

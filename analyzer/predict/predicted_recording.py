@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.contract.categories import Category
+from analyzer.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.contract.report.buffer_rows import UnmodelledType
 from analyzer.contract.report.subject import ReportTarget
 from analyzer.contract.run_note import ThreadsNote
@@ -39,7 +40,7 @@ from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.predicted_events import place
 from analyzer.predict.played_step import STEPS, Draw, Owner
 from analyzer.predict.predicted_device import Target, target_of
-from analyzer.predict.process_table import ARGUMENTS, History, history_of
+from analyzer.predict.process_table import History, history_of
 from analyzer.predict.representative import Chosen, choose
 from analyzer.predict.schedules import Prediction, predict
 from analyzer.predict.startup import rehomed, shared_slots
@@ -62,9 +63,6 @@ _AXES: Final = frozenset({"BroadcastGradientArgs"})
 
 _TOLD: Final = 6
 """Branches and loops that the data decide which are told one by one."""
-
-_FRAME: Final = frozenset({"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp"})
-"""Types of the ops around a step that is one compiled function."""
 
 
 def predict_note(
@@ -196,7 +194,7 @@ def inter_op_drawn(noted: ThreadsNote) -> tuple[int, ...]:
 
 def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
     """Say whether the step is one compiled function, so that no order of ops is left open."""
-    work = [op.name for op in note.ops if op.type not in _FRAME]
+    work = [op.name for op in note.ops if op.type not in FRAME_TYPES]
     return len(work) == 1 and work[0] in compiled
 
 
@@ -207,7 +205,7 @@ def owners_of(note: RunNote) -> list[Owner]:
 
 def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
     """Return the step's variables by their index in the note."""
-    arguments = {int(op.attrs["index"]): op for op in note.ops if op.type in ARGUMENTS}
+    arguments = {int(op.attrs["index"]): op for op in note.ops if op.type in ARGUMENT_TYPES}
     shared = shared_slots(note.births)
     shared |= {first: first for first in shared.values()}
     parted = rehomed(note, device)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from analyzer.allocator import Sequence, from_allocations
 from analyzer.contract.categories import Category
+from analyzer.contract.graph_note import ARGUMENT_TYPES
 from analyzer.measure.step_bounds import step_of_birth
 from analyzer.measure.variable_buffers import Holding, size_of
 from analyzer.parse.run_folder import RunNote
@@ -21,7 +21,6 @@ from analyzer.predict.startup import BuildUp, Made, build_up
 from analyzer.recording.records import Step
 from analyzer.recording.schema import ALLOCATIONS, conform
 
-ARGUMENTS: Final = ("_Arg", "_DeviceArg")
 """Types of the ops that bring a function's arguments in."""
 
 
@@ -176,7 +175,9 @@ def play_from_start(
     draw = play(prepared, seed, threads=threads, steps=prepared.steps)
     ops = prepared.wiring.ops
     constants = {
-        node: size for node, size in prepared.held_bytes.items() if ops[node].type not in ARGUMENTS
+        node: size
+        for node, size in prepared.held_bytes.items()
+        if ops[node].type not in ARGUMENT_TYPES
     }
     hosted = prepared.device.host_dtypes
     sizes = [0 if row.dtype in hosted else size_of(row) or 0 for row in note.variables]
@@ -201,7 +202,7 @@ def _origins(
     handle_of = {prepared.owners[p].op: n for n, p in position_of.items()}
     for node, buffer in draw.held.items():
         op = ops[node]
-        if op.type not in ARGUMENTS:
+        if op.type not in ARGUMENT_TYPES:
             origin[buffer] = grown.constants[node]
             continue
         index = int(op.attrs["index"])

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.contract.run_note import VariableNote
 from analyzer.graph.ops import split_tensor
 from analyzer.parse.run_folder import CompiledNote, RunNote
 from analyzer.recording.records import CompiledAnew
 from analyzer.xla.buffer_plan import BufferPlan
-
-_ARGUMENTS = ("_Arg", "_DeviceArg")
 
 
 def compiled_anew(note: RunNote, plans: Mapping[str, BufferPlan]) -> tuple[CompiledAnew, ...]:
@@ -63,13 +61,13 @@ def _arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
     """Return for each input of the call the step's argument behind it; -1 for none."""
     op = by_name.get(one.ops[0])
     if op is None or not op.inputs:  # the step itself is the function
-        return list(range(sum(op.type in _ARGUMENTS for op in by_name.values())))
+        return list(range(sum(op.type in ARGUMENT_TYPES for op in by_name.values())))
     found = []
     for tensor in op.inputs:
         source = by_name.get(split_tensor(tensor)[0])
         while source is not None and source.type == "Identity" and source.inputs:
             source = by_name.get(split_tensor(source.inputs[0])[0])
-        is_argument = source is not None and source.type in _ARGUMENTS
+        is_argument = source is not None and source.type in ARGUMENT_TYPES
         found.append(int(source.attrs["index"]) if source is not None and is_argument else -1)
     return found
 

@@ -24,7 +24,7 @@ from analyzer.capture.graph.data_dependent_sizes import sized_outputs
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.capture.private_names import call_flat, cancellation, context, handle_data_of
 from analyzer.contract.element_sizes import ITEM_BYTES
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.contract.run_note import DataSize
 from analyzer.errors import TargetError
 from analyzer.graph.ops import LEAST_SHAPES, MERGED_PLACE, PLACE
@@ -169,7 +169,7 @@ def _least_shapes(op: Op, least: Mapping[str, tuple[TensorSpec, ...]]) -> dict[s
 
 def _given_value(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     """Return, as an attribute, the value of an argument that is one number: it may decide a loop."""
-    index = int(op.attrs.get("index", -1)) if op.type in ("_Arg", "_DeviceArg") else -1
+    index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
         return {}
     tensor = given[index]
@@ -250,7 +250,7 @@ def used_variables(function: Any, captures: list[Any], ops: list[Op]) -> tuple[H
     """
     count = len(function.inputs)
     names = {id(variable.handle): variable.name for variable in function.graph.variables}
-    arguments = {int(op.attrs["index"]): op.name for op in ops if op.type in ("_Arg", "_DeviceArg")}
+    arguments = {int(op.attrs["index"]): op.name for op in ops if op.type in ARGUMENT_TYPES}
     found = []
     for position, capture in enumerate(captures):
         index = count - len(captures) + position

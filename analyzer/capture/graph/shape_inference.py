@@ -18,12 +18,10 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import output_dtypes, spec_of, traced_outputs
 from analyzer.capture.private_names import graph_pb2, op_def_registry
-from analyzer.contract.graph_note import TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
 
 Shape = tuple[int, ...] | None
 
-_ARGUMENTS: Final = ("_Arg", "_DeviceArg")
-_RESULTS: Final = ("_Retval", "_DeviceRetval")
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
@@ -94,7 +92,7 @@ def infer_graph(
             if name in known.shapes:
                 pinned = graph.get_tensor_by_name(f"{_pin_name(name)}:0")
                 specs[index] = TensorSpec(spec.dtype, _spec(pinned).shape)
-        outputs[node.name] = () if node.op in _RESULTS else tuple(specs)
+        outputs[node.name] = () if node.op in RESULT_TYPES else tuple(specs)
     return outputs, graph
 
 
@@ -228,9 +226,9 @@ def _importable(
         twin.device = ""
         for key in [key for key in twin.attr if key.startswith("_")]:
             del twin.attr[key]
-        if node.op in _ARGUMENTS:
+        if node.op in ARGUMENT_TYPES:
             _state_argument(twin, node, arguments, sizes)
-        elif node.op in _RESULTS or node.op in _LOOP:
+        elif node.op in RESULT_TYPES or node.op in _LOOP:
             _as_identity(twin, node)
         elif node.op == "Merge" and any(
             types.get(_node_of(name)) == "NextIteration" for name in node.input

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.private_names import op_def_registry
-from analyzer.contract.graph_note import TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 
 Outputs = dict[str, tuple[TensorSpec, ...]]
 
@@ -55,7 +55,7 @@ class Evaluating:
         self._outputs = outputs
         self._fed: dict[str, Any] = {}
         for node in graph_def.node:
-            index = int(node.attr["index"].i) if node.op in ("_Arg", "_DeviceArg") else -1
+            index = int(node.attr["index"].i) if node.op in ARGUMENT_TYPES else -1
             if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
                 continue
             if given[index].dtype == function.inputs[index].dtype:

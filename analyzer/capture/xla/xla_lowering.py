@@ -35,7 +35,7 @@ from analyzer.capture.run.source_frames import plain_message
 from analyzer.capture.xla.allocator_requests import Requests, lasting, recording_requests
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 from analyzer.capture.xla.xla_dumps import dumped_count, dumped_plan, empty, packed
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
 from analyzer.errors import TargetError
 from analyzer.graph.ops import split_tensor
 from analyzer.parse.hloproto import Hlo
@@ -222,8 +222,7 @@ def _fixed(found: FixedInputs, name: str) -> tuple[tuple[int, str], ...]:
 
 def _is_whole(ops: Sequence[Op]) -> bool:
     """Say whether the graph is little more than one call."""
-    plain = ("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Identity", "NoOp")
-    return sum(op.type not in plain for op in ops) <= 1
+    return sum(op.type not in FRAME_TYPES for op in ops) <= 1
 
 
 def _arguments(function: Any) -> dict[int, tuple[Any, Any]]:
@@ -279,7 +278,7 @@ def _described(
             if values is not None:
                 return "value", spec.dtype, spec.shape, values
         return "tensor", spec.dtype, spec.shape
-    while op.type not in ("_Arg", "_DeviceArg") and op.inputs:
+    while op.type not in ARGUMENT_TYPES and op.inputs:
         op = by_name[split_tensor(op.inputs[0])[0]]
     dtype, shape = arguments.get(int(op.attrs.get("index", -1)), (None, None))
     return "variable", None if dtype is None else dtype.name, shape
@@ -293,7 +292,7 @@ def _fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
     op = by_name[split_tensor(tensor)[0]]
     while op.type == "Identity" and op.inputs:
         op = by_name[split_tensor(op.inputs[0])[0]]
-    index = int(op.attrs.get("index", -1)) if op.type in ("_Arg", "_DeviceArg") else -1
+    index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     fed = args[index] if 0 <= index < len(args) else None
     return None if isinstance(fed, tf.TensorSpec) else fed
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.contract.categories import Category
-from analyzer.contract.graph_note import Op
+from analyzer.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.predict.buffers.reference_counts import Buffers
 from analyzer.predict.played_step import Draw, Prepared
 from analyzer.recording.schema import ALLOCATIONS, conform
@@ -104,7 +104,7 @@ def _category(op: Op | None, output: int) -> Category:
         return Category.UNATTRIBUTED
     if op.type in ("Const", "HostConst", "ImmutableConst"):
         return Category.CONSTANT
-    if op.type in ("_Arg", "_DeviceArg", "Placeholder"):
+    if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
         is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
         return Category.CONSTANT if is_handle else Category.INPUT
     return Category.TEMPORARY if output < 0 else Category.UNATTRIBUTED

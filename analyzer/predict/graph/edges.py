@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
 from analyzer.errors import InputError
 from analyzer.graph.ops import op_types, split_tensor
 from analyzer.predict.graph.onednn_rewrite_order import Rewriting, consumers_of, creation_order
@@ -273,8 +273,8 @@ def _resolve(number: dict[str, int], tensor: str) -> tuple[int, int]:
 
 def _position(op: Op, node: int) -> tuple[int, int]:
     index = op.attrs.get("index", 0)
-    if op.type in ("_Arg", "_DeviceArg"):
+    if op.type in ARGUMENT_TYPES:
         return 0, int(index)
-    if op.type in ("_Retval", "_DeviceRetval"):
+    if op.type in RESULT_TYPES:
         return 2, int(index)
     return 1, node

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
 from analyzer.errors import TraceError
 from analyzer.kernels.kernel_device import CPU, KernelDevice
 from analyzer.kernels.shared.memory_plan import MemoryPlan
@@ -17,8 +17,7 @@ from analyzer.xla.buffer_plan import BufferPlan
 
 _LONGEST_REASON: Final = 200
 """Letters kept of why a rule does not fit."""
-_RESULTS: Final = ("_Retval", "_DeviceRetval")
-_HANDLE_SOURCES = ("_Arg", "_DeviceArg", "VarHandleOp")
+_HANDLE_SOURCES = (*ARGUMENT_TYPES, "VarHandleOp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def plan_kernels(
             if why := _unfit(op, plans[-1], used):
                 raise _misfit(op, why)
             continue
-        if op.type in _RESULTS and used >= 0:
+        if op.type in RESULT_TYPES and used >= 0:
             raise _misfit(op, "what it returns is read")
         plan, why = _plan(device, call, used)
         plans.append(plan)
