@@ -108,8 +108,9 @@ def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
         [step for step, is_so in zip(steps, empty, strict=True) if is_so],
         "steps hold no memory event, where others do: a part of the trace is lost",
     )
-    most = np.array([events[1:][runs[1:] == number].max(initial=0) for number in runs])
-    short = ~empty & (runs > 0) & (events < _SHORT_OF * most)
+    own = np.array([_own_events(raw, step) for step in steps])
+    most = np.array([own[1:][runs[1:] == number].max(initial=0) for number in runs])
+    short = ~empty & (runs > 0) & (own < _SHORT_OF * most)
     yield from _damage(
         "short-step",
         [step for step, is_so in zip(steps, short, strict=True) if is_so],
@@ -121,6 +122,25 @@ def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
         [step for step, is_so in zip(steps, idle, strict=True) if is_so],
         "steps show no run of an op, where others do: a part of the trace is lost",
     )
+
+
+def _own_events(raw: RawTrace, step: Step) -> int:
+    """Count the memory events that a step's own ops made, and no other thread's meanwhile.
+
+    What fills a ``tf.data`` buffer falls into whichever step it happens beside. Of a function: the
+    allocations of the run that made most, the same in each run. Of ops outside of any: the events of
+    the threads on which the step's ops ran.
+    """
+    events = raw.events.iloc[step.first : step.last + 1]
+    run = events["run_id"].to_numpy()[events["kind"].to_numpy() > 0]
+    counts = np.unique(run[~np.isin(run, _NO_RUN)], return_counts=True)[1]
+    if len(counts):
+        return int(counts.max())
+    starts = raw.op_runs["start_ps"].to_numpy()
+    assert step.end_ps is not None
+    first, last = np.searchsorted(starts, [_start(step), step.end_ps])
+    threads = np.unique(raw.op_runs["thread"].to_numpy()[first:last])
+    return int(np.isin(events["thread"].to_numpy(), threads).sum()) if len(threads) else len(events)
 
 
 def _lost_end(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:

@@ -161,6 +161,23 @@ def test_step_marks(spans: list[tuple[int, int]], expected: set[str], tmp_path: 
     assert ids(read_trace(marks(*spans).write(tmp_path / "a.xplane.pb"))) == expected
 
 
+@pytest.mark.parametrize("of_functions", [True, False])
+def test_what_fills_a_data_buffer_beside_one_step_is_not_lost_in_the_next(
+    of_functions: bool, tmp_path: Path
+) -> None:
+    # GIVEN steps that run the same ops, and a thread of tf.data that works beside the second alone
+    trace = TraceBuilder()
+    for start in range(0, 300, 100):
+        run_id = (7 + start) * of_functions
+        trace.step(start, start + 99, start // 100)
+        trace.allocate(start + 10, 0x1000, 512, run_id=run_id).free(start + 40, 0x1000)
+        trace.run("a:Add", start + 5, start + 45)
+    for start in range(150, 190, 2):
+        trace.allocate(start, 0x4000, 256, thread=2).free(start + 1, 0x4000, thread=2)
+    # WHEN the trace is checked THEN no step has lost events
+    assert ids(read_trace(trace.write(tmp_path / "a.xplane.pb"))) == set()
+
+
 def test_a_lost_end_with_its_step_marks_still_there() -> None:
     raw = read_trace(sample_trace("transformer"))
     steps = raw.step_markers
