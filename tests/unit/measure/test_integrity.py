@@ -211,6 +211,22 @@ def test_a_capture_of_ours_knows_its_marks(
     assert expected in ids(change(read_trace(sample_trace("infer"))), "infer")
 
 
+def test_events_between_the_steps_of_a_capture_of_ours_were_moved() -> None:
+    # GIVEN a trace of ours whose last step's events are half of the time between steps early
+    raw = read_trace(sample_trace("jit"))
+    one, two = raw.step_markers[-2:]
+    early = (two.start_ps - one.end_ps) // 2
+    moved = altered(
+        raw,
+        lambda events: events.assign(
+            time_ps=events["time_ps"] - early * (events["time_ps"] > one.end_ps)
+        ),
+    )
+    # WHEN it is checked THEN that is told, of a capture of ours alone
+    assert "moved-events" not in ids(moved)
+    assert "moved-events" in ids(moved, "jit")
+
+
 def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
     # GIVEN the sample that ran out of memory, without the events from before its last large request on
     raw, note = read_trace(sample_trace("oom")), read_run(sample_folder("oom") / "run.json")
