@@ -31,7 +31,7 @@ _SHORT_OF = 0.7
 """A step that ran the same ops with fewer events than this share of another's has lost some."""
 
 _ITERATOR = "Iterator"
-"""In the name of the ops that take data from ``tf.data`` (``IteratorGetNext``), unless one is renamed."""
+"""In the name of ops that take data from ``tf.data`` (``IteratorGetNext``), unless one is renamed."""
 
 
 def damages_of_marks(
