@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from analyzer.contract.report.finding import Finding, Severity, StepRemedy
+from analyzer.contract.report.limit_figures import NeedOf
 from analyzer.contract.report.program_figures import ProgramFigures
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.units import format_bytes
@@ -50,6 +51,16 @@ def highest_words(report: ReportFile) -> str:
     waste = report.fragmentation
     reached = None if waste is None else waste.limit_reached_in
     return f" at the highest moment of all ({reached})" if reached else ""
+
+
+def need_range_words(report: ReportFile) -> str:
+    """Say between which sizes the least limit is likely to lie, or nothing where one is known."""
+    verdict = report.verdict
+    if verdict is None or verdict.need_low_bytes is None or verdict.need_high_bytes is None:
+        return ""
+    if verdict.need_of != NeedOf.LEAST_LIMIT or verdict.need_low_bytes == verdict.need_high_bytes:
+        return ""
+    return f"{format_bytes(verdict.need_low_bytes)} to {format_bytes(verdict.need_high_bytes)}"
 
 
 def closer_words(report: ReportFile) -> str:

@@ -19,6 +19,7 @@ from analyzer.report.report_words import (
     assumed_words,
     card_words,
     closer_words,
+    need_range_words,
     program_words,
     trial_words,
 )
@@ -175,13 +176,13 @@ def _sentences(report: ReportFile) -> list[str]:
     if report.program is not None:
         sentences += [f"{line.rstrip('.')}." for line in program_words(report.program)]
     if report.uncertainty is not None:
-        sentences += _likely(report.uncertainty)
+        sentences += _likely(report.uncertainty, need_range_words(report))
     sentences += [line for line in (closer_words(report), replay_line(report)) if line]
     return sentences
 
 
-def _likely(stated: StatedRange) -> list[str]:
-    """Say between what the peak is likely to lie; nothing where no range is stated."""
+def _likely(stated: StatedRange, need: str) -> list[str]:
+    """Say between what the peak and the least limit are likely to lie; nothing without a range."""
     if stated.low_bytes is None or stated.high_bytes is None:
         return []
     low, high = format_bytes(stated.low_bytes), format_bytes(stated.high_bytes)
@@ -189,6 +190,8 @@ def _likely(stated: StatedRange) -> list[str]:
     if stated.allocated_low_bytes is not None and stated.allocated_high_bytes is not None:
         low = format_bytes(stated.allocated_low_bytes)
         likely += f", {low} and {format_bytes(stated.allocated_high_bytes)} allocated"
+    if need:
+        likely += f"; the least limit between {need.replace(' to ', ' and ')}"
     return [f"{likely}."]
 
 

@@ -17,6 +17,7 @@ from analyzer.report.report_words import (
     closer_words,
     highest_words,
     island_words,
+    need_range_words,
     program_words,
     saving_words,
     trial_words,
@@ -159,9 +160,10 @@ def _range(report: ReportFile) -> Iterable[RenderableType]:
             f"; allocated {format_bytes(stated.allocated_low_bytes)} to "
             f"{format_bytes(stated.allocated_high_bytes)}"
         )
+    need = need_range_words(report)
     yield Text(
         f"Likely range: requested {format_bytes(stated.low_bytes)} to "
-        f"{format_bytes(stated.high_bytes)}{allocated}"
+        f"{format_bytes(stated.high_bytes)}{allocated}{f'; least limit {need}' if need else ''}"
     )
 
 
