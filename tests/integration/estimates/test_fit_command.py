@@ -13,7 +13,8 @@ from builders import Ended, analyze, analyze_in_child
 from analyzer.batch_fit.remedied_steps import tried_remedies
 from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, access_of
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.opening import open_result
 from analyzer.scaling.fit_answer import FitAnswer, decode_answer
 
