@@ -74,7 +74,7 @@ def message_line(message: Message) -> bytes:
 def message_in(line: bytes) -> Message | None:
     """Return the message that a line is; None where it is none."""
     try:
-        found: Message = convert(json.loads(line), Message)  # type: ignore[arg-type]
+        found: Message = convert(json.loads(line), Message)
     except (ValueError, RecursionError):
         return None
     return found

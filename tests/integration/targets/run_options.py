@@ -12,6 +12,7 @@ import msgspec
 import option_targets
 import tensorflow as tf
 
+from analyzer.capture.process.capture_worker import told
 from analyzer.capture.run.profiled_run import concrete_function
 from analyzer.capture.targets.default_losses import loss_name
 from analyzer.capture.targets.resolve_target import resolve
@@ -33,6 +34,8 @@ def outcome(target, options):
                 promise.check(None)
     except InputError as error:
         return {"error": str(error)}
+    except BaseException as error:  # as the child that captures tells it
+        return {"error": str(told(error, target, "building the model"))}
     model = program.models[0] if program.models else None
     loss = getattr(model, "loss", None)
     return {
