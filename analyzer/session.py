@@ -13,17 +13,12 @@ from typing import TYPE_CHECKING, Any
 from analyzer.capture.phantom.phantom_environment import cards_named
 from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.process.run_folders import default_out, retract
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
-from analyzer.capture.targets.target_spec import (
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-    check_steps,
-    parse_target,
-)
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.target_spec import check_steps, parse_target
 from analyzer.capture.watch.script_launch import ScriptEnd, run_script
-from analyzer.capture.watch.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.compiler.step_plans import CardOptions, keep_failure
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.contract.messages.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.findings.pool_facts import WhatIf
 from analyzer.opening import open_estimate, open_finished, open_result
@@ -264,7 +259,7 @@ def estimate(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.ESTIMATE, chosen.given)
+            check_honoured(spec.text, TargetForm.ESTIMATE, given_options(chosen))
             if threads is None and chosen.inter_op_threads is None:
                 return open_finished(Path(spec.path))
             return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
@@ -314,7 +309,7 @@ def trace(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.TRACE, chosen.given)
+            check_honoured(spec.text, TargetForm.TRACE, given_options(chosen))
             if chosen.gpu:
                 raise InputError(
                     f"{spec.text} is a trace that exists: gpu cannot be honoured.",

@@ -16,7 +16,7 @@ from msgspec.structs import replace as changed
 
 from analyzer.batch_fit.fit_target import FitQuestion, answered
 from analyzer.batch_fit.step_access import access_of
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.gpus import Gpu, all_gpus, memory_limit
 from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import CardAnswer, FitAnswer

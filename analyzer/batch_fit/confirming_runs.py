@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 
 from analyzer.batch_fit.step_access import StepAccess
 from analyzer.capture.phantom.core_library import refuse_elsewhere
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run

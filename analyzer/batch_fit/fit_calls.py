@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from analyzer.batch_fit.fit_target import FitQuestion, answered, fit_target, limited, limits_for
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of, workplace
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.gpus import find_gpu
 from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
@@ -135,7 +136,7 @@ def _key(target: Any, options: CaptureOptions, limits: LimitRange) -> str | None
             _unnamed(plain, _names(plain)),
             [(list(weight.shape), str(weight.dtype)) for weight in target.weights],
             [weight.trainable for weight in target.weights],
-            replace(options, batch_size=None).to_json(),
+            asdict(replace(options, batch_size=None)),
             limits.three,
         ]
         return json.dumps(parts, sort_keys=True)

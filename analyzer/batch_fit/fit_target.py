@@ -14,7 +14,7 @@ from analyzer.batch_fit.confirming_runs import confirmed, has_phantom
 from analyzer.batch_fit.remedied_steps import remedies_of
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of
 from analyzer.capture.process.launch import Progress
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.run_folder import RunNote

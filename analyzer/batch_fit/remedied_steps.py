@@ -9,7 +9,7 @@ from typing import Final
 
 from analyzer.batch_fit.remedy_plans import RemedyPlan, merged, plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.report.finding import StepRemedy
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.parse.run_folder import RunNote

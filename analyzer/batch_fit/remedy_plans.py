@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Final
 
 from analyzer.batch_fit.block_partition import best_plan, chain_of, square_root_plan
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.parse.run_folder import RunNote
 
 ACCUMULATED: Final = 4

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analyzer.capture.process.launch import capture
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
 from analyzer.compiler.step_plans import CardOptions
+from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.errors import InputError, TargetError
 from analyzer.findings.questions.peak_owner import peak_op
 from analyzer.opening import estimated
@@ -44,7 +44,7 @@ class StepAccess:
 def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
     """Give access to a target's step, in processes of its own."""
 
-    def doing(kind: str) -> Capture:
+    def doing(kind: CaptureKind) -> Capture:
         def do(options: CaptureOptions, folder: Path) -> Path:
             silent: Callable[[str, float], None] = lambda stage, share: None  # noqa: E731
             return capture(spec, options, folder, force=False, progress=silent, kind=kind)

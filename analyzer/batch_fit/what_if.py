@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 from analyzer.batch_fit.remedied_steps import tried_remedies
 from analyzer.batch_fit.remedy_plans import NAMES
 from analyzer.batch_fit.step_access import access_of
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session import leave_report

@@ -10,16 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from analyzer.batch_fit.what_if import names_in, with_remedies
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
-from analyzer.capture.targets.target_spec import (
-    STEPS,
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-    parse_assumptions,
-    parse_shapes,
-    parse_target,
-)
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.target_spec import parse_assumptions, parse_shapes, parse_target
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
@@ -27,6 +19,7 @@ from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
 from analyzer.compiler.compile_child import TIME_OUT_S
 from analyzer.compiler.step_plans import CardOptions
+from analyzer.contract.messages.capture_request import STEPS, CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.errors import ExitCode, InputError
 from analyzer.findings.pool_facts import WhatIf
@@ -197,7 +190,7 @@ def estimate(
         chosen = replace(chosen, memory_limit_bytes=what_if.memory_limit_bytes)
     place = Place(out=out, force=force, no_save=no_save)
     if spec.kind is TargetKind.TRACE:
-        check_honoured(spec.text, TargetForm.ESTIMATE, chosen.given)
+        check_honoured(spec.text, TargetForm.ESTIMATE, given_options(chosen))
         place.refuse_for(spec)
         options.refuse_given(
             "cannot be honoured: an earlier estimate keeps what it assumed",

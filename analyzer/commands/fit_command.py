@@ -11,18 +11,13 @@ import typer
 from analyzer.batch_fit.all_cards import fit_all
 from analyzer.batch_fit.fit_target import FitQuestion, fit_target
 from analyzer.batch_fit.what_if import names_in
-from analyzer.capture.targets.target_spec import (
-    CaptureOptions,
-    TargetKind,
-    parse_assumptions,
-    parse_shapes,
-    parse_target,
-)
+from analyzer.capture.targets.target_spec import parse_assumptions, parse_shapes, parse_target
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import check_not_read, check_paths, open_in_browser, write_all
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.stdout import DASH, printing, terminal
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind
 from analyzer.errors import ExitCode, InputError
 from analyzer.gpus import find_gpu
 from analyzer.report.exports.output_files import write_text

@@ -12,6 +12,7 @@ import typer
 from analyzer.commands import shared_options as options
 from analyzer.commands.outputs import check_paths, write_all
 from analyzer.commands.stdout import printing, terminal
+from analyzer.contract.report.writing import schema_of
 from analyzer.errors import InputError
 from analyzer.gpus import Gpu, all_gpus, memory_limit
 from analyzer.gpus.catalogue import gpus_named
@@ -49,6 +50,11 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = CATALOGUE_VERSION
     cards: tuple[CardRow, ...]
+
+
+def card_list_schema_text() -> str:
+    """Return the JSON Schema of what ``analyze gpus --json`` writes, ``docs/gpus.schema.json``."""
+    return schema_of("What analyze gpus writes with --json", CardList)
 
 
 def gpus(

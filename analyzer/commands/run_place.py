@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analyzer.capture.process.run_folders import default_out
-from analyzer.capture.targets.target_spec import TargetKind, TargetSpec
 from analyzer.commands.outputs import say_wrote
 from analyzer.commands.shared_options import refuse_given
+from analyzer.contract.messages.capture_request import TargetKind, TargetSpec
 from analyzer.session import Result
 
 

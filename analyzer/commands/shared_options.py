@@ -7,7 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from analyzer.capture.targets.target_spec import BATCH_SIZE, OPTIMIZER
+from analyzer.capture.targets.target_spec import OPTIMIZER
+from analyzer.contract.messages.capture_request import BATCH_SIZE
 from analyzer.errors import InputError
 from analyzer.findings.pool_facts import WhatIf
 from analyzer.units import parse_bytes

@@ -9,24 +9,17 @@ from typing import Annotated
 import typer
 
 from analyzer.capture.phantom.phantom_environment import cards_named
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
-from analyzer.capture.targets.target_spec import (
-    STEPS,
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-    parse_card_assumptions,
-    parse_shapes,
-    parse_target,
-)
-from analyzer.capture.watch.watch_request import STEPS as SCRIPT_STEPS
-from analyzer.capture.watch.watch_request import WARMUP
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.target_spec import parse_card_assumptions, parse_shapes, parse_target
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
 from analyzer.commands.scripts.script_trace import trace_a_script
+from analyzer.contract.messages.capture_request import STEPS, CaptureOptions, TargetKind, TargetSpec
+from analyzer.contract.messages.watch_request import STEPS as SCRIPT_STEPS
+from analyzer.contract.messages.watch_request import WARMUP
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.engines.work import WorkEngine, local_cores
 from analyzer.errors import ExitCode, InputError
@@ -227,7 +220,7 @@ def trace(
         f"cannot be honoured: {spec.text} is no script", "Leave it out.", warmup=warmup
     )
     if spec.kind is TargetKind.TRACE:
-        check_honoured(spec.text, TargetForm.TRACE, chosen.given)
+        check_honoured(spec.text, TargetForm.TRACE, given_options(chosen))
         place.refuse_for(spec)
     else:
         options.refuse_given(

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from analyzer.contract.device_figures import AllocatorFigures, MeasuredStages, ProcessFigures
+from analyzer.contract.report.writing import schema_of
 from analyzer.devices.switches import Switch, switches_of
 from analyzer.errors import InputError
 from analyzer.gpus import Gpu, find_gpu, process_overhead
@@ -114,6 +115,11 @@ class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageRow, ...] = ()
     is_phantom: bool = False
     notes: tuple[str, ...] = ()
+
+
+def device_schema_text() -> str:
+    """Return the JSON Schema of what ``analyze device --json`` writes, ``docs/device.schema.json``."""
+    return schema_of("What analyze device writes with --json", DeviceFile)
 
 
 def account_of_cards(

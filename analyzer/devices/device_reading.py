@@ -21,6 +21,7 @@ from analyzer.capture.phantom.phantom_environment import (
 from analyzer.capture.process.child_process import Child
 from analyzer.capture.process.launch import module_command
 from analyzer.contract.device_figures import MeasuredStages
+from analyzer.contract.messages.child_messages import CardFigures, ChildFailed
 from analyzer.devices.device_account import (
     DeviceFile,
     account_of_cards,
@@ -143,9 +144,10 @@ def _probed(folder: Path, environment: Mapping[str, str], is_phantom: bool) -> M
     refusal = ""
     try:
         for message in child.messages():
-            if "figures" in message:
-                stages = msgspec.convert(message["figures"], MeasuredStages)
-            refusal = str(message.get("error", refusal))
+            if isinstance(message, CardFigures):
+                stages = message.figures
+            elif isinstance(message, ChildFailed):
+                refusal = message.error
     finally:
         child.close()
     if stages is None:

@@ -17,8 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from analyzer.oomlog.account import OomDocument, build_account, to_plain
-from analyzer.oomlog.judged import Cause, OomCase
+from analyzer.contract.runs.oom_file import OomDocument
+from analyzer.oomlog.account import build_account, to_plain
+from analyzer.oomlog.failure_case import Cause, OomCase
 from analyzer.oomlog.named import ModelTensor, with_names
 from analyzer.oomlog.scan.gathering import hear
 from analyzer.report.exports.output_files import write_text

@@ -1,4 +1,4 @@
-"""The document of an out-of-memory log: the JSON, version 1, which the text and the page show."""
+"""A log's failures to its document, :class:`analyzer.contract.runs.oom_file.OomDocument`."""
 
 from __future__ import annotations
 
@@ -6,175 +6,33 @@ from typing import Any, Final
 
 import msgspec
 
+from analyzer.contract.runs.oom_file import (
+    AskedFor,
+    OomAdvice,
+    OomBuffer,
+    OomCard,
+    OomDocument,
+    OomFailure,
+    OomHolder,
+    OomPlan,
+    OomRefusals,
+    OomSize,
+    OomSurvived,
+    OomVerdict,
+)
 from analyzer.oomlog.amounts import Amount
 from analyzer.oomlog.asked import asked_bytes
 from analyzer.oomlog.crowds import SizeCrowd, crowds_of, stories
-from analyzer.oomlog.judged import Judged, OomCase, catalogue_total, judge_failure, size_words
+from analyzer.oomlog.failure_case import Judged, OomCase, catalogue_total, size_words
+from analyzer.oomlog.judged import judge_failure
 from analyzer.oomlog.log_records import DriverRefusal, Heard, Mishap, MishapKind, SeenCard
 from analyzer.oomlog.occupied import occupied
 from analyzer.oomlog.remedies import remedies_of
 from analyzer.oomlog.typesizes import python_word
 from analyzer.units import format_bytes, times
 
-OOM_SCHEMA_VERSION: Final = 1
 _MOST_SIZES: Final = 200
 _LONGEST: Final = 2000
-
-
-class AskedFor(msgspec.Struct, frozen=True):
-    """What the request was for.
-
-    ``requested_bytes`` is the tensor's; where ``is_exact`` is false its last digits are not in the
-    log, and ``low_bytes`` and ``high_bytes`` hold it. ``rounded_bytes`` is what the allocator
-    looked for.
-    """
-
-    requested_bytes: int
-    rounded_bytes: int
-    is_exact: bool
-    low_bytes: int
-    high_bytes: int
-    basis: str
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-
-
-class OomHolder(msgspec.Struct, frozen=True):
-    """Who holds a part of the card or of the limit."""
-
-    who: str
-    size_bytes: int
-
-
-class OomSize(msgspec.Struct, frozen=True):
-    """The chunks in use of one size, and the model's tensors that are of it, where one was given."""
-
-    size_bytes: int
-    count: int
-    total_bytes: int
-    is_asked: bool = False
-    names: tuple[str, ...] = ()
-
-
-class OomAdvice(msgspec.Struct, frozen=True):
-    """One thing to do and the figures that support it."""
-
-    action: str
-    because: str
-
-
-class OomVerdict(msgspec.Struct, frozen=True):
-    """Why it failed; ``missing`` are the lines that would have told more."""
-
-    id: str
-    title: str
-    reasons: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-
-
-class OomCard(msgspec.Struct, frozen=True):
-    """The card as the log has it; ``is_from_catalogue`` where its total is known by its name alone."""
-
-    name: str | None
-    total_bytes: int | None
-    free_at_start_bytes: int | None
-    free_bytes: int | None
-    is_from_catalogue: bool = False
-
-
-class OomBuffer(msgspec.Struct, frozen=True):
-    """One of XLA's peak buffers."""
-
-    size_bytes: int
-    operator: str
-    label: str
-    shape: str
-
-
-class OomPlan(msgspec.Struct, frozen=True):
-    """XLA's list of a compiled module's buffers."""
-
-    sums_bytes: dict[str, int]
-    buffers: tuple[OomBuffer, ...]
-
-
-class OomFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that failed.
-
-    Sizes are None where the log lacks them. Those in ``ranges`` are printed with fewer digits than they
-    have: the field holds the middle, the range both ends.
-    """
-
-    line: int
-    told: int
-    process: str
-    kind: str
-    allocator: str | None
-    device: str | None
-    op: str | None
-    op_type: str | None
-    requested_by: str | None
-    kernel: str | None
-    source: str | None
-    asked: AskedFor | None
-    limit_bytes: int | None
-    in_use_bytes: int | None
-    peak_in_use_bytes: int | None
-    pool_bytes: int | None
-    free_bytes: int | None
-    largest_hole_bytes: int | None
-    largest_hole_basis: str | None
-    holes: int | None
-    regions: int | None
-    room_bytes: int | None
-    left_bytes: int | None
-    waste_bytes: int | None
-    ranges: dict[str, tuple[int, int]]
-    card: OomCard | None
-    verdict: OomVerdict
-    holders: tuple[OomHolder, ...]
-    stories: tuple[str, ...]
-    sizes: tuple[OomSize, ...]
-    remedies: tuple[OomAdvice, ...]
-    compiled: OomPlan | None = None
-    tensors_by_node: tuple[OomHolder, ...] = ()
-    matched: tuple[str, ...] = ()
-    words: str = ""
-
-
-class OomRefusals(msgspec.Struct, frozen=True):
-    """A run of requests that the driver or the host refused."""
-
-    line: int
-    first_bytes: int
-    last_bytes: int
-    times: int
-    code: str
-    is_host: bool
-
-
-class OomSurvived(msgspec.Struct, frozen=True):
-    """Requests that failed and that TensorFlow went on without; at most ten are printed."""
-
-    allocator: str
-    times: int
-    largest_bytes: int
-
-
-class OomDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one log says of memory."""
-
-    schema_version: int = OOM_SCHEMA_VERSION
-    kind: str = "oom"
-    log: str
-    lines: int
-    headline: str
-    failures: tuple[OomFailure, ...]
-    failures_not_shown: int
-    refusals: tuple[OomRefusals, ...]
-    survived: tuple[OomSurvived, ...]
-    notes: tuple[str, ...]
-    matched_with: str | None = None
 
 
 def build_account(heard: Heard, log: str) -> tuple[OomDocument, list[OomCase]]:

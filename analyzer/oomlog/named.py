@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from analyzer.oomlog.account import OomDocument, OomFailure, OomSize
+from analyzer.contract.runs.oom_file import OomDocument, OomFailure, OomSize
 from analyzer.oomlog.amounts import rounded_up
 from analyzer.units import format_bytes
 

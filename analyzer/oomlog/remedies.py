@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.oomlog.crowds import growing_crowd
-from analyzer.oomlog.judged import Cause, Judged, OomCase, size_words
+from analyzer.oomlog.failure_case import Cause, Judged, OomCase, size_words
 from analyzer.oomlog.log_records import MishapKind
 from analyzer.units import format_bytes
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import workplace
 from analyzer.capture.process.launch import capture
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec, parse_target
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.contract.runs.sweep_file import SweepCell, SweepQuestion
 from analyzer.errors import AnalyzerError, ExitCode, InputError
 from analyzer.findings.pool_facts import WhatIf

@@ -15,8 +15,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from analyzer.capture.targets.target_spec import TargetKind, parse_target
+from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.fields import Name, Text
+from analyzer.contract.messages.capture_request import TargetKind
 from analyzer.contract.runs.sweep_file import SweepQuestion
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu

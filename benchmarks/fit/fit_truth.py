@@ -19,7 +19,8 @@ from analyzer.batch_fit.fit_target import FitQuestion, answered
 from analyzer.batch_fit.remedied_steps import tried_remedies
 from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, access_of
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import AnalyzerError
 from analyzer.opening import open_result
 from analyzer.units import parse_bytes

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.capture.process.launch import capture
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
 from analyzer.compiler.card_compilation import plan_for_card
 from analyzer.compiler.plan_cache import PlanCache
 from analyzer.compiler.step_plans import module_of
 from analyzer.compiler.workspace import workspaces
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.gpus import find_gpu
 from analyzer.gpus.installed_compiler import find_compiler
 from analyzer.parse.hlo import read_hlo

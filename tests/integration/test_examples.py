@@ -17,7 +17,6 @@ pytestmark = pytest.mark.tf
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-FEW = ("deleting_the_tape", "reusing_functions", "virtual_devices")
 
 
 def ran(script: str) -> str:
@@ -48,14 +47,8 @@ def requested(told: dict[str, Any]) -> int:
     return int(told["peak"]["requested_bytes"])
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(name, marks=() if name in FEW else pytest.mark.slow)
-        for name in SCRIPTS
-        if name != "on_a_phantom_card"
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "on_a_phantom_card"])
 def test_a_script_runs_as_it_is(script: str) -> None:
     assert ran(script).strip()
 

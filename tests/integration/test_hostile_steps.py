@@ -27,9 +27,9 @@ pytestmark = [
 
 
 def some(names: Iterable[str]) -> list[Any]:
-    """Return the names as parameters, of which all but the first two take part only with ``-m slow``."""
+    """Return the names as parameters, of which all but the first take part only with ``-m slow``."""
     return [
-        pytest.param(name, marks=[pytest.mark.slow] * (place > 1))
+        pytest.param(name, marks=[pytest.mark.slow] * (place > 0))
         for place, name in enumerate(names)
     ]
 
@@ -185,6 +185,7 @@ def test_sys_exit_in_the_step_keeps_what_was_traced(place: Place) -> None:
 
 
 STRAYS = {
+    "sleeper and fork": SLEEPER + FORK,
     "sleeper": SLEEPER,
     "fork": FORK,
     "double fork": "if not os.fork():\n    if os.fork(): os._exit(0)\n"
@@ -211,25 +212,24 @@ def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
 
 
 def test_modules_of_the_same_name(place: Place) -> None:
-    """Modules in the working folder and beside the target are the target's, not ours."""
-    for name in ("json", "queue", "re", "typing", "gzip", "pandas", "analyzer_x", "signal"):
+    """Modules in the working folder and beside the target are the target's, not ours; so is one that
+    is the target itself."""
+    for name in ("queue", "re", "typing", "gzip", "pandas", "analyzer_x", "signal"):
         (place.folder / f"{name}.py").write_text("import sys\nsys.exit('executed')\n")
     (place.folder / "my_layers.py").write_text("UNITS = 4\n")
     body = "from my_layers import UNITS\ndef model():\n" \
         "    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(UNITS)])\n"  # fmt: skip
-    code, err = place.run(body, "trace", "t.py:model", "--out", "run", "-q")
+    code, err = place.run(body, "trace", "json.py:model", "--out", "run", "-q", name="json.py")
     assert code == 0, err
     code, err = place.run(body, "estimate", "t:model", "--out", "estimate", "-q")
     assert code == 0, err
 
 
-def test_a_target_with_the_name_of_a_module(place: Place) -> None:
-    code, err = place.run(MODEL, "trace", "json.py:model", "--out", "run", "-q", name="json.py")
-    assert code == 0, err
-
-
 @pytest.mark.parametrize("deaf", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+)
 def test_a_signal_while_stuck_in_tensorflow(number: int, deaf: bool, place: Place) -> None:
     # GIVEN a step that never comes back to Python, in one case deaf to whatever it is asked
     body = STUCK + SLEEPER + (DEAF if deaf else "")

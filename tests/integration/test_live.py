@@ -68,6 +68,18 @@ answer(result, model, before, environment, threads)
 """
 
 
+REFUSED = """
+from analyzer.errors import TargetError
+step, args = steps.make_step()
+try:
+    analyzer.trace((step, args), out="out")
+    raise AssertionError("it was not refused")
+except TargetError as error:
+    assert "TF_CPU_ALLOCATOR_USE_BFC=1" in str(error), error
+assert not os.path.exists("out")
+"""
+
+
 def assert_unchanged(told: dict[str, Any]) -> None:
     assert told["same environment"]
     assert told["new threads"] == []
@@ -78,29 +90,16 @@ def assert_unchanged(told: dict[str, Any]) -> None:
 
 
 def test_a_model_is_captured_in_a_process_of_its_own(tmp_path: Path) -> None:
-    # GIVEN a model in a process whose allocator writes no events
-    told = run(MODEL, tmp_path)
-    # THEN nothing of it is touched, and its variables are known
+    # GIVEN a process whose allocator writes no events
+    told = run(REFUSED + MODEL, tmp_path)
+    # THEN a step that lives there alone is refused; nothing of a model is touched, and its variables
+    # are known
     assert told["same variables"]
     assert_unchanged(told)
     assert told["categories"]["parameter"] == PARAMETERS
     assert told["categories"]["optimizer_state"] == ADAM
     assert told["warnings"] == []
     assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
-
-
-def test_a_step_that_lives_here_alone_is_refused(tmp_path: Path) -> None:
-    code = """
-from analyzer.errors import TargetError
-step, args = steps.make_step()
-try:
-    analyzer.trace((step, args), out="out")
-except TargetError as error:
-    print(json.dumps({"says": str(error)}))
-"""
-    told = run(code, tmp_path)
-    assert "TF_CPU_ALLOCATOR_USE_BFC=1" in told["says"]
-    assert listing(tmp_path) == set()
 
 
 def test_a_step_is_captured_in_this_process(tmp_path: Path) -> None:
@@ -120,6 +119,7 @@ answer(result, step.model, before, environment, threads)
     assert {path for path in listing(tmp_path) if "/" not in path} == {"out"}
 
 
+@pytest.mark.slow
 def test_a_model_is_captured_in_this_process(tmp_path: Path) -> None:
     told = run(MODEL, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
     assert_unchanged(told)

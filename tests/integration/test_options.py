@@ -117,6 +117,32 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+BROKEN = {
+    # name: target, its code, options, what is said
+    "exits": ("exits.py:x", "import sys; sys.exit(3)", {}, "called sys.exit(3)"),
+    "imports": ("imports.py:x", "import nothing_like_it", {}, "No module named 'nothing_like_it'"),
+    "no name": ("no_name.py:biuld", "def build(): pass", {}, "Did you mean build?"),
+    "no inputs": (
+        "no_inputs.py:x",
+        "import keras\nx = keras.Sequential([keras.layers.Dense(1)])",
+        {},
+        "--shape",
+    ),
+    "call reads values": (
+        "reads.py:x",
+        """import keras
+class Reader(keras.Model):
+    def call(self, x):
+        return x[: int(keras.ops.sum(x))]
+x = Reader()
+""",
+        {"shapes": {"": [4]}},
+        "reads.py:4: TypeError",
+    ),
+    "application": ("keras:ResNet51", "", {}, "Did you mean ResNet50"),
+}
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What became of each case; one process for all."""
@@ -124,6 +150,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name in ("option_targets.py", "run_options.py"):
         shutil.copy(TARGETS / name, folder)
     cases = {name: case[:2] for table in (SENTENCES, HONOURED) for name, case in table.items()}
+    for name, (target, code, options, _) in BROKEN.items():
+        if code:
+            (folder / target.partition(":")[0]).write_text(code)
+        cases[f"broken, {name}"] = (target, options)
     done = subprocess.run(
         [sys.executable, "run_options.py"],
         cwd=folder,
@@ -148,3 +178,8 @@ def test_honoured(name: str, results: dict[str, Any]) -> None:
     wanted, found = HONOURED[name][2], results[name]
     assert "error" not in found, found
     assert {key: found[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_target_is_told(name: str, results: dict[str, Any]) -> None:
+    assert BROKEN[name][3] in results[f"broken, {name}"].get("error", "")

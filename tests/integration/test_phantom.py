@@ -117,6 +117,7 @@ def test_a_reserve_space_is_what_is_assumed_and_makes_the_range(folder: Path) ->
     assert (stated["low_bytes"], stated["high_bytes"]) == (peak - reserve, peak + reserve)
 
 
+@pytest.mark.slow
 def test_a_live_model_runs_on_the_card_in_a_process_of_its_own(folder: Path) -> None:
     code = (
         "import json, analyzer, gpu_steps\n"

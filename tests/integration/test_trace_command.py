@@ -143,6 +143,7 @@ def test_accumulators_of_a_custom_step(captures: Captures) -> None:
     assert any("steps.py:" in source for source in sources)
 
 
+@pytest.mark.slow
 def test_a_function_with_a_signature(captures: Captures) -> None:
     result = captures.get("signed", "ready_made.py:signed")
     assert_books_balance(result)
@@ -177,7 +178,7 @@ model.save("saved.keras"); model.save("saved.h5"); model.export("saved_model", v
     return captures.folder
 
 
-@pytest.mark.parametrize("file", ["saved.keras", "saved.h5"])
+@pytest.mark.parametrize("file", ["saved.keras", pytest.param("saved.h5", marks=pytest.mark.slow)])
 def test_saved_models(file: str, captures: Captures, saved: Path) -> None:
     result = captures.get(f"of-{file}", file)
     assert_books_balance(result)
@@ -215,17 +216,6 @@ def test_a_step_that_raises(captures: Captures) -> None:
     assert "Traceback" not in captures.ended("failing").err
     assert "the loss is no loss" in captures.ended("failing").out
     assert analyze("trace", captures.folder / "failing", "--quiet").code == 0
-
-
-def test_a_step_that_runs_out_of_memory(captures: Captures) -> None:
-    result = captures.get(
-        "large", "steps.py:large", "--batch-size", "64", code=5, TF_CPU_BFC_MEM_LIMIT_IN_MB="24"
-    )
-    assert result.recording.device.memory_limit_bytes == 24 * 2**20
-    finding = next(row for row in result.document["findings"] if row["id"] == "out-of-memory")
-    assert "MiB" in finding["title"]
-    assert (captures.folder / "large" / "report.html").is_file()
-    assert "Traceback" not in captures.ended("large").err
 
 
 def interrupted(
@@ -290,28 +280,9 @@ def _wait_for_steps(folder: Path, child: subprocess.Popen[bytes]) -> None:
     raise AssertionError("no step was run")
 
 
-BAD = {
+BAD = {  # more of them, all in one process: test_options.py
     "syntax": ("bad.py:x", "def (:\n", "SyntaxError"),
-    "exits": ("bad.py:x", "import sys; sys.exit(3)", "called sys.exit(3)"),
-    "imports": ("bad.py:x", "import nothing_like_it", "No module named 'nothing_like_it'"),
-    "no name": ("bad.py:biuld", "def build(): pass", "Did you mean build?"),
-    "no inputs": (
-        "bad.py:x",
-        "import keras\nx = keras.Sequential([keras.layers.Dense(1)])",
-        "--shape",
-    ),
     "maker raises": ("bad.py:x", "def x():\n    raise KeyError('lr')", "bad.py:2: KeyError: 'lr'"),
-    "call reads values": (
-        "bad.py:x --shape 4",
-        """import keras
-class Reader(keras.Model):
-    def call(self, x):
-        return x[: int(keras.ops.sum(x))]
-x = Reader()
-""",
-        "bad.py:4: TypeError",
-    ),
-    "application": ("keras:ResNet51", "", "Did you mean ResNet50"),
 }
 
 

@@ -25,9 +25,9 @@ from analyzer.capture.run.instrumentation import observing_step
 from analyzer.capture.run.profiled_run import Captured, Capturing, captured, concrete_function
 from analyzer.capture.run.step_variables import StepVariables, raw_variable
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.targets.target_spec import CaptureOptions
 from analyzer.capture.xla.xla_lowering import LoweredFunction, compile_calls, compiled_step
 from analyzer.contract import run_note as contract
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.run_note import DeviceNote, ThreadsNote
 from analyzer.errors import TargetError
 from analyzer.gpus import Gpu, find_gpu

@@ -2,8 +2,8 @@
 
 It runs the step under the profiler, or takes the graph that would run and runs nothing.
 
-It speaks to its parent in lines of JSON on the standard output that it was started with; whatever
-the user's code prints goes to the log. :mod:`analyzer.capture.process.launch` starts it.
+It speaks to its parent in :mod:`analyzer.contract.messages`, on the standard output that it was started
+with; whatever the user's code prints goes to the log. :mod:`analyzer.capture.process.launch` starts it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import errno
 import faulthandler
 import functools
 import gzip
-import json
 import os
 import shutil
 import signal
@@ -32,10 +31,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetKind, TargetSpec
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.contract import run_note as contract
 from analyzer.contract.graph_note import GraphFile, encode_graph
+from analyzer.contract.messages.capture_request import (
+    REQUEST_VERSION,
+    CaptureOptions,
+    CaptureRequest,
+    TargetSpec,
+)
+from analyzer.contract.messages.child_messages import (
+    CaptureDone,
+    ChildFailed,
+    Message,
+    StageBegun,
+    message_line,
+)
+from analyzer.contract.messages.request_file import read_request
 from analyzer.contract.run_note import TargetNote, encode_run
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
@@ -58,7 +70,7 @@ _NO_ROOM_WORDS = ("No space left on device", "Disk quota exceeded", "File too la
 
 
 class Channel:
-    """Lines of JSON to the parent, over the standard output that this process was started with.
+    """Messages to the parent, over the standard output that this process was started with.
 
     Attributes:
         stage: What was told last.
@@ -72,29 +84,29 @@ class Channel:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one line; unbuffered, because a signal's handler sends too."""
+    def send(self, message: Message) -> None:
+        """Send one message; unbuffered, because a signal's handler sends too."""
         if os.getpid() != self._owner:
             os._exit(0)  # a copy that the user's code forked and let run on into ours
-        line = (json.dumps(message) + "\n").encode()
+        line = message_line(message)
         while line:
             line = line[os.write(self._descriptor, line) :]
 
     def report(self, stage: str, share: float) -> None:
         """Tell what is being done, and the share done."""
         self.stage = stage
-        self.send({"stage": stage, "share": share})
+        self.send(StageBegun(stage, share))
 
     def fail(self, error: AnalyzerError) -> int:
         """Tell what went wrong; return the exit code."""
         code = int(error.exit_code)
-        self.send({"error": error.message, "hint": error.hint, "exit_code": code})
+        self.send(ChildFailed(error.message, error.hint, code))
         return code
 
     def interrupt_once(self, number: int, frame: FrameType | None) -> None:
         """Stop the step at the first Ctrl-C and say so; another one is too late."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.send({"stage": STOPPING, "share": 0.0})
+        self.send(StageBegun(STOPPING, 0.0))
         raise KeyboardInterrupt
 
 
@@ -109,19 +121,20 @@ def main(request_path: str, places: list[str]) -> int:
     channel = Channel()
     # A shell starts background jobs with Ctrl-C ignored; the trace is to be written all the same.
     signal.signal(signal.SIGINT, channel.interrupt_once)
-    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    spec = TargetSpec(**{**request["target"], "kind": TargetKind(request["target"]["kind"])})
+    target = "the target"
     try:
-        result = _serve(request, spec, places, channel.report)
+        request = read_request(Path(request_path), CaptureRequest, REQUEST_VERSION)
+        target = request.target.text
+        _serve(request, places, channel.report)
     except AnalyzerError as error:
         return channel.fail(error)
     except KeyboardInterrupt:
-        channel.send({"error": "Interrupted.", "hint": "", "exit_code": int(ExitCode.INTERRUPTED)})
+        channel.send(ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED)))
         return int(ExitCode.INTERRUPTED)
     except BaseException as error:  # sys.exit() in the user's code too
         traceback.print_exc()
-        return channel.fail(told(error, spec.text, channel.stage))
-    channel.send({"done": result})
+        return channel.fail(told(error, target, channel.stage))
+    channel.send(CaptureDone())
     main_thread = threading.main_thread()
     if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
         _end()
@@ -223,17 +236,15 @@ def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
     sys.argv[:] = [spec.path]
 
 
-def _serve(
-    request: dict[str, Any], spec: TargetSpec, places: list[str], report: Any
-) -> dict[str, Any]:
+def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     report("starting TensorFlow", 0.0)
-    options = CaptureOptions.from_json(request["options"])
-    is_static = request.get("kind") == "static"
+    spec, options = request.target, request.options
+    is_static = request.kind == "static"
     on_phantom = bool(options.gpu) and not is_static
     if options.device == "cpu" or (options.gpu and is_static):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
-    folder = Path(request["folder"])
+    folder = Path(request.folder)
     os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
     _import_tensorflow()
     import tensorflow as tf
@@ -258,8 +269,6 @@ def _serve(
     report("writing the graph", 0.97)
     write_run(folder, captured)
     shutil.rmtree(folder / DUMP, ignore_errors=True)
-    error = captured.run.error
-    return {"steps": captured.run.steps_done, "error": None if error is None else error.plain()}
 
 
 def _running() -> Capture:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process.child_process import ChildEnd
 from analyzer.capture.process.memory_shortage import HostMemory
 from analyzer.capture.run.source_frames import is_library, shown
+from analyzer.contract.messages.child_messages import ChildEnd
 from analyzer.errors import AnalyzerError, InputError, StepOutOfMemory, TargetError
 from analyzer.units import format_bytes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import subprocess
@@ -11,32 +10,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from analyzer.capture.process import supervisor
+from analyzer.contract.messages.child_messages import ChildEnd, Message, message_in
 from analyzer.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
 _END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
 
 
-@dataclass(frozen=True, slots=True)
-class ChildEnd:
-    """How a child ended.
-
-    Attributes:
-        code: Its exit status, or less than 0 for the signal that ended it; None where not known.
-        peak_rss_bytes: The most memory that it held itself.
-    """
-
-    code: int | None
-    peak_rss_bytes: int = 0
-
-
 class Child:
-    """A command that writes a line of JSON for each thing it has to say.
+    """A command that tells what it does and how it went (:mod:`analyzer.contract.messages`).
 
     It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
     :meth:`interrupt`.
@@ -69,16 +55,16 @@ class Child:
                 start_new_session=True,
             )
 
-    def messages(self) -> Iterator[dict[str, Any]]:
+    def messages(self) -> Iterator[Message]:
         """Yield what the child says until it has ended, or ``deadline_s`` has come."""
         while self.end is None and (left_s := self.deadline_s - time.monotonic()) > 0:
             if not self._lines:
                 self._listen(min(_LOOK_S, left_s))
                 continue
-            message = _message(self._lines.popleft())
-            if "ended" in message:
-                self.end = ChildEnd(**message["ended"])
-            elif message:
+            message = message_in(self._lines.popleft())
+            if isinstance(message, ChildEnd):
+                self.end = message
+            elif message is not None:
                 yield message
 
     def interrupt(self) -> None:
@@ -118,12 +104,3 @@ class Child:
             gone = not got
         if gone:
             self.end = self.end or ChildEnd(None)
-
-
-def _message(line: bytes) -> dict[str, Any]:
-    """Return what a line says; nothing where it is no message."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return message if isinstance(message, dict) else {}

@@ -8,20 +8,18 @@ step that takes the process down must not take the command down.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.child_ending import Ending, error_of, tail_of
-from analyzer.capture.process.child_process import Child, ChildEnd
+from analyzer.capture.process.child_process import Child
 from analyzer.capture.process.declared_environment import declared_environment
 from analyzer.capture.process.memory_shortage import host_memory
 from analyzer.capture.process.run_folders import (
@@ -31,7 +29,20 @@ from analyzer.capture.process.run_folders import (
     refusals_told,
     staging_folder,
 )
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.contract.messages.capture_request import (
+    CaptureKind,
+    CaptureOptions,
+    CaptureRequest,
+    TargetSpec,
+)
+from analyzer.contract.messages.child_messages import (
+    CaptureDone,
+    ChildEnd,
+    ChildFailed,
+    Message,
+    StageBegun,
+)
+from analyzer.contract.messages.request_file import write_request
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
 
@@ -77,7 +88,7 @@ def capture(
     *,
     force: bool,
     progress: Progress,
-    kind: str = "run",
+    kind: CaptureKind = "run",
 ) -> Path:
     """Run the target's step in a child process and return the run folder.
 
@@ -103,18 +114,13 @@ def capture(
     environment |= declared_environment(spec, environment)
     with staging_folder(out) as staging:
         request = staging / "request.json"
-        content = {
-            "target": {**asdict(spec), "kind": spec.kind.value},
-            "options": options.to_json(),
-            "folder": str(staging),
-            "kind": kind,
-        }
+        asked = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
         if kind == "run" and not options.gpu and options.memory_limit_bytes is not None:
             environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
         if kind == "run" and options.gpu:
             environment |= phantom.variables(options, staging)
         with refusals_told(out):
-            request.write_text(json.dumps(content), encoding="utf-8")
+            write_request(request, asked)
             _run(request, environment, spec, progress, keeps_a_part=kind == "run")
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / phantom.FOLDER, ignore_errors=True)
@@ -176,14 +182,14 @@ def _run(
     log = request.with_name(LOG_FILE)
     before = host_memory()
     child = Child(child_command(request), log, request.parent, environment)
-    last: dict[str, Any] = {}
+    last: Message | None = None
     stage = "starting"
     try:
         for message in child.messages():
             last = message
-            if "stage" in message:
-                stage = message["stage"]
-                progress(stage, message["share"])
+            if isinstance(message, StageBegun):
+                stage = message.stage
+                progress(stage, message.share)
             else:  # its last word; a thread of the user's may go on for ever
                 child.deadline_s = time.monotonic() + _PARTING_S
     except KeyboardInterrupt:
@@ -192,9 +198,9 @@ def _run(
         last = _after_interrupt(child, progress)
     finally:
         child.close()
-    if "done" in last:
+    if isinstance(last, CaptureDone):
         return
-    if "error" in last:
+    if isinstance(last, ChildFailed):
         raise _told_by_child(last, log)
     raise error_of(
         Ending(
@@ -209,7 +215,7 @@ def _run(
     )
 
 
-def _after_interrupt(child: Child, progress: Progress) -> dict[str, Any]:
+def _after_interrupt(child: Child, progress: Progress) -> Message:
     """Pass Ctrl-C on and return the child's last word, which says that it wrote what it had.
 
     Raises:
@@ -217,31 +223,31 @@ def _after_interrupt(child: Child, progress: Progress) -> dict[str, Any]:
     """
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S
-    last: dict[str, Any] = {}
+    last: Message | None = None
     for message in child.messages():
         last = message
-        if message.get("stage") == STOPPING:
+        if isinstance(message, StageBegun) and message.stage == STOPPING:
             child.deadline_s = time.monotonic() + _WRITING_S
-        elif "stage" in message:
-            progress(message["stage"], message["share"])
-    if "done" not in last:
+        elif isinstance(message, StageBegun):
+            progress(message.stage, message.share)
+    if not isinstance(last, CaptureDone):
         raise KeyboardInterrupt(_NOTHING)
     return last
 
 
-def _told_by_child(last: dict[str, Any], log: Path) -> AnalyzerError:
+def _told_by_child(last: ChildFailed, log: Path) -> AnalyzerError:
     """Return the error that the child itself told.
 
     Raises:
         KeyboardInterrupt: it was interrupted.
     """
-    if last["exit_code"] == ExitCode.INTERRUPTED:
+    if last.exit_code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt(_NOTHING)
-    kind = _ERRORS.get(last["exit_code"], AnalyzerError)
-    hint = last["hint"]
+    kind = _ERRORS.get(last.exit_code, AnalyzerError)
+    hint = last.hint
     if kind is AnalyzerError and (kept := _keep(log)) is not None:
         hint = f"{hint} All that it printed: {kept}".strip()
-    return kind(last["error"], hint=hint)
+    return kind(last.error, hint=hint)
 
 
 def _keep(log: Path) -> Path | None:

@@ -10,7 +10,7 @@ from analyzer.capture.phantom.phantom_environment import (
     cards_named,
     phantom_environment,
 )
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.phantom_assumptions import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,

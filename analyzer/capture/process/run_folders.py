@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.targets.target_spec import TargetSpec
+from analyzer.contract.messages.capture_request import TargetSpec
 from analyzer.contract.run_note import RUN_FORMAT
 from analyzer.errors import InputError
 from analyzer.interrupts import held_back

@@ -1,19 +1,24 @@
 """A process that uses a card a little, and says after each thing what it holds (``analyze device``).
 
-It speaks to its parent in lines of JSON on the standard output that it was started with.
+It speaks to its parent in :mod:`analyzer.contract.messages`, on the standard output that it was started
+with.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from analyzer.contract.device_figures import MeasuredStages
+from analyzer.contract.messages.child_messages import (
+    CardFigures,
+    ChildFailed,
+    Message,
+    message_line,
+)
+from analyzer.errors import ExitCode
 
 _SIDE: Final = 256
 """Rows of the product, pixels of the image."""
@@ -28,20 +33,22 @@ def main() -> int:
     channel = os.dup(1)
     os.dup2(2, 1)
 
-    def send(message: dict[str, Any]) -> None:
-        os.write(channel, (json.dumps(message) + "\n").encode())
+    def send(message: Message) -> None:
+        os.write(channel, message_line(message))
+
+    def refuse(error: str) -> int:
+        send(ChildFailed(error, "", int(ExitCode.BAD_INPUT)))
+        return 1
 
     try:
         import tensorflow as tf
 
         from analyzer.capture.run.allocator_figures import process_figures
     except Exception as error:
-        send({"error": f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"})
-        return 1
+        return refuse(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
     cards = tf.config.list_physical_devices("GPU")
     if not cards:
-        send({"error": "it sees no card"})
-        return 1
+        return refuse("it sees no card")
     for card in cards:
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=_POOL_MIB)
         tf.config.set_logical_device_configuration(card, [limit])
@@ -54,9 +61,8 @@ def main() -> int:
             stages.append(process_figures(title))
     except tf.errors.OpError as error:
         if not stages:
-            send({"error": next(iter(error.message.splitlines()), type(error).__name__)})
-            return 1
-    send({"figures": msgspec.to_builtins(MeasuredStages(stages=tuple(stages)))})
+            return refuse(next(iter(error.message.splitlines()), type(error).__name__))
+    send(CardFigures(MeasuredStages(stages=tuple(stages))))
     return 0
 
 

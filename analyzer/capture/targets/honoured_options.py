@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.choice import Choice
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import InputError
 
 
@@ -128,6 +129,24 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
     },
 }
 """What each form refuses; what is not named here it honours."""
+
+
+def given_options(options: CaptureOptions) -> frozenset[Option]:
+    """Return the options that the user gave."""
+    asked = {
+        Option.STEPS: options.steps is not None,
+        Option.MODE: bool(options.mode),
+        Option.BATCH_SIZE: options.batch_size is not None,
+        Option.SHAPE: bool(options.shapes),
+        Option.OPTIMIZER: bool(options.optimizer),
+        Option.LOSS: bool(options.loss),
+        Option.JIT: options.jit is True,
+        Option.NO_JIT: options.jit is False,
+        Option.DTYPE_POLICY: bool(options.dtype_policy),
+        Option.INTER_OP_THREADS: options.inter_op_threads is not None,
+        Option.DEVICE: bool(options.device),
+    }
+    return frozenset(option for option, is_given in asked.items() if is_given)
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:

@@ -18,13 +18,15 @@ from analyzer.capture.targets.honoured_options import (
     TargetForm,
     cannot_jit_eagerly,
     check_honoured,
+    given_options,
     not_used,
 )
 from analyzer.capture.targets.keras_api import api_of
 from analyzer.capture.targets.model_inputs import make_inputs
 from analyzer.capture.targets.option_checks import Used
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.targets.target_spec import OPTIMIZER, CaptureOptions
+from analyzer.capture.targets.target_spec import OPTIMIZER
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.step_config import StepConfig
 from analyzer.errors import TargetError
 
@@ -45,7 +47,7 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
     model = rebuilt(model, options.remedy)
     api = api_of(model)
     train = (options.mode or "train") == "train"
-    check_honoured(f"The model {model.name!r}", _form(model, train=train), options.given)
+    check_honoured(f"The model {model.name!r}", _form(model, train=train), given_options(options))
     inputs, batch_size = make_inputs(model, options, messages)
     outputs = _output_specs(model, inputs)
     if train:

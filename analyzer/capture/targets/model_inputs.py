@@ -16,7 +16,7 @@ from analyzer.capture.targets.synthetic_inputs import (
     message_on_values,
     tensor_like,
 )
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import TargetError
 
 _SAY_SHAPE: Final = (

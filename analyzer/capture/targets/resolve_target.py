@@ -19,7 +19,12 @@ from analyzer.capture.private_names import is_jit_compiled, options_of
 from analyzer.capture.remedies.model_changes import around_making
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import dtype_policies as policies
-from analyzer.capture.targets.honoured_options import Option, TargetForm, check_honoured
+from analyzer.capture.targets.honoured_options import (
+    Option,
+    TargetForm,
+    check_honoured,
+    given_options,
+)
 from analyzer.capture.targets.keras_api import (
     is_layer,
     is_model,
@@ -35,7 +40,7 @@ from analyzer.capture.targets.synthetic_inputs import (
     fill_axes,
     tensor_for,
 )
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetKind, TargetSpec
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.step_config import StepConfig
 from analyzer.errors import TargetError
 
@@ -87,10 +92,10 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         form = TargetForm.STEP if _is_tf_function(thing[0]) else TargetForm.EAGER_STEP
-        check_honoured(text, form, options.given - _met_already(args, options))
+        check_honoured(text, form, given_options(options) - _met_already(args, options))
         return _program_for_function(thing[0], tuple(args), text, options)
     if _is_tf_function(thing):
-        check_honoured(text, _form_of(thing), options.given)
+        check_honoured(text, _form_of(thing), given_options(options))
         return _program_for_function(thing, _args_of(thing, text, options), text, options)
     if is_model_class(thing):
         return program_for_model(_run_user_code(thing, text), options)
@@ -234,7 +239,7 @@ def _keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
 
 
 def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
-    check_honoured(spec.path, TargetForm.SAVED_MODEL, options.given)
+    check_honoured(spec.path, TargetForm.SAVED_MODEL, given_options(options))
     if options.mode == "train":
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",

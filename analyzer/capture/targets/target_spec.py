@@ -13,12 +13,10 @@ A target is told from its text alone:
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from analyzer.capture.targets.honoured_options import Option
-from analyzer.choice import Choice
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.contract.run_note import MOST_STEPS
 from analyzer.errors import TargetError
@@ -30,137 +28,7 @@ _FORMS = (
     "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
     "folder, a logdir or an .xplane.pb."
 )
-STEPS: Final = 3  # traced where the user names no number
-BATCH_SIZE: Final = 32  # examples, where neither the user nor the target names a number
 OPTIMIZER: Final = "adam"
-
-
-class TargetKind(Choice):
-    """The kinds of target."""
-
-    APPLICATION = "application"
-    FILE = "file"
-    MODULE = "module"
-    KERAS_FILE = "keras-file"
-    SAVED_MODEL = "saved-model"
-    TRACE = "trace"
-    SCRIPT = "script"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSpec:
-    """A target, told apart but not yet loaded.
-
-    Attributes:
-        text: What the user wrote.
-        kind: Which form it is.
-        path: The file or folder, or the module's dotted name.
-        attribute: The name after the colon; empty where there is none.
-    """
-
-    text: str
-    kind: TargetKind
-    path: str
-    attribute: str = ""
-
-    @property
-    def source(self) -> Path:
-        """The file or folder that is read; of a module, where it lies in the working folder."""
-        if self.kind is TargetKind.MODULE:
-            return Path(*self.path.split(".")).with_suffix(".py")
-        return Path(self.path)
-
-    @property
-    def name(self) -> str:
-        """A short name for folders and headings."""
-        stem = Path(self.path).name.split(".")[0] if self.path else ""
-        return re.sub(r"[^\w.-]+", "_", self.attribute or stem or "model")[:60]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureOptions:
-    """How the step is built and run; None or empty where the user left it open.
-
-    Attributes:
-        steps: Steps to trace; None means :data:`STEPS`.
-        mode: ``train`` or ``infer``; empty means what the target is made for.
-        batch_size: Size of the first axis where a spec leaves it open; None means
-            :data:`BATCH_SIZE`.
-        shapes: Axes of inputs by name; the key ``""`` stands for the only input.
-        optimizer: Keras optimizer; empty means the compiled one, or :data:`OPTIMIZER`.
-        loss: Keras loss; empty means the compiled one, or one that fits the output.
-        jit: Compile with XLA; None means what the model or Keras chooses.
-        dtype_policy: Keras dtype policy to build with; empty means Keras' own.
-        inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
-        device: ``cpu``, ``gpu`` or empty for a GPU where there is one.
-        gpu: The catalogue's name of a card that is not there: to predict for, or to trace on, where it
-            may be several (``t4,t4`` or ``2xt4``); empty for the machine's own device.
-        memory_limit_bytes: On such a card, or for a trace on a CPU: TensorFlow's limit, on a CPU in
-            whole MiB; None for its own. The graph of an estimate is optimised for it.
-        growth: The same: whether the pool grows as it is needed; None for no.
-        cpu_plan: For an estimate with XLA for a card: compile for the CPU too, even where the card's
-            own compiler is installed.
-        assume: For an estimate: what is taken for what the data decide, by name: trips of a loop, the
-            size of an op's result, the number of a branch. For a trace on a card that is not there: what
-            is taken for what its libraries would say (:mod:`analyzer.contract.phantom_assumptions`).
-        remedy: A change of the model that lowers its memory
-            (:mod:`analyzer.capture.remedies.model_changes`); empty for none.
-    """
-
-    steps: int | None = None
-    mode: str = ""
-    batch_size: int | None = None
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    optimizer: str = ""
-    loss: str = ""
-    jit: bool | None = None
-    dtype_policy: str = ""
-    inter_op_threads: int | None = None
-    device: str = ""
-    gpu: str = ""
-    memory_limit_bytes: int | None = None
-    growth: bool | None = None
-    cpu_plan: bool = False
-    assume: dict[str, int] = field(default_factory=dict)
-    remedy: str = ""
-
-    @property
-    def wanted_steps(self) -> int:
-        """Steps to trace or to predict."""
-        return STEPS if self.steps is None else self.steps
-
-    @property
-    def wanted_batch(self) -> int:
-        """Size of a batch axis that is open."""
-        return BATCH_SIZE if self.batch_size is None else self.batch_size
-
-    @property
-    def given(self) -> frozenset[Option]:
-        """The options that the user gave."""
-        asked = {
-            Option.STEPS: self.steps is not None,
-            Option.MODE: bool(self.mode),
-            Option.BATCH_SIZE: self.batch_size is not None,
-            Option.SHAPE: bool(self.shapes),
-            Option.OPTIMIZER: bool(self.optimizer),
-            Option.LOSS: bool(self.loss),
-            Option.JIT: self.jit is True,
-            Option.NO_JIT: self.jit is False,
-            Option.DTYPE_POLICY: bool(self.dtype_policy),
-            Option.INTER_OP_THREADS: self.inter_op_threads is not None,
-            Option.DEVICE: bool(self.device),
-        }
-        return frozenset(option for option, is_given in asked.items() if is_given)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values that :meth:`from_json` takes back."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> CaptureOptions:
-        """Return the options that :meth:`to_json` wrote."""
-        shapes = {name: tuple(shape) for name, shape in values.get("shapes", {}).items()}
-        return cls(**{**values, "shapes": shapes})
 
 
 def check_steps(options: CaptureOptions) -> None:

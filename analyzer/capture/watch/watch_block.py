@@ -9,8 +9,8 @@ import msgspec
 
 from analyzer.capture.process.live_capture import can_trace_here
 from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
-from analyzer.capture.targets.target_spec import TargetKind, TargetSpec
-from analyzer.capture.watch.watch_request import UNTRACED_FILE
+from analyzer.capture.watch.watch_files import UNTRACED_FILE
+from analyzer.contract.messages.capture_request import TargetKind, TargetSpec
 from analyzer.contract.run_note import TargetNote
 from analyzer.contract.watch_note import WatchNote
 from analyzer.errors import InputError, TargetError

@@ -45,7 +45,7 @@ from analyzer.capture.watch.live_holders import (
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.traced_window import Window
 from analyzer.capture.watch.user_lines import calling_line
-from analyzer.capture.watch.watch_request import UNTRACED_FILE
+from analyzer.capture.watch.watch_files import UNTRACED_FILE
 from analyzer.contract.run_note import Failure, TargetNote, encode_run, read_run_file
 from analyzer.contract.watch_note import HeldTensors, LargeConstant, Reading, WatchNote
 from analyzer.errors import ExitCode

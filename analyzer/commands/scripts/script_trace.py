@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured
-from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
 from analyzer.capture.watch.script_launch import ScriptEnd
-from analyzer.capture.watch.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.commands import ScriptStatus
 from analyzer.commands.outputs import Outputs, deliver
 from analyzer.commands.run_place import Place
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.contract.messages.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.errors import ExitCode, LimitError
 from analyzer.findings.pool_facts import WhatIf
 from analyzer.report.untrusted import printable
@@ -43,7 +43,7 @@ def trace_a_script(
         LimitError: the peak is above ``--max-peak``, and the script itself ended well.
         ScriptStatus: always, with the script's exit status.
     """
-    check_honoured(spec.text, TargetForm.SCRIPT, chosen.given)
+    check_honoured(spec.text, TargetForm.SCRIPT, given_options(chosen))
     request = WatchRequest(
         script=spec.path,
         folder="",

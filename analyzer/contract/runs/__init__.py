@@ -1,1 +1,1 @@
-"""What is said of several runs together, and what goes between processes: typed records."""
+"""What is said of several runs together, and of what the log of one says: typed records."""

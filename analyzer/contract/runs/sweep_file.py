@@ -9,6 +9,7 @@ from msgspec import field
 from analyzer.contract.fields import Name, Text, Word
 from analyzer.contract.report.figures import ReportRecord, Signed, Total
 from analyzer.contract.report.limit_figures import Fits
+from analyzer.contract.report.writing import schema_of
 
 SWEEP_VERSION: Final = 1
 
@@ -80,3 +81,8 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     name: Text
     cells: tuple[SweepCell, ...]
     versions: dict[Word, Word] = field(default_factory=dict)
+
+
+def sweep_schema_text() -> str:
+    """Return the JSON Schema of ``sweep.json``, ``docs/sweep.schema.json``."""
+    return schema_of("What analyze sweep writes into sweep.json", SweepFile)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.oomlog.judged import OomCase
+from analyzer.oomlog.failure_case import OomCase
 from analyzer.oomlog.log_records import Piece
 from analyzer.oomlog.occupied import pieces_in_order
 from analyzer.units import format_bytes

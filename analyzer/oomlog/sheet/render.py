@@ -12,7 +12,7 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-from analyzer.oomlog.judged import OomCase
+from analyzer.oomlog.failure_case import OomCase
 from analyzer.oomlog.sheet.drawing import WIDTH, pool_map
 from analyzer.oomlog.telling import FIGURES, asked_words, card_words
 from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable

@@ -67,7 +67,9 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
     assert draw.peak_bytes - draw.resident_bytes == pytest.approx(real, rel=0.001)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "step", "accumulating"])
+@pytest.mark.parametrize(
+    "name", ["convolutions", "step", pytest.param("accumulating", marks=pytest.mark.slow)]
+)
 def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
     """One run is one of many orders, and some peak outside the range of the orders drawn."""
     estimate, trace = pairs.get(name)
@@ -144,6 +146,7 @@ def test_what_cannot_be_estimated_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow  # its sentence: test_corpus.py
 def test_an_eager_step_is_refused_with_the_reason(pairs: Pairs) -> None:
     ended = analyze_in_child("estimate", "predictable.py:eager", "--out", "eager", cwd=pairs.folder)
     assert ended.code == 2

@@ -94,6 +94,7 @@ def test_training_in_float32_is_turned_to_channels_first(folder: Path) -> None:
     assert any(shape.startswith(("[8,16,", "[8,32,")) for shape in shapes), shapes
 
 
+@pytest.mark.slow
 def test_a_larger_batch_needs_more(folder: Path) -> None:
     small, large = (
         estimate(folder, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", size)

@@ -11,8 +11,9 @@ import pytest
 from builders import analyze_in_child
 
 import analyzer
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
 from analyzer.compiler import card_compilation as card
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import find_gpu
 from analyzer.gpus.installed_compiler import has_compiler

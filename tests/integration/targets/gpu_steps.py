@@ -80,7 +80,7 @@ def compare_graphs() -> None:
     from analyzer.capture.graph.executor_graph import static_step
     from analyzer.capture.run.profiled_run import concrete_function
     from analyzer.capture.targets.resolve_target import program_for
-    from analyzer.capture.targets.target_spec import CaptureOptions
+    from analyzer.contract.messages.capture_request import CaptureOptions
     from analyzer.gpus import find_gpu
 
     # A cluster of this CPU alone: then the runtime itself says what the graph has to be.

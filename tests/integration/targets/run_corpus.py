@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import keras
+import msgspec
 import tensorflow as tf
 
 from analyzer.capture.graph.estimate_capture import capture_unrun_step
 from analyzer.capture.run.profiled_run import run_steps
 from analyzer.capture.targets.resolve_target import resolve
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import InputError
 
 
@@ -22,7 +24,7 @@ def quiet(stage, share):
 
 
 def outcome(kind, target, values):
-    options = CaptureOptions.from_json({"batch_size": None, "device": "cpu", **values})
+    options = msgspec.convert({"device": "cpu", **values}, CaptureOptions)
     keras.utils.clear_session()
     gc.collect()
 

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import keras
+import msgspec
 import option_targets
 import tensorflow as tf
 
+from analyzer.capture.process.capture_worker import told
 from analyzer.capture.run.profiled_run import concrete_function
 from analyzer.capture.targets.default_losses import loss_name
 from analyzer.capture.targets.resolve_target import resolve
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import InputError
 
 
@@ -23,7 +26,7 @@ def outcome(target, options):
     keras.utils.clear_session()
     gc.collect()  # the layers of earlier cases are not this one's
     try:
-        program = resolve(parse_target(target), CaptureOptions.from_json(options))
+        program = resolve(parse_target(target), msgspec.convert(options, CaptureOptions))
         concrete_function(program)
         if program.function is None:
             program.call()
@@ -31,6 +34,8 @@ def outcome(target, options):
                 promise.check(None)
     except InputError as error:
         return {"error": str(error)}
+    except BaseException as error:  # as the child that captures tells it
+        return {"error": str(told(error, target, "building the model"))}
     model = program.models[0] if program.models else None
     loss = getattr(model, "loss", None)
     return {

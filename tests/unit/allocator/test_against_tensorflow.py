@@ -15,7 +15,10 @@ SECONDS = 180
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("kind", ["eager", "graph", "step", "jit"])
+@pytest.mark.parametrize(
+    "kind",
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eager", "graph")), "step", "jit"],
+)
 def test_every_event_is_reproduced(kind, tmp_path):
     environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("TF_CPU_BFC_MEM_LIMIT_IN_MB", None)

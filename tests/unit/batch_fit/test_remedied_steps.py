@@ -12,7 +12,7 @@ from analyzer.batch_fit.remedied_steps import StepNeed, tried_remedies
 from analyzer.batch_fit.remedy_plans import NAMES, merged, plans_for
 from analyzer.batch_fit.step_access import StepAccess
 from analyzer.batch_fit.what_if import names_in
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.run_note import StepNote
 from analyzer.errors import InputError
 from analyzer.parse.run_folder import RunNote

@@ -12,8 +12,14 @@ from pathlib import Path
 
 HEAD = """
 import json, os, signal, subprocess, sys, time
-def say(**message):
-    os.write(1, (json.dumps(message) + "\\n").encode())
+def say(message, **fields):
+    os.write(1, (json.dumps({"message": message, **fields}) + "\\n").encode())
+def stage(name, share=0.0):
+    say("stage", stage=name, share=share)
+def done():
+    say("done")
+def fail(error, hint="", exit_code=2):
+    say("failed", error=error, hint=hint, exit_code=exit_code)
 def sleeper(*, session=True):
     # A process that would run for long after whoever started it, deaf to what is asked of it.
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(%MARK%)"
@@ -63,7 +69,7 @@ from analyzer.capture.process.child_process import Child
 folder = Path(sys.argv[2])
 child = Child(json.loads(sys.argv[1]), folder / "log", folder, os.environ)
 for message in child.messages():
-    print(json.dumps(message), flush=True)
+    print(message, flush=True)
 """
 
 

@@ -15,8 +15,8 @@ from builders import ROOT
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark, parent, wait_until
 
-from analyzer.capture.process import child_process as child_module
 from analyzer.capture.process.child_process import Child
+from analyzer.contract.messages.child_messages import CaptureDone, ChildEnd, Message, StageBegun
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how Linux hands on orphans")
 
@@ -35,7 +35,7 @@ def start(mark: Mark, body: str, folder: Path) -> Child:
     return Child(mark.command(body), folder / "log", folder / "staging", os.environ)
 
 
-def run(mark: Mark, body: str, folder: Path) -> tuple[list[dict[str, object]], int | None]:
+def run(mark: Mark, body: str, folder: Path) -> tuple[list[Message], int | None]:
     child = start(mark, body, folder)
     try:
         messages = list(child.messages())
@@ -46,18 +46,19 @@ def run(mark: Mark, body: str, folder: Path) -> tuple[list[dict[str, object]], i
 
 
 ENDS = {
-    "well": ("say(done=1)", [{"done": 1}], 0),
-    "with a status": ("say(stage='a'); os._exit(3)", [{"stage": "a"}], 3),
+    "well": ("done()", [CaptureDone()], 0),
+    "with a status": ("stage('a'); os._exit(3)", [StageBegun("a", 0.0)], 3),
     "by exit": ("sys.exit(4)", [], 4),
     "by a signal": ("os.kill(os.getpid(), signal.SIGSEGV)", [], -signal.SIGSEGV),
     "aborted": ("os.abort()", [], -signal.SIGABRT),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", [], -signal.SIGKILL),
     "nonsense": (
-        r"os.write(1, b'{\n[1]\nnull\n\xff\n{}\n'); say(done=1); os.write(1, b'{')",
-        [{"done": 1}],
+        r"os.write(1, b'{\n[1]\nnull\n\xff\n{}\n'); say('said'); say('stage', stage=1); "
+        "done(); os.write(1, b'{')",
+        [CaptureDone()],
         0,
     ),
-    "much": ("[say(n=n, x='x' * 9000) for n in range(100)]", None, 0),
+    "much": ("[stage('x' * 9000, n) for n in range(100)]", None, 0),
 }
 
 
@@ -67,20 +68,20 @@ def test_ends(name: str, mark: Mark, tmp_path: Path) -> None:
     messages, ended = run(mark, body, tmp_path)
     assert ended == code
     if expected is None:
-        assert [message["n"] for message in messages] == list(range(100))
+        assert [message.share for message in messages] == list(range(100))
     else:
         assert messages == expected
 
 
 STRAYS = {
-    "a child of its own": "sleeper(session=False); say(done=1)",
-    "in another session": "sleeper(); say(done=1)",
-    "an orphan of an orphan": "if not os.fork():\n sleeper(); os._exit(0)\nos.wait(); say(done=1)",
-    "a fork that holds the pipe": "say(done=1)\nif not os.fork():\n"
+    "a child of its own": "sleeper(session=False); done()",
+    "in another session": "sleeper(); done()",
+    "an orphan of an orphan": "if not os.fork():\n sleeper(); os._exit(0)\nos.wait(); done()",
+    "a fork that holds the pipe": "done()\nif not os.fork():\n"
     " os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
-    "a stopped one": "os.kill(sleeper(), signal.SIGSTOP); say(done=1)",
-    "many": "[sleeper() for _ in range(20)]; say(done=1)",
-    "and dies": "sleeper(); say(done=1); os.abort()",
+    "a stopped one": "os.kill(sleeper(), signal.SIGSTOP); done()",
+    "many": "[sleeper() for _ in range(20)]; done()",
+    "and dies": "sleeper(); done(); os.abort()",
 }
 
 
@@ -88,7 +89,7 @@ STRAYS = {
 def test_what_outlives_the_child_is_ended(name: str, mark: Mark, tmp_path: Path) -> None:
     started = time.monotonic()
     messages, _ = run(mark, STRAYS[name], tmp_path)
-    assert messages == [{"done": 1}]
+    assert messages == [CaptureDone()]
     assert time.monotonic() - started < 15
 
 
@@ -97,10 +98,10 @@ def test_it_can_be_ended(mark: Mark, tmp_path: Path) -> None:
     child = start(
         mark,
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
-        "sleeper(); say(stage='x'); time.sleep(1000)",
+        "sleeper(); stage('x'); time.sleep(1000)",
         tmp_path,
     )
-    assert next(child.messages()) == {"stage": "x"}
+    assert next(child.messages()) == StageBegun("x", 0.0)
     child.interrupt()
     child.deadline_s = time.monotonic() + 0.3
     assert list(child.messages()) == []
@@ -112,13 +113,11 @@ def test_it_can_be_ended(mark: Mark, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_passed_on(mark: Mark, tmp_path: Path) -> None:
-    body = (
-        "try:\n say(stage='x'); time.sleep(1000)\nexcept KeyboardInterrupt:\n say(done='stopped')"
-    )
+    body = "try:\n stage('x'); time.sleep(1000)\nexcept KeyboardInterrupt:\n stage('stopped')"
     child = start(mark, body, tmp_path)
-    assert next(child.messages()) == {"stage": "x"}
+    assert next(child.messages()) == StageBegun("x", 0.0)
     child.interrupt()
-    assert list(child.messages()) == [{"done": "stopped"}]
+    assert list(child.messages()) == [StageBegun("stopped", 0.0)]
     child.close()
 
 
@@ -136,9 +135,9 @@ def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) ->
     staging = tmp_path / "staging"
     staging.mkdir()
     (staging / "half").write_text("x")
-    waiting = parent(mark.command("sleeper(); say(stage='x'); time.sleep(1000)"), staging, ROOT)
+    waiting = parent(mark.command("sleeper(); stage('x'); time.sleep(1000)"), staging, ROOT)
     assert waiting.stdout is not None
-    assert waiting.stdout.readline() == b'{"stage": "x"}\n'
+    assert waiting.stdout.readline() == b"StageBegun(stage='x', share=0.0)\n"
     assert len(mark.left()) >= 3
     os.kill(waiting.pid, number)
     waiting.wait(timeout=10)
@@ -148,13 +147,13 @@ def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) ->
 
 
 def test_the_end_of_the_supervisor(mark: Mark, tmp_path: Path) -> None:
-    child = start(mark, "say(stage='x'); time.sleep(1000)", tmp_path)
-    assert next(child.messages()) == {"stage": "x"}
+    child = start(mark, "stage('x'); time.sleep(1000)", tmp_path)
+    assert next(child.messages()) == StageBegun("x", 0.0)
     os.kill(child._process.pid, signal.SIGKILL)
     started = time.monotonic()
     assert list(child.messages()) == []
     child.close()
-    assert child.end == child_module.ChildEnd(None)
+    assert child.end == ChildEnd(None)
     assert time.monotonic() - started < 6
     assert wait_until(lambda: not mark.left())
 

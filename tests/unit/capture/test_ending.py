@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.capture.process.child_ending import Ending, error_of, telling_line
-from analyzer.capture.process.child_process import ChildEnd
 from analyzer.capture.process.memory_shortage import HostMemory, host_memory
+from analyzer.contract.messages.child_messages import ChildEnd
 from analyzer.errors import AnalyzerError, ExitCode
 
 GIB = 1 << 30

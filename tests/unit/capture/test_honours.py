@@ -6,8 +6,14 @@ import pytest
 from builders import sample_folder
 
 import analyzer
-from analyzer.capture.targets.honoured_options import REFUSALS, Option, TargetForm, check_honoured
-from analyzer.capture.targets.target_spec import CaptureOptions
+from analyzer.capture.targets.honoured_options import (
+    REFUSALS,
+    Option,
+    TargetForm,
+    check_honoured,
+    given_options,
+)
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import InputError
 
 GIVEN = {
@@ -26,10 +32,10 @@ GIVEN = {
 
 
 def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
-    assert CaptureOptions().given == frozenset()
+    assert given_options(CaptureOptions()) == frozenset()
     assert set(GIVEN) == set(Option)
     for option, values in GIVEN.items():
-        assert CaptureOptions(**values).given == {option}  # type: ignore[arg-type]
+        assert given_options(CaptureOptions(**values)) == {option}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("option", Option)

@@ -44,16 +44,16 @@ def trace(
 
 
 DEATHS = {
-    "a status": ("say(stage='building', share=0.1); os._exit(3)", 2, "exit code 3 while building"),
+    "a status": ("stage('building', 0.1); os._exit(3)", 2, "exit code 3 while building"),
     "a signal": ("print('words', file=sys.stderr, flush=True); os.abort()", 2, "SIGABRT.*: words"),
     "nothing said": ("", 2, "exit code 0 while starting"),
     "killed": ("os.kill(os.getpid(), 9)", 2, "not for want of memory"),
-    "refused": ("say(error='No step.', hint='Name one.', exit_code=2)", 2, "No step. Name one."),
-    "memory": ("say(error='Too large.', hint='', exit_code=5)", 5, "Too large."),
-    "a bug": ("print('why', file=sys.stderr); say(error='Odd.', hint='', exit_code=1)", 1, "Odd. "
+    "refused": ("fail('No step.', 'Name one.', 2)", 2, "No step. Name one."),
+    "memory": ("fail('Too large.', '', 5)", 5, "Too large."),
+    "a bug": ("print('why', file=sys.stderr); fail('Odd.', '', 1)", 1, "Odd. "
               "All that it printed: .*/analyze-.*log\nanalyze: This is a bug"),
-    "nothing written": ("say(done={})", 2, "is gone"),
-    "a hanging end": ("say(error='No.', hint='', exit_code=2); time.sleep(1000)", 2, "No."),
+    "nothing written": ("done()", 2, "is gone"),
+    "a hanging end": ("fail('No.', '', 2); time.sleep(1000)", 2, "No."),
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_signals(
     started = time.monotonic()
     done, left = trace(
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
-        "sleeper(); say(stage='running', share=0.5); time.sleep(1000)",
+        "sleeper(); stage('running', 0.5); time.sleep(1000)",
         place, monkeypatch, command,
     )  # fmt: skip
     timer.join()
@@ -109,7 +109,7 @@ def test_a_second_ctrl_c(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = time.monotonic()
     done, left = trace(
         "try:\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n"
-        "    say(stage='stopping', share=0.0); time.sleep(1000)",
+        "    stage('stopping', 0.0); time.sleep(1000)",
         place, monkeypatch,
     )  # fmt: skip
     assert (done.code, left) == (130, set())
@@ -118,7 +118,7 @@ def test_a_second_ctrl_c(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_handlers_are_as_they_were(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    trace("say(error='No.', hint='', exit_code=2)", place, monkeypatch)
+    trace("fail('No.', '', 2)", place, monkeypatch)
     assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 

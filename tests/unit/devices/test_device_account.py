@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from builders import INSTALLED
+from schemas import breaches
 
 from analyzer.contract.device_figures import AllocatorFigures, ProcessFigures
 from analyzer.devices import device_reading
@@ -62,7 +64,9 @@ def figures(shown: NvmlCard | None) -> ProcessFigures:
 
 
 def sizes(shown: NvmlCard) -> dict[str, int]:
-    (account,) = account_of_process(figures(shown), {}).cards
+    document = account_of_process(figures(shown), {})
+    assert breaches(json.loads(msgspec.json.encode(document)), "device", "DeviceFile") == []
+    (account,) = document.cards
     assert all(row.low_bytes == row.high_bytes for row in account.rows)
     return {row.id: row.low_bytes // MIB for row in account.rows}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.contract.runs.oom_file import OomFailure
 from analyzer.oomlog import OomReport, read_oom_log
-from analyzer.oomlog.account import OomFailure
 
 LOGS = Path(__file__).parent / "logs"
 MIB = 1 << 20

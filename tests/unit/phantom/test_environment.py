@@ -15,7 +15,8 @@ from analyzer.capture.phantom.phantom_environment import (
     phantom_environment,
 )
 from analyzer.capture.process import phantom_launch
-from analyzer.capture.targets.target_spec import CaptureOptions, parse_card_assumptions
+from analyzer.capture.targets.target_spec import parse_card_assumptions
+from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu, memory_limit
 

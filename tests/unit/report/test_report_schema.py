@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import ROOT, SAMPLES, sample_folder
+from schemas import breaches
 
 import analyzer
 from analyzer.contract.report.diff_file import DiffFile
@@ -20,79 +20,19 @@ from analyzer.contract.report.writing import (
     read_report,
     report_of,
     report_text,
-    schema_text,
 )
 from analyzer.errors import TraceError
 from analyzer.findings.pool_facts import WhatIf
 from analyzer.opening import open_estimate, open_result
 
-FILE = ROOT / "docs" / "report.schema.json"
-SCHEMA = json.loads(FILE.read_text())
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
-TYPES = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "null": type(None),
-    "number": (int, float),
-    "integer": int,
-}
-KNOWN = {
-    "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxLength",
-    "maximum", "minimum", "properties", "propertyNames", "required", "title", "type",
-}  # fmt: skip
-
-
-def problems(value: Any, schema: dict[str, Any], where: str = "$") -> Iterator[str]:
-    """Yield how a value breaks a schema, by the words that ours is written in."""
-    assert set(schema) <= KNOWN, set(schema) - KNOWN
-    if "$ref" in schema:
-        yield from problems(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], where)
-    if "anyOf" in schema:
-        found = [list(problems(value, one, where)) for one in schema["anyOf"]]
-        if all(found):
-            yield from min(found, key=len)
-    kind = schema.get("type")
-    if kind and not (
-        isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
-    ):
-        yield f"{where} is no {kind}: {str(value)[:40]}"
-        return
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"{where} is none of {schema['enum']}: {value}"
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if (low is not None and value < low) or (high is not None and value > high):
-        yield f"{where} is {value}, not from {low} to {high}"
-    if len(value) > schema["maxLength"] if "maxLength" in schema else False:
-        yield f"{where} is too long"
-    if isinstance(value, dict):
-        known = schema.get("properties", {})
-        yield from (
-            f"{where} lacks {name}" for name in schema.get("required", ()) if name not in value
-        )
-        for name, item in value.items():
-            if name in known:
-                yield from problems(item, known[name], f"{where}.{name}")
-            elif isinstance(schema.get("additionalProperties"), dict):
-                yield from problems(item, schema["additionalProperties"], f"{where}.{name}")
-            elif kind == "object":
-                yield f"{where}.{name} is not in the schema"
-    if isinstance(value, list) and "items" in schema:
-        for place, item in enumerate(value):
-            yield from problems(item, schema["items"], f"{where}[{place}]")
 
 
 def check(report: ReportFile | DiffFile) -> dict[str, Any]:
     """Check what is written against the schema and the types; return it."""
     written: dict[str, Any] = json.loads(report_text(report))
-    part = SCHEMA["$defs"][type(report).__name__]
-    assert list(problems(written, part)) == []
+    assert breaches(written, "report", type(report).__name__) == []
     return written
-
-
-def test_the_schema_is_that_of_the_types() -> None:
-    assert FILE.read_text() == schema_text()
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import ROOT
+from schemas import breaches
 
 from analyzer.contract.report.writing import report_text
 from analyzer.contract.runs.sweep_file import SweepCell, SweepFile, SweepQuestion
@@ -88,7 +89,9 @@ def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", "=1+1"]\n')
     sweep = run(monkeypatch, path, made_of)
     rows = list(csv.DictReader(io.StringIO(sweep_csv(sweep))))
-    plain = json.loads(report_text(sweep))["cells"]
+    written = json.loads(report_text(sweep))
+    assert breaches(written, "sweep", "SweepFile") == []
+    plain = written["cells"]
     assert [int(row["requested_bytes"]) for row in rows] == [2000, 2000]
     assert [cell["requested_bytes"] for cell in plain] == [2000, 2000]
     assert rows[1]["remedy"] == "'=1+1"

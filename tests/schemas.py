@@ -1,0 +1,114 @@
+"""The JSON Schemas in docs/: what each is made of, and whether a document keeps to one.
+
+``python tests/schemas.py`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from analyzer.commands.gpu_list import card_list_schema_text
+from analyzer.contract.report.writing import schema_text
+from analyzer.contract.runs.oom_file import oom_schema_text
+from analyzer.contract.runs.sweep_file import sweep_schema_text
+from analyzer.devices.device_account import device_schema_text
+from analyzer.scaling.fit_answer import fit_schema_text
+
+DOCS = Path(__file__).parents[1] / "docs"
+SCHEMAS: dict[str, Callable[[], str]] = {
+    "report": schema_text,
+    "fit": fit_schema_text,
+    "oom": oom_schema_text,
+    "sweep": sweep_schema_text,
+    "device": device_schema_text,
+    "gpus": card_list_schema_text,
+}
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "number": (int, float),
+    "integer": int,
+}
+KNOWN = {
+    "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "items", "maxItems",
+    "maxLength", "maximum", "minItems", "minimum", "prefixItems", "properties", "propertyNames",
+    "required", "title", "type",
+}  # fmt: skip
+
+
+def schema_file(name: str) -> Path:
+    return DOCS / f"{name}.schema.json"
+
+
+def breaches(document: Any, name: str, record: str) -> list[str]:
+    """Return how a document breaks the schema of one record, by the words that ours are written in."""
+    parts = json.loads(schema_file(name).read_text("utf-8"))["$defs"]
+    return list(_breaches(document, parts[record], parts, "$"))
+
+
+def _breaches(
+    value: Any, schema: dict[str, Any], parts: dict[str, Any], where: str
+) -> Iterator[str]:
+    assert set(schema) <= KNOWN, set(schema) - KNOWN
+    if "$ref" in schema:
+        yield from _breaches(value, parts[schema["$ref"].rpartition("/")[2]], parts, where)
+    if "anyOf" in schema:
+        found = [list(_breaches(value, one, parts, where)) for one in schema["anyOf"]]
+        if all(found):
+            yield from min(found, key=len)
+    kind = schema.get("type")
+    if kind and not (
+        isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    ):
+        yield f"{where} is no {kind}: {str(value)[:40]}"
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{where} is none of {schema['enum']}: {value}"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if (low is not None and value < low) or (high is not None and value > high):
+        yield f"{where} is {value}, not from {low} to {high}"
+    if len(value) > schema["maxLength"] if "maxLength" in schema else False:
+        yield f"{where} is too long"
+    if isinstance(value, dict):
+        yield from _object_breaches(value, schema, parts, where)
+    if isinstance(value, list):
+        yield from _array_breaches(value, schema, parts, where)
+
+
+def _object_breaches(
+    value: dict[str, Any], schema: dict[str, Any], parts: dict[str, Any], where: str
+) -> Iterator[str]:
+    known = schema.get("properties", {})
+    yield from (f"{where} lacks {name}" for name in schema.get("required", ()) if name not in value)
+    for name, item in value.items():
+        if name in known:
+            yield from _breaches(item, known[name], parts, f"{where}.{name}")
+        elif isinstance(schema.get("additionalProperties"), dict):
+            yield from _breaches(item, schema["additionalProperties"], parts, f"{where}.{name}")
+        elif schema.get("type") == "object":
+            yield f"{where}.{name} is not in the schema"
+
+
+def _array_breaches(
+    value: list[Any], schema: dict[str, Any], parts: dict[str, Any], where: str
+) -> Iterator[str]:
+    least, most = schema.get("minItems", 0), schema.get("maxItems", len(value))
+    if not least <= len(value) <= most:
+        yield f"{where} has {len(value)} items, not from {least} to {most}"
+    first = schema.get("prefixItems", [])
+    rest = schema.get("items")
+    for place, item in enumerate(value):
+        part = first[place] if place < len(first) else rest
+        if isinstance(part, dict):
+            yield from _breaches(item, part, parts, f"{where}[{place}]")
+
+
+if __name__ == "__main__":
+    for name, text in SCHEMAS.items():
+        schema_file(name).write_text(text(), "utf-8")

@@ -1,0 +1,109 @@
+"""What a command and its children tell each other: what goes in comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analyzer.contract.device_figures import MeasuredStages
+from analyzer.contract.messages.capture_request import (
+    REQUEST_VERSION,
+    CaptureOptions,
+    CaptureRequest,
+    TargetKind,
+    TargetSpec,
+)
+from analyzer.contract.messages.child_messages import (
+    CaptureDone,
+    CardFigures,
+    ChildEnd,
+    ChildFailed,
+    Message,
+    StageBegun,
+    message_in,
+    message_line,
+)
+from analyzer.contract.messages.request_file import read_request, write_request
+from analyzer.contract.messages.watch_request import WATCH_VERSION, WatchRequest
+from analyzer.errors import AnalyzerError
+
+NO_TEXT = "caf\udce9.py"  # a file's name as Linux may have it
+OPTIONS = CaptureOptions(
+    batch_size=4, shapes={"x": (2, 3), "": (1,)}, jit=False, assume={"while": 7}, steps=2
+)
+CAPTURE = CaptureRequest(
+    target=TargetSpec(text=NO_TEXT, kind=TargetKind.FILE, path=NO_TEXT, attribute="build"),
+    options=OPTIONS,
+    folder="/somewhere",
+    kind="static",
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        StageBegun("running", 0.5),
+        CaptureDone(),
+        ChildFailed(f"{NO_TEXT} is no model.", "Name\none.", 2),
+        CardFigures(MeasuredStages(stages=())),
+        ChildEnd(None, 7),
+        ChildEnd(-9),
+    ],
+)
+def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
+    line = message_line(message)
+    assert line.count(b"\n") == 1
+    assert message_in(line) == message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"message": "stage", "stage": "x"}',
+        b'{"message": "failed", "error": 1, "hint": "", "exit_code": 2}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_message_is_passed_over(line: bytes) -> None:
+    assert message_in(line) is None
+
+
+def test_a_request_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    write_request(file, CAPTURE)
+    assert read_request(file, CaptureRequest, REQUEST_VERSION) == CAPTURE
+    script = WatchRequest(script=NO_TEXT, folder="f", arguments=("a", NO_TEXT), options=OPTIONS)
+    write_request(file, script)
+    assert read_request(file, WatchRequest, WATCH_VERSION) == script
+
+
+def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    write_request(file, replace(CAPTURE, schema_version=REQUEST_VERSION + 1))
+    with pytest.raises(
+        AnalyzerError, match=f"version {REQUEST_VERSION + 1}, and {REQUEST_VERSION}"
+    ):
+        read_request(file, CaptureRequest, REQUEST_VERSION)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [("folder", 1, r"Expected `str`, got `int` - at `\$.folder`"), ("kind", "b", r"\$.kind")],
+)
+def test_a_damaged_request_names_its_field(
+    tmp_path: Path, field: str, value: object, says: str
+) -> None:
+    file = tmp_path / "request.json"
+    write_request(file, CAPTURE)
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(AnalyzerError, match=says):
+        read_request(file, CaptureRequest, REQUEST_VERSION)
