@@ -126,8 +126,12 @@ def recorded_options(
     if "GPU" not in str(chosen["allocator"].iloc[0]):
         return BfcOptions.cpu(limit)
     candidates = [BfcOptions.gpu(limit, growth=growth) for growth in (False, True)]
-    matches = [compare(chosen, options, engine=engine) for options in candidates]
-    equal = [match.address + match.fragmentation for match in matches]
+    equal = []
+    for options in candidates:
+        match = compare(chosen, options, engine=engine)
+        if match.is_exact:
+            return options
+        equal.append(match.address + match.fragmentation)
     return candidates[int(np.argmax(equal))]
 
 

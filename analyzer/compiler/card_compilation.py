@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from analyzer.compiler.compile_child import TIME_OUT_S, CompiledModule, Progress, compile_in_child
+from analyzer.compiler.compile_child import TIME_OUT_S, CompiledModule, Progress, compile_sparing
 from analyzer.compiler.plan_cache import PlanCache, key_of
 from analyzer.contract.card_note import Products
 from analyzer.errors import AccountingError
@@ -78,7 +78,7 @@ def plan_for_card(
     key = key_of(module, target, flags, compiler.version)
     compiled = cache.find(key)
     if compiled is None:
-        compiled = compile_in_child(
+        compiled = compile_sparing(
             module,
             target,
             compiler,

@@ -17,12 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from analyzer.compiler.compiler_worker import ANSWER, MODULE, REQUEST
 from analyzer.compiler.flags import with_path
+from analyzer.compiler.spared_products import ops_named, without_triton
 from analyzer.contract.card_note import Statistics
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus.installed_compiler import Compiler
@@ -33,11 +34,23 @@ _WORKER: Final = (sys.executable, "-m", "analyzer.compiler.compiler_worker")
 _POLL_S: Final = 0.1  # seconds between two looks at the child
 _LONGEST: Final = 300  # characters of the compiler's message that fit one line
 
+_MOST_SPARED: Final = 12
+"""Compilations of one module, each with the products of one more shape left to cuBLAS."""
+
 Progress = Callable[[str, float], None]
 
 
 class CompilerRefused(CompilerUnavailable):
-    """The compiler was there and did not compile this module: other flags may do better."""
+    """The compiler was there and did not compile this module: other flags may do better.
+
+    Args:
+        message: One line.
+        ops: The framework's names of the instructions that the compiler's own message shows.
+    """
+
+    def __init__(self, message: str, *, ops: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.ops = ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +70,47 @@ class CompiledModule:
     compiler: str
     module_sha256: str = ""
     is_cached: bool = False
+
+
+def compile_sparing(
+    module: bytes,
+    target: str,
+    compiler: Compiler,
+    *,
+    flags: tuple[str, ...] = (),
+    time_out_s: float = TIME_OUT_S,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> CompiledModule:
+    """Compile as :func:`compile_in_child`, with the products that Triton cannot write left to cuBLAS.
+
+    Args:
+        module, target, compiler, flags, time_out_s, folder, progress: As there.
+
+    Raises:
+        CompilerRefused: it refused the module, and for no product of it.
+        CompilerUnavailable: it took too long.
+    """
+    given = module
+    for _ in range(_MOST_SPARED):
+        try:
+            made = compile_in_child(
+                given,
+                target,
+                compiler,
+                flags=flags,
+                time_out_s=time_out_s,
+                folder=folder,
+                progress=progress,
+            )
+        except CompilerRefused as why:
+            spared = without_triton(given, why.ops)
+            if spared is None:
+                raise
+            given = spared
+        else:
+            return replace(made, module_sha256=hashlib.sha256(module).hexdigest())
+    raise CompilerRefused(f"XLA's compiler refused {_MOST_SPARED} products one after the other.")
 
 
 def compile_in_child(
@@ -134,7 +188,8 @@ def _answer(place: Path, code: int, log: Path) -> dict[str, Any]:
         raise CompilerRefused(_how_it_died(code, log))
     answer: dict[str, Any] = json.loads(file.read_text("utf-8"))
     if "refused" in answer:
-        raise CompilerRefused(f"XLA's compiler refused: {_one_line(answer['refused'])}")
+        told = answer["refused"]
+        raise CompilerRefused(f"XLA's compiler refused: {_one_line(told)}", ops=ops_named(told))
     return answer
 
 

@@ -169,11 +169,7 @@ class _Job:
     def _compile(
         self, module: bytes, *, both: bool, start: float, share: float
     ) -> Iterator[CardPlan]:
-        """Compile one module, with cuBLAS' products where Triton's cannot be had.
-
-        With a card XLA tries several kernels for each product and drops the ones that do not compile;
-        without one it takes the first, and refuses the module where that one does not.
-        """
+        """Compile one module, with cuBLAS' products alone where a plan with Triton's cannot be had."""
         has_triton = self.gpu.compute_capability >= TRITON_FROM
         half = share / 2 if has_triton and both else share
         try:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from analyzer.allocator import (
     BfcOptions,
+    Engine,
     FailedRequest,
     Replay,
     compare,
@@ -25,6 +26,7 @@ from analyzer.allocator import (
     replay,
 )
 from analyzer.allocator.bfc.bfc_options import UNLIMITED_BYTES
+from analyzer.allocator.minimum_limit import engine_for
 from analyzer.contract.report.limit_figures import (
     LimitParts,
     OtherSettings,
@@ -83,39 +85,47 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     if not begins_with_process(recording):
         if not what_if.is_asked:
             return analysis
-        options = options_of(recording, what_if)
+        options = asked_options(own_options(recording), what_if)
         facts = _with_minimum(analysis.pool, recording, options, what_if)
         analysis = replace(analysis, pool=facts)
         return _add_what_if(analysis, options)
-    own = options_of(recording, WhatIf())
+    searched = search or what_if.is_asked
+    sequence = from_recording(recording)
+    engine = engine_for(sequence) if searched else Engine.AUTO  # loaded once, it serves all replays
+    own = own_options(recording, engine=engine)
+    asked = asked_options(own, what_if)
     if recording.kind.ran:
-        match = compare(recording.events, own, allocator=recording.allocator)
+        match = compare(recording.events, own, allocator=recording.allocator, engine=engine)
         facts = PoolFacts(
             replay_equals_trace=match.is_exact,
             replay_check=ReplayCheck(events=match.events, equal=match.equal),
         )
         if match.is_exact:
             facts = structs.replace(
-                _with_facts(facts, analysis, replay(from_recording(recording), own)),
+                _with_facts(facts, analysis, replay(sequence, own, engine=engine)),
                 failure_fits=would_have_fitted(analysis, own),
             )
     else:
         facts = _predicted_facts(analysis, own)
-    if search or what_if.is_asked:
-        facts = _with_minimum(facts, recording, options_of(recording, what_if), what_if)
+    if searched:
+        facts = _with_minimum(facts, recording, asked, what_if)
     analysis = replace(
         analysis,
         pool=facts,
         fragmentation=_with_pool(analysis.fragmentation, facts),
     )
-    return _add_what_if(analysis, options_of(recording, what_if)) if what_if.is_asked else analysis
+    return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
-def options_of(recording: Recording, what_if: WhatIf) -> BfcOptions:
-    """Return the recording's own settings with those of ``what_if`` in their place."""
-    own = card_options(recording) or recorded_options(
-        recording.events, allocator=recording.allocator
+def own_options(recording: Recording, *, engine: Engine = Engine.AUTO) -> BfcOptions:
+    """Return the settings that a recording was made under."""
+    return card_options(recording) or recorded_options(
+        recording.events, allocator=recording.allocator, engine=engine
     )
+
+
+def asked_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
+    """Return a recording's settings with those of ``what_if`` in their place."""
     if what_if.memory_limit_bytes is not None:
         own = replace(own, memory_limit_bytes=what_if.memory_limit_bytes)
     if what_if.growth is not None:

@@ -237,6 +237,8 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     sums = work.groupby("op", observed=True).sum()
     count = work.groupby("op", observed=True).size()
     first = inside.drop_duplicates("op").set_index("op")
+    described = first.loc[count.index, ["op_type", "layer", "source"]].astype(str)
+    words_of = dict(zip(described.index, described.to_numpy().tolist(), strict=True))
     categories = (
         inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum().reset_index()
     )
@@ -246,9 +248,7 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     return tuple(
         OpBytes(
             name=str(op),
-            type=str(first.at[op, "op_type"]),
-            layer=str(first.at[op, "layer"]),
-            source=str(first.at[op, "source"]),
+            **dict(zip(("type", "layer", "source"), words_of[op], strict=True)),
             category=Category(category_of[op]),
             allocations=int(count[op]),
             **{name: int(value) for name, value in zip(sums.columns, values, strict=True)},

@@ -149,10 +149,21 @@ class Bench:
         key = _hash([place]) if place.is_file() else "keras"
         return self.cache / f"{case.name}-{key}"
 
-    def ran(self, case: Case, *options: str) -> dict[str, Any] | None:
+    def runs(self, case: Case, repeat: int) -> list[dict[str, Any]]:
+        """Return what so many runs gave; without leave to run, all that were kept."""
+        if not self.may_run:
+            kept = sorted(self.folder(case).glob("ran-*-run*.json"))
+            first = self.ran(case)
+            again = [json.loads(path.read_text(encoding="utf-8")) for path in kept]
+            return [*([] if first is None else [first]), *again]
+        found = [self.ran(case, turn=turn) for turn in range(repeat)]
+        return [one for one in found if one is not None]
+
+    def ran(self, case: Case, *options: str, turn: int = 0) -> dict[str, Any] | None:
         """Return what a run on the card that is not there gave; None where nothing is known."""
         key = _hash((ROOT / "analyzer" / "capture" / "phantom" / "native").rglob("*.[ch]"))
-        file = self.folder(case) / ("-".join(("ran", key, *options)) + ".json")
+        again = (f"run{turn}",) if turn else ()
+        file = self.folder(case) / ("-".join(("ran", key, *again, *options)) + ".json")
         if not file.is_file():
             if not self.may_run:
                 older = sorted(self.folder(case).glob("-".join(("ran", "*", *options)) + ".json"))
@@ -206,21 +217,40 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def score(bench: Bench, case: Case, *, verdict: bool) -> dict[str, Any] | None:
-    """Return the case's row: bytes and shares of what was run; None where a side is missing."""
+def score(bench: Bench, case: Case, *, verdict: bool, repeat: int) -> dict[str, Any] | None:
+    """Return the case's row: bytes and shares of the runs' median; None where a side is missing."""
     bench.folder(case).mkdir(parents=True, exist_ok=True)
-    ran, told = bench.ran(case), bench.told(case)
-    if ran is None or told is None:
+    runs, told = bench.runs(case, repeat), bench.told(case)
+    if not runs or told is None:
         return None
+    ran = sorted(runs, key=lambda one: one["requested"])[(len(runs) - 1) // 2]
     row: dict[str, Any] = {"case": case.name, "step": case.step, "card": case.card, "way": case.way}
+    row["runs"] = len(runs)
     for key in ("requested", "allocated", "resident", "ever", "ever_allocated", "least"):
-        real, said = ran[key], told[key]
+        values = [one[key] for one in runs if one[key] is not None]
+        real, said = statistics.median_low(values) if values else None, told[key]
         row[key] = real
         row[f"{key}_off"] = (said - real) / real if real and said is not None else None
+        row[f"{key}_runs"] = [min(values), max(values)] if values else None
+        row[f"{key}_beyond"] = _beyond(said, values) if values and said is not None else None
+    row["inside"] = statistics.mean(_is_inside(one["requested"], told["range"]) for one in runs)
     row |= {"op": ran["op"], "told_op": told["op"], "told_least": told["safe"] or told["least"]}
     if verdict and row["told_least"]:
         row |= _tried(bench, case, told)
     return row
+
+
+def _beyond(said: int, values: list[int]) -> float:
+    """Return how far a figure lies outside what runs gave, a share of their median; signed."""
+    outside = min(said - min(values), 0) + max(said - max(values), 0)
+    return outside / statistics.median_low(values) if outside else 0.0
+
+
+def _is_inside(real: int, stated: dict[str, Any] | None) -> bool:
+    """Say whether a run's requested peak lies in the range that an estimate states."""
+    if stated is None or stated["low_bytes"] is None:
+        return False
+    return bool(stated["low_bytes"] <= real <= stated["high_bytes"])
 
 
 def _tried(bench: Bench, case: Case, told: dict[str, Any]) -> dict[str, Any]:
@@ -264,19 +294,34 @@ def section(rows: list[dict[str, Any]]) -> str:
             known = [row[f"{key}_off"] for row in of if row[f"{key}_off"] is not None]
             what = "least limit, replayed" if key == "least" else f"{key} peak"
             lines.append(f"| {what}, {words} | {len(known)} | {spread(known)} |")
+            several = [row[f"{key}_beyond"] for row in of if row.get("runs", 1) > 1]
+            if several:
+                told = f"the same, beyond the runs, {words}: cases of several"
+                lines.append(f"| {told} | {len(several)} | {spread(several)} |")
     lines += [
         "",
-        "| step | card | way | requested | off by | allocated, off by | least limit, off by |",
+        "| step | card | way | runs | requested | off by | allocated, off by | least limit, off by |",
     ]
-    lines += ["|---|---|---|--:|--:|--:|--:|"]
+    lines += ["|---|---|---|--:|--:|--:|--:|--:|"]
     for row in rows:
-        off = [row[f"{key}_off"] for key in ("allocated", "least")]
-        shown = " | ".join("-" if value is None else f"{value:+.2%}" for value in off)
+        shown = " | ".join(_cell(row, key) for key in ("requested", "allocated", "least"))
         lines.append(
-            f"| {row['step']} | {row['card']} | {WORDS[row['way']]} | {row['requested']:,} | "
-            f"{row['requested_off']:+.3%} | {shown} |"
+            f"| {row['step']} | {row['card']} | {WORDS[row['way']]} | {row.get('runs', 1)} | "
+            f"{row['requested']:,} | {shown} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _cell(row: dict[str, Any], key: str) -> str:
+    """Return how far a figure is off, and by how much the runs differ from their median."""
+    off, spread_of = row[f"{key}_off"], row.get(f"{key}_runs")
+    if off is None:
+        return "-"
+    said = f"{off:+.3%}" if key == "requested" else f"{off:+.2%}"
+    if not spread_of or row.get("runs", 1) == 1:
+        return said
+    least, most = ((end - row[key]) / row[key] for end in spread_of)
+    return f"{said} ({least:+.1%} to {most:+.1%})"
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:
@@ -302,6 +347,9 @@ def main() -> None:
     parser.add_argument("--cards", default=",".join(CARDS))
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--verdict", action="store_true", help="run under the limit that is stated")
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="runs of each case; the median counts"
+    )
     parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
     parser.add_argument(
         "--write", type=Path, help="Markdown file whose part about cards is written"
@@ -314,7 +362,7 @@ def main() -> None:
         row for file in options.of or () for row in json.loads(file.read_text(encoding="utf-8"))
     ]
     for case in () if options.of else chosen(options.cases, options.cards, options.ways):
-        row = score(bench, case, verdict=options.verdict)
+        row = score(bench, case, verdict=options.verdict, repeat=options.repeat)
         if row is not None:
             rows.append(row)
             print(line(row), flush=True)

@@ -23,6 +23,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,19 @@ def _own_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def seconds_of(*command: str) -> tuple[float, str]:
+def seconds_of(*command: str, variables: Mapping[str, str] | None = None) -> tuple[float, str]:
     """Run a command and return its CPU seconds, children included, and what it printed.
+
+    Args:
+        *command: What Python is to run, and its arguments.
+        variables: Environment variables in the place of those that hide every card.
 
     Raises:
         SystemExit: it failed.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    shown = {"CUDA_VISIBLE_DEVICES": "-1"} if variables is None else variables
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **shown}
     ended = subprocess.run(
         [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
     )

@@ -5,7 +5,7 @@
 #
 # Too large a download for every CI run. Ends with "fresh environment: fine", or with an error.
 set -euo pipefail
-repo=$(cd "$(dirname "$0")/.." && pwd)
+repo=$(cd "$(dirname "$0")/../.." && pwd)
 python=${1:-python3}
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT

@@ -110,14 +110,15 @@ def capture(
         AnalyzerError: the child failed otherwise.
     """
     check_free(out, force=force)
-    environment = base_environment(log_level="0" if kind == "run" else "1")
+    on_card = kind == "run" and bool(options.gpu)
+    environment = base_environment(log_level="0" if kind == "run" else "1", host_events=not on_card)
     environment |= declared_environment(spec, environment)
     with staging_folder(out) as staging:
         request = staging / "request.json"
         asked = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
         if kind == "run" and not options.gpu and options.memory_limit_bytes is not None:
             environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
-        if kind == "run" and options.gpu:
+        if on_card:
             environment |= phantom.variables(options, staging)
         with refusals_told(out):
             write_request(request, asked)
@@ -132,13 +133,15 @@ def capture(
         return publish(staging, out, force=force)
 
 
-def base_environment(*, log_level: str | None) -> dict[str, str]:
+def base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
     """Return the child's environment variables.
 
     Args:
         log_level: From which level TensorFlow writes its log where the user does not say: ``0`` where
             it goes to the run folder, so that an allocator that runs out of memory leaves its list of
             chunks there; None for TensorFlow's own default, a script's.
+        host_events: Whether the CPU's memory is of interest, so that its allocator is to be the one that
+            writes events; a card's always does, and the CPU's has ten events for each of a card's.
 
     Raises:
         InputError: Keras is set to run on something other than TensorFlow.
@@ -151,7 +154,8 @@ def base_environment(*, log_level: str | None) -> dict[str, str]:
             hint="Set KERAS_BACKEND=tensorflow.",
         )
     environment = {**os.environ, "KERAS_BACKEND": backend}
-    environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+    if host_events:
+        environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
     if log_level is not None:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
     return environment

@@ -16,7 +16,7 @@ import tensorflow as tf
 from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import shape_of
 from analyzer.capture.graph.shape_inference import executed_outputs
-from analyzer.capture.private_names import context, unread_versions
+from analyzer.capture.private_names import context, python_calls_untraced, unread_versions
 from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.source_frames import describe_user_error, line_of_user, plain_message
 from analyzer.capture.run.step_variables import StepVariables
@@ -142,7 +142,8 @@ def run_steps(
     with observing_step() as observed:
         report("building the model", 0.0)
         try:
-            program = make()
+            with python_calls_untraced():
+                program = make()
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
             cause = failure.__cause__ if isinstance(failure, TargetError) else failure
             if not isinstance(cause, tf.errors.ResourceExhaustedError):
@@ -183,7 +184,8 @@ def _run(
 ) -> None:
     """Trace the step and run it, keeping in ``state`` how far it came."""
     report("tracing the step", 0.1)
-    state.function = state.variables.function = concrete_function(state.program)
+    with python_calls_untraced():
+        state.function = state.variables.function = concrete_function(state.program)
     values = None
     if own_process:
         state.variables.rehome_small()

@@ -11,10 +11,12 @@ import pytest
 
 from analyzer.compiler import pjrt
 from analyzer.compiler.card_compilation import plan_for_card
+from analyzer.compiler.compile_child import CompilerRefused, compile_in_child
 from analyzer.compiler.plan_cache import PlanCache
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import find_gpu
 from analyzer.gpus.installed_compiler import find_compiler
+from analyzer.gpus.target import target_text
 from analyzer.xla.buffer_plan import ValueUse
 
 DATA = Path(__file__).parent / "data"
@@ -77,6 +79,20 @@ def test_a_step_compiles_for_cards_that_are_not_there(module: bytes, tmp_path: P
         assert again.compiled.is_cached
         assert again.plan == found.plan
     assert not list(work.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_a_product_that_triton_cannot_write_is_left_to_cublas_alone(tmp_path: Path) -> None:
+    """A decoder whose heads' gradients have no tiling. TensorFlow's compiler, which had a phantom H100
+    to ask, left them to cuBLAS: its step took 65,334,316 bytes, 8,455,952 of them resident."""
+    module = gzip.decompress((DATA / "heads_of_96.hlo.pb.gz").read_bytes())
+    h100 = find_gpu("h100-80gb-sxm")
+    with pytest.raises(CompilerRefused, match="tile sizes"):
+        compile_in_child(module, target_text(h100), find_compiler(), folder=tmp_path)
+    found = plan_for_card(module, h100, PlanCache(None), folder=tmp_path)
+    assert found.products == "triton"
+    assert found.plan.temp_bytes == pytest.approx(65_334_316 - 8_455_952, rel=0.001)
 
 
 @pytest.mark.usefixtures("installed")
