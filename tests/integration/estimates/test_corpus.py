@@ -101,14 +101,26 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "keras 2, unbuilt": (K + "Unbuilt", {}, "says nothing of their shape"),
 }
 EAGER = {"eager step": (C + "eager_step", {}), "run eagerly": (C + "run_eagerly", {})}
+FEW = (
+    "moving average", "checkpoint", "lazy slots", "variables in the step", "nested outputs",
+    "speech, shapes", "no Input", "ragged", "sparse", "remembers its shape", "augmented",
+    "keras 2, compiled", "keras 2, step",
+)  # fmt: skip
+"""Of those that work, the ones that are not left for ``-m slow``."""
 HAS_KERAS_2 = importlib.util.find_spec("tf_keras") is not None
 
 
 class Corpus:
-    """What became of each target; one process for all estimates, and one for all runs."""
+    """What became of each target; one process for all estimates, and one for all runs.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where the targets lie.
+        wanted: Those that work and that a test asks for.
+    """
+
+    def __init__(self, folder: Path, wanted: set[str]) -> None:
         self.folder = folder
+        self.wanted = wanted
         self.found: dict[str, dict[str, Any]] = {}
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
@@ -118,7 +130,8 @@ class Corpus:
         return outcome
 
     def _run(self, kind: str) -> dict[str, Any]:
-        cases = {f"works {name}": case[:2] for name, case in (WORKS | WORKS_2).items()}
+        works = {name: case for name, case in (WORKS | WORKS_2).items() if name in self.wanted}
+        cases = {f"works {name}": case[:2] for name, case in works.items()}
         cases |= {f"refused {name}": case[:2] for name, case in REFUSED.items()}
         cases |= {f"eager {name}": case for name, case in EAGER.items()}
         if not HAS_KERAS_2:
@@ -139,11 +152,14 @@ class Corpus:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
     for name in ("corpus.py", "keras_2.py", "run_corpus.py"):
         shutil.copy(TARGETS / name, folder)
-    return Corpus(folder)
+    calls = (getattr(item, "callspec", None) for item in request.session.items)
+    return Corpus(
+        folder, {str(call.params["name"]) for call in calls if call and "name" in call.params}
+    )
 
 
 def skip_without_keras_2(target: str) -> None:
@@ -151,8 +167,13 @@ def skip_without_keras_2(target: str) -> None:
         pytest.skip("tf_keras is not installed")
 
 
+TARGETS_THAT_WORK = [
+    pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in WORKS | WORKS_2
+]
+
+
 @pytest.mark.parametrize("kind", ["estimate", "trace"])
-@pytest.mark.parametrize("name", WORKS | WORKS_2)
+@pytest.mark.parametrize("name", TARGETS_THAT_WORK)
 def test_works(kind: str, name: str, corpus: Corpus) -> None:
     target, _, known = (WORKS | WORKS_2)[name]
     skip_without_keras_2(target)
@@ -171,7 +192,7 @@ def test_works(kind: str, name: str, corpus: Corpus) -> None:
             assert found[key] == value
 
 
-@pytest.mark.parametrize("name", WORKS | WORKS_2)
+@pytest.mark.parametrize("name", TARGETS_THAT_WORK)
 def test_an_estimate_knows_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
     skip_without_keras_2((WORKS | WORKS_2)[name][0])
     estimated, ran = (corpus.get(kind, f"works {name}") for kind in ("estimate", "trace"))
