@@ -96,8 +96,9 @@ def answered(
     if confirm is None:
         confirm = gpu is not None and has_phantom()
     confirm = confirm and access.run is not None
+    noting = limited(options, question.limit_bytes)
     found = SizeSearch(
-        BatchCaptures(access, limited(options, question.limit_bytes)),
+        BatchCaptures(access, noting, threads=question.threads),
         lambda target: limits,
         options.wanted_batch,
         threads=question.threads,
@@ -119,7 +120,7 @@ def answered(
         answer = changed(
             answer,
             remedies=remedies_of(
-                access, options, answer, question.what_if, question.threads, report
+                access, noting, answer, question.what_if, question.threads, report
             ),
         )
     report("done", 1.0)

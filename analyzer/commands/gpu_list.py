@@ -186,6 +186,6 @@ def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
             card.capability_text,
         )
     with printing():
-        for card in own:
-            terminal().print(_own_line(card), markup=False, highlight=False)
+        for one in own:
+            terminal().print(_own_line(one), markup=False, highlight=False)
         terminal().print(table)
