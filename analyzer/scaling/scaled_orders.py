@@ -22,6 +22,7 @@ from analyzer.allocator.replay import choose, in_use_bytes
 from analyzer.allocator.sequence_runner import allocator_of, feed_sparing
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.draw_table import rows_of
+from analyzer.predict.graph.constant_folding import fold
 from analyzer.predict.played_step import (
     STEPS,
     Draw,
@@ -158,6 +159,14 @@ class ScaledOrders:
     def every(self) -> tuple[ScaledOrder, ...]:
         """The orders of all kinds."""
         return tuple(order for orders in self.kinds.values() for order in orders)
+
+    def is_same_at(self, size: int) -> bool:
+        """Say whether the ops that run at a size are those of the orders: constants are folded by size.
+
+        Args:
+            size: The size.
+        """
+        return [op.name for op in fold(self.family.at(size).ops)] == list(self.names)
 
 
 def play_orders(

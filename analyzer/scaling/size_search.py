@@ -180,7 +180,9 @@ class SizeSearch:
         near = self._guess(noted)
         why = ""
         for _ in range(_ROUNDS):
-            pair = {size: self._note(size) for size in (self._beside(near)[0], near)}
+            here = self._note(near)
+            other = self._beside(near)[0]
+            pair = {other: self._note(other), near: here}
             try:
                 found = self._by_forms(self._family(pair, near))
             except NotOneFamily as error:
@@ -210,9 +212,14 @@ class SizeSearch:
         return family_of(pair)
 
     def _beside(self, near: int) -> list[int]:
-        """Return the noted sizes that serve beside another, the nearest first."""
+        """Return the noted sizes that serve beside another: those of the same ops first, the nearest.
+
+        Of two sizes TensorFlow may have folded a constant at the smaller alone: those that Grappler
+        computes beforehand are kept up to 100 KiB (``kMaxConstantSize``, ``constant_folding.cc``).
+        """
+        names = {size: frozenset(op.name for op in note.ops) for size, note in self._notes.items()}
         others = [size for size in self._notes if size != near]
-        return sorted(others, key=lambda size: abs(size - near))
+        return sorted(others, key=lambda size: (names[size] != names[near], abs(size - near)))
 
     def _guess(self, noted: Mapping[int, RunNote]) -> int:
         """Return about the largest size, from steps that need not be of one family: by a line.
@@ -256,9 +263,10 @@ class SizeSearch:
         limits = self._limits_of(target)
         near = max(family.sizes)
         for _ in range(_SETTLING):
-            orders = self._play(family, _about(near, max(near // _STRIDE, 1)))
+            orders = self._play_about(family, near)
             best = largest(orders, target.options, limits.three)
-            if abs(best.size - near) <= max(near // _NEAR, 1):
+            is_near = abs(best.size - near) <= max(near // _NEAR, 1)
+            if is_near and orders.is_same_at(max(best.size, 1)):
                 break
             near = max(best.size, 1)
         checking = max(best.size, 1)
@@ -282,6 +290,22 @@ class SizeSearch:
             orders=orders,
             note=self._notes.get(checking, family.notes[0]),
         )
+
+    def _play_about(self, family: StepFamily, near: int) -> ScaledOrders:
+        """Play orders at a size, their buffers' forms through two larger ones, or two smaller ones.
+
+        Constants that TensorFlow computes beforehand up to 10 MiB may be computed at the smaller alone.
+
+        Raises:
+            NotOneFamily: neither are of one form.
+        """
+        stride = max(near // _STRIDE, 1)
+        try:
+            return self._play(family, _about(near, stride))
+        except NotOneFamily:
+            if near <= 2 * stride:
+                raise
+            return self._play(family, _about(near, -stride))
 
     def _play(
         self, family: StepFamily, sizes: tuple[int, ...], draws: int | None = None
@@ -370,7 +394,7 @@ class SizeSearch:
 
 
 def _about(size: int, stride: int) -> tuple[int, ...]:
-    """Return three sizes from one on: what two of them tell, the third checks."""
+    """Return three sizes from one on: their forms are of the second degree at most."""
     return size, size + stride, size + 2 * stride
 
 

@@ -155,7 +155,7 @@ STEPS = 6
 DEFAULT_THREADS = "--threads" in sys.argv
 JIT = "--jit" in sys.argv
 CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-RUNS = 3
+RUNS = 2
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":
