@@ -18,6 +18,7 @@ from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.run_folder import RunNote
+from analyzer.predict.uncertainty.assumptions import sizes_of
 from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
 from analyzer.scaling.peak_curve import curve_of, middle_order, moves_of, peak_bytes
@@ -185,7 +186,7 @@ def _described(
         wanted=wanted,
         wanted_fits=None if wanted is None else wanted <= sizes.size,
         forms=found.forms,
-        notes=tuple(note.notes),
+        notes=(*note.notes, *sizes_of(note)),
         versions={**note.versions, "tf-memory-analyzer": __version__},
     )
 
