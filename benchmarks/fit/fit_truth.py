@@ -6,7 +6,8 @@ Does the batch found run, and the next one not; predicted against measured savin
     python benchmarks/fit/fit_truth.py remedies MODEL=BATCH[@REMEDY,REMEDY] …
 
 With ``--threads`` steps run with TensorFlow's own number of threads on a CPU, else with one between ops;
-with ``--jit`` remedies are held against runs of what XLA compiles.
+with ``--jit`` remedies are held against runs of what XLA compiles, with ``--card=NAME`` against those on a
+phantom card.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from analyzer.contract.report.finding import StepRemedy
 from analyzer.errors import AnalyzerError
 from analyzer.opening import open_result
 from analyzer.recording.timeline import main_rows, peak_between, timeline
-from analyzer.units import MIB, parse_bytes
+from analyzer.units import parse_bytes
 
 MODELS = [Path(__file__).with_name(name) for name in ("fit_models.py", "held_back_models.py")]
 
@@ -89,7 +90,7 @@ def _measured(access, options: CaptureOptions, name: str) -> list[int]:
     """
     peaks = []
     steps = 3 if "accumulate" in options.remedy else STEPS
-    for number in range(RUNS):
+    for number in range(1 if CARD else RUNS):
         with tempfile.TemporaryDirectory() as folder:
             made = access.run(replace(options, steps=steps), Path(folder) / f"{name}{number}")
             recording = open_result(made, search=False).recording
@@ -107,8 +108,10 @@ def remedies(cases: list[str]) -> None:
     for case in cases:
         name, _, rest = case.rpartition("=")
         batch, _, chosen = rest.partition("@")
-        threads = {} if DEFAULT_THREADS else {"inter_op_threads": 1}
-        options = CaptureOptions(jit=JIT, device="cpu", batch_size=int(batch), **threads)
+        threads = {} if DEFAULT_THREADS or CARD else {"inter_op_threads": 1}
+        options = CaptureOptions(
+            jit=JIT, gpu=CARD, device="gpu" if CARD else "cpu", batch_size=int(batch), **threads
+        )
         with access_of(_spec(name)) as access:
             captures = BatchCaptures(access, options, "plans")
             plans = {
@@ -151,9 +154,11 @@ def _row(name: str, remedy: StepRemedy, before: list[int], after: list[int]) -> 
     return f"| {' | '.join(cells)} |"
 
 
+MIB = 1 << 20
 STEPS = 6
 DEFAULT_THREADS = "--threads" in sys.argv
 JIT = "--jit" in sys.argv
+CARD = next((word.removeprefix("--card=") for word in sys.argv if word.startswith("--card=")), "")
 CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
 RUNS = 2
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
