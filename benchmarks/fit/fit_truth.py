@@ -6,7 +6,7 @@ Does the batch found run, and the next one not; predicted against measured savin
     python benchmarks/fit/fit_truth.py remedies MODEL=BATCH[@REMEDY,REMEDY] …
 
 With ``--threads`` steps run with TensorFlow's own number of threads on a CPU, else with one between ops;
-with ``--jit`` remedies are held against runs of what XLA compiles, with ``--card=NAME`` against those on a
+with ``--jit`` remedies are held against runs of what XLA compiles, with ``--card=NAME`` on a
 phantom card.
 """
 
