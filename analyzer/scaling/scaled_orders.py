@@ -124,7 +124,7 @@ class ScaledOrder:
         return feed_sparing(allocator, sequence)[0] == len(sequence)
 
     def allocated_bytes(self, size: int, options: BfcOptions) -> int:
-        """Return the most bytes of chunks in use in the last step, with room for all."""
+        """Return the most bytes of chunks in use in the last step."""
         in_use = in_use_bytes(self.at(size), options)
         return int(in_use[self.first : self.last + 1].max(initial=0))
 
