@@ -184,7 +184,7 @@ class SizeSearch:
             other = self._beside(near)[0]
             pair = {other: self._note(other), near: here}
             try:
-                found = self._by_forms(self._family(pair, near))
+                found = self._by_forms(self._family(pair, near), near)
             except NotOneFamily as error:
                 why = str(error)
                 if any(note.compiled for note in pair.values()):
@@ -253,15 +253,18 @@ class SizeSearch:
             self._notes[size] = self._noting.note(size)
         return self._notes[size]
 
-    def _by_forms(self, family: StepFamily) -> FoundSizes | tuple[str, int]:
+    def _by_forms(self, family: StepFamily, near: int) -> FoundSizes | tuple[str, int]:
         """Search by forms; return what differs at the size found, and that size, where they fail there.
+
+        Args:
+            family: The steps.
+            near: About the largest size.
 
         Raises:
             NotOneFamily: there are no forms.
         """
         target = target_of(family.notes[0])
         limits = self._limits_of(target)
-        near = max(family.sizes)
         for _ in range(_SETTLING):
             orders = self._play_about(family, near)
             best = largest(orders, target.options, limits.three)
