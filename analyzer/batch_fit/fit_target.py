@@ -18,9 +18,10 @@ from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpe
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.run_folder import RunNote
+from analyzer.predict.uncertainty.assumptions import sizes_of
 from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
-from analyzer.scaling.peak_curve import curve_of, middle_order, moves_of, peak_bytes
+from analyzer.scaling.peak_curve import chunks_at, curve_of, middle_order, moves_of, peak_bytes
 from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
 from analyzer.units import format_bytes
@@ -96,8 +97,9 @@ def answered(
     if confirm is None:
         confirm = gpu is not None and has_phantom()
     confirm = confirm and access.run is not None
+    noting = limited(options, question.limit_bytes)
     found = SizeSearch(
-        BatchCaptures(access, limited(options, question.limit_bytes)),
+        BatchCaptures(access, noting, threads=question.threads),
         lambda target: limits,
         options.wanted_batch,
         threads=question.threads,
@@ -119,7 +121,7 @@ def answered(
         answer = changed(
             answer,
             remedies=remedies_of(
-                access, options, answer, question.what_if, question.threads, report
+                access, noting, answer, question.what_if, question.threads, report
             ),
         )
     report("done", 1.0)
@@ -184,7 +186,7 @@ def _described(
         wanted=wanted,
         wanted_fits=None if wanted is None else wanted <= sizes.size,
         forms=found.forms,
-        notes=tuple(note.notes),
+        notes=(*note.notes, *sizes_of(note)),
         versions={**note.versions, "tf-memory-analyzer": __version__},
     )
 
@@ -197,16 +199,14 @@ def _with_curve(
     at = max(answer.largest, 1)
     order = middle_order(orders, at)
     last = max(at + max(at // 4, 1), question.wanted or 1)
-    options = orders.target.options
+    options = replace(orders.target.options, memory_limit_bytes=answer.limit_bytes)
     curve = curve_of(orders, order, last, options)
     largest = answer.largest
     fields: dict[str, Any] = {
         "curve": curve,
         "moves": moves_of(orders, order, last, lambda op: layers.get(op, "")),
         "peak_requested_bytes": peak_bytes(order, largest) if largest else None,
-        "peak_allocated_bytes": order.allocated_bytes(largest, options.unlimited())
-        if largest
-        else None,
+        "peak_allocated_bytes": chunks_at(order, largest, options) if largest else None,
     }
     if question.wanted is not None and orders.target.gpu is not None:
         fields["cards"] = _cards_for(orders, question.wanted)
@@ -278,5 +278,5 @@ def _said(answer: FitAnswer) -> FitAnswer:
         else:
             says += f": it ran on {by}"
     elif answer.safe < answer.largest:
-        says += f"; {answer.safe} in every order of its ops and with a margin"
+        says += f"; {answer.safe} is safe"
     return changed(answer, headline=f"{says}.")

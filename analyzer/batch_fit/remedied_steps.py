@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Final
 
 from analyzer.batch_fit.remedy_plans import RemedyPlan, merged, plans_for
-from analyzer.batch_fit.step_access import BatchCaptures, StepAccess
+from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, noted_at
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.report.finding import StepRemedy
 from analyzer.errors import CompilerUnavailable, InputError
-from analyzer.parse.run_folder import RunNote
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.parse.run_folder import RunNote, read_run
 from analyzer.scaling.fit_answer import FitAnswer
-from analyzer.scaling.scaled_orders import play_orders
-from analyzer.scaling.step_family import StepFamily
 
 _MOST_TOLD: Final = 240
 """Characters of the reason why a remedy cannot be applied."""
@@ -72,7 +72,7 @@ def remedies_of(
         options: How the step is made and run.
         answer: The answer, with the batch that was wanted or found and the limit.
         names: Of the remedies to try; empty for all that may save something.
-        threads: Inter-op threads to predict for; None for those that a run would have.
+        threads: Threads that one op may use; None for this machine's.
         report: Called with the stage and the share done, 0 to 1.
     """
     batch = answer.wanted or max(answer.largest, 1)
@@ -80,8 +80,10 @@ def remedies_of(
     def last(stage: str, share: float) -> None:
         report(stage, _SEARCHED + (1 - _SEARCHED) * share)
 
+    noted = noted_at(access, batch)
+    made = noted if (noted / RUN_FILE).is_file() else None
     return tried_remedies(
-        access, replace(options, batch_size=batch), names, answer.limit_bytes, threads, last
+        access, replace(options, batch_size=batch), names, answer.limit_bytes, threads, last, made
     )
 
 
@@ -92,6 +94,7 @@ def tried_remedies(
     limit_bytes: int | None,
     threads: int | None,
     report: Callable[[str, float], None],
+    made: Path | None = None,
 ) -> tuple[StepRemedy, ...]:
     """Capture and estimate a step with each remedy, and with sets of them where none alone is enough.
 
@@ -102,6 +105,7 @@ def tried_remedies(
         limit_bytes: A limit to say of whether the step then fits; None for none.
         threads: Threads that one op may use; None for this machine's.
         report: Called with the stage and the share done.
+        made: The folder of a capture of the step as it is; None to capture it.
 
     Raises:
         InputError: a name is no remedy's.
@@ -109,8 +113,8 @@ def tried_remedies(
     trial = RemedyTrial(
         access=access, options=options, limit_bytes=limit_bytes, threads=threads, report=report
     )
-    report("capturing the step as it is", 0.0)
-    note, before = _need(trial, options, "as-is")
+    report("estimating the step as it is", 0.0)
+    note, before = _need(trial, options, "as-is", made)
     plans = _chosen(list(plans_for(options, note)), names)
     found = []
     for number, plan in enumerate(plans):
@@ -205,28 +209,26 @@ def _chosen(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPla
     return [known[name] for name in names]
 
 
-def _need(trial: RemedyTrial, options: CaptureOptions, name: str) -> tuple[RunNote, StepNeed]:
+def _need(
+    trial: RemedyTrial, options: CaptureOptions, name: str, made: Path | None = None
+) -> tuple[RunNote, StepNeed]:
+    """Return a step's note and its estimate: the figures that ``analyze estimate`` gives of it.
+
+    Args:
+        trial: What all trials share.
+        options: How the step is made.
+        name: Of the folder that its capture is left in.
+        made: The folder of a capture of it; None to capture it.
+    """
     batch, limit_bytes = options.wanted_batch, trial.limit_bytes
-    captures = BatchCaptures(trial.access, options, f"remedy-{name}")
-    note = captures.note(batch)
-    if note.compiled:
-        need = captures.need(batch)
-        fits = None if limit_bytes is None else need.bytes <= limit_bytes
-        return note, StepNeed(
-            requested_bytes=need.requested_bytes, allocated_bytes=need.allocated_bytes, fits=fits
-        )
-    orders = play_orders(
-        StepFamily((batch,), (note,)),
-        (batch,),
-        threads=trial.threads,
-        inter_op=options.inter_op_threads,
+    captures = BatchCaptures(trial.access, options, f"remedy-{name}", threads=trial.threads)
+    if made is None:
+        note, need = captures.note(batch), captures.need(batch)
+    else:
+        note = read_run(made / RUN_FILE)
+        need = captures.need_of(note, made)
+    return note, StepNeed(
+        requested_bytes=need.requested_bytes,
+        allocated_bytes=need.allocated_bytes,
+        fits=None if limit_bytes is None else need.bytes <= limit_bytes,
     )
-    main, settings = orders.main, orders.target.options
-    peaks = sorted(int(order.live_bytes(batch).max(initial=0)) for order in main)
-    chunks = sorted(order.allocated_bytes(batch, settings.unlimited()) for order in main)
-    fits = None
-    if limit_bytes is not None:
-        under = replace(settings, memory_limit_bytes=limit_bytes)
-        fits = 2 * sum(order.fits(batch, under) for order in main) > len(main)
-    middle = (len(main) - 1) // 2
-    return note, StepNeed(requested_bytes=peaks[middle], allocated_bytes=chunks[middle], fits=fits)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from analyzer.capture.process.launch import capture
 from analyzer.compiler.step_plans import CardOptions
@@ -65,6 +66,14 @@ def workplace() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_NOTED: Final = "noted"
+
+
+def noted_at(access: StepAccess, size: int) -> Path:
+    """Return where the capture of the step at a batch size lies, where it was made."""
+    return access.folder / _NOTED / str(size)
+
+
 class BatchCaptures:
     """Captures of one step at several batch sizes, each in a folder of its own.
 
@@ -72,11 +81,19 @@ class BatchCaptures:
         access: The step.
         options: How it is made, but for the batch.
         name: Of the folder that holds the captures.
+        threads: Threads that one op may use; None for those of the machine that took the notes.
     """
 
-    def __init__(self, access: StepAccess, options: CaptureOptions, name: str = "noted") -> None:
+    def __init__(
+        self,
+        access: StepAccess,
+        options: CaptureOptions,
+        name: str = _NOTED,
+        threads: int | None = None,
+    ) -> None:
         self._access = access
         self._options = options
+        self._threads = threads
         self._folder = access.folder / name
 
     def note(self, size: int) -> RunNote:
@@ -102,7 +119,7 @@ class BatchCaptures:
     def need(self, size: int) -> SizeNeed:
         """Return the estimate of the capture at a batch size."""
         folder = self._folder / str(size)
-        return self._need(read_run(folder / RUN_FILE), folder)
+        return self.need_of(read_run(folder / RUN_FILE), folder)
 
     def need_made(self, size: int, note: RunNote, modules: Sequence[bytes]) -> SizeNeed:
         """Return the estimate of a step that was not captured but made by closed forms.
@@ -119,12 +136,19 @@ class BatchCaptures:
             file = folder / f"module-{number}.hlo.pb.gz"
             file.write_bytes(gzip.compress(module, 1))
             compiled.append(replace(one, module=file))
-        return self._need(replace(note, compiled=tuple(compiled)), folder)
+        return self.need_of(replace(note, compiled=tuple(compiled)), folder)
 
-    def _need(self, note: RunNote, folder: Path) -> SizeNeed:
+    def need_of(self, note: RunNote, folder: Path) -> SizeNeed:
+        """Return the estimate of a noted step.
+
+        Args:
+            note: The note.
+            folder: Where the card's plans lie, or are left.
+        """
         analysis = estimated(
             note,
             folder,
+            threads=self._threads,
             inter_op=self._options.inter_op_threads,
             card_options=CardOptions(both=False),
         )

@@ -68,6 +68,6 @@ def with_remedies(
     limit_bytes = None if verdict is None else verdict.limit_bytes
     report = progress or (lambda stage, share: None)
     with access_of(spec) as access:
-        remedies = tried_remedies(access, options, names, limit_bytes, threads, report)
+        remedies = tried_remedies(access, options, names, limit_bytes, threads, report, folder)
     told = replace(result, report=changed(result.report, remedies=remedies))
     return leave_report(told, folder)

@@ -25,7 +25,7 @@ from analyzer.scaling.fit_answer import FitAnswer, encode_answer
 from analyzer.units import parse_bytes
 
 _ALL: Final = "all"
-_FOR_CPU: Final = "Looking for this machine's CPU; --gpu NAME looks for a card."
+_FOR_CPU: Final = "For this machine's CPU; --gpu NAME asks about a card."
 
 
 # Long: its options are its parameters.

@@ -16,7 +16,9 @@ from analyzer.contract.report.writing import schema_of
 from analyzer.errors import InputError
 from analyzer.gpus import Gpu, all_gpus, memory_limit
 from analyzer.gpus.catalogue import gpus_named
+from analyzer.gpus.nvml_reading import read_cards
 from analyzer.report.exports.output_files import write_text
+from analyzer.report.untrusted import printable
 from analyzer.units import format_bytes
 
 _LIST = "list"
@@ -45,11 +47,28 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_source: str
 
 
+class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card of this machine, as NVIDIA's driver shows it.
+
+    Attributes:
+        index, name: Its number in the order of the bus, and what the driver calls it.
+        total_bytes, free_bytes: Its memory, what the driver keeps for itself included, and what is left.
+        gpu: The catalogue's name of it, which ``--gpu`` takes; empty where the catalogue lacks it.
+    """
+
+    index: int
+    name: str
+    total_bytes: int
+    free_bytes: int
+    gpu: str
+
+
 class CardList(msgspec.Struct, frozen=True, kw_only=True):
-    """The cards that were asked for, by their name."""
+    """The cards that were asked for, by their name; and this machine's own, where it has any."""
 
     schema_version: int = CATALOGUE_VERSION
     cards: tuple[CardRow, ...]
+    own: tuple[OwnCard, ...] = ()
 
 
 def card_list_schema_text() -> str:
@@ -69,21 +88,48 @@ def gpus(
 ) -> None:
     """List the cards of the catalogue, or those that words mean."""
     check_paths(json)
-    found = _found(search)
+    found, own = _found(search), own_cards()
 
     def write(path: Path) -> None:
-        rows = CardList(cards=tuple(map(_row, found)))
+        rows = CardList(cards=tuple(map(_row, found)), own=own)
         write_text(path, msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
 
     if not write_all((path, write) for path in (json,) if path is not None):
-        _print(found)
+        _print(found, own)
+
+
+def own_cards() -> tuple[OwnCard, ...]:
+    """Return this machine's cards, as the driver shows them; none where there is no driver."""
+    try:
+        reading = read_cards()
+    except InputError:
+        return ()
+    return tuple(
+        OwnCard(
+            index=card.index,
+            name=card.name,
+            total_bytes=card.total_bytes,
+            free_bytes=card.free_bytes,
+            gpu=_named_by_catalogue(card.name),
+        )
+        for card in reading.cards
+    )
+
+
+def _named_by_catalogue(name: str) -> str:
+    """Return the catalogue's name of a card; empty where it has none, or several."""
+    try:
+        found = gpus_named(name)
+    except InputError:
+        return ""
+    return found[0].id if len(found) == 1 else ""
 
 
 def list_gpus(name: str) -> str:
     """Print every card and exit where the name is ``list``; else return the name."""
     if name.strip().lower() != _LIST:
         return name
-    _print(_found(""))
+    _print(_found(""), own_cards())
     raise typer.Exit
 
 
@@ -121,7 +167,15 @@ def _row(card: Gpu) -> CardRow:
     )
 
 
-def _print(cards: Sequence[Gpu]) -> None:
+def _own_line(card: OwnCard) -> str:
+    known = f"--gpu {card.gpu}" if card.gpu else "not in the catalogue by this name"
+    return (
+        f"This machine's GPU {card.index}: {printable(card.name, 80)}, "
+        f"{format_bytes(card.free_bytes)} free of {format_bytes(card.total_bytes)} ({known})"
+    )
+
+
+def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
     from rich.table import Table
 
     table = Table(
@@ -138,4 +192,6 @@ def _print(cards: Sequence[Gpu]) -> None:
             card.capability_text,
         )
     with printing():
+        for one in own:
+            terminal().print(_own_line(one), markup=False, highlight=False)
         terminal().print(table)

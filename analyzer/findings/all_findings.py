@@ -71,6 +71,8 @@ def collect(analysis: Analysis) -> Analysis:
             analysis.recording, analysis.fragmentation, analysis.peak.allocated_bytes
         ),
         *find_trend(analysis.recording),
+        *find_wide_numbers(analysis),
+        *find_dense_gradients(analysis),
         *_of_the_program(analysis),
     ]
     return replace(analysis, findings=tuple(sorted(found, key=_place)))
@@ -92,8 +94,6 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
         *(() if causes else find_unexplained(analysis, watch)),
         *find_data(analysis, watch),
         *find_held_over(analysis, watch),
-        *find_wide_numbers(analysis),
-        *find_dense_gradients(analysis),
     ]
 
 

@@ -173,7 +173,50 @@ def prepare(
     unfolded, ops = ops, fold(ops)
     rewrites = _rewrites(ops, device)
     wirings = wire_all(ops, rewrites, is_cheap=device.is_cheap, unfolded=unfolded)
+    return _with_kernels(wirings, owners, threads, device, compiled, steps)
+
+
+def prepare_alike(
+    like: Prepared, ops: Sequence[Op], owners: Sequence[Owner], *, threads: int
+) -> Prepared | None:
+    """Return the same graph with tensors of other sizes; None where it is another graph.
+
+    Its orders and what each node's turn takes are those of the first: what an order asks for is then
+    the same, but for the bytes.
+
+    Args:
+        like: The graph as it was prepared.
+        ops: Its ops with other shapes, in the same order.
+        owners: The variables that it uses.
+        threads: Intra-op threads of the device.
+    """
+    ops = fold(ops)
+    same = [(op.name, op.inputs) for op in like.wiring.ops]
+    if [(op.name, op.inputs) for op in ops] != same:
+        return None
+    wirings = [replace(wiring, ops=ops) for wiring in like.wirings]
+    made = _with_kernels(wirings, owners, threads, like.device, None, like.steps)
+    return replace(
+        made, seconds=like.seconds, first_seconds=like.first_seconds, assumed=like.assumed
+    )
+
+
+def _with_kernels(
+    wirings: Sequence[Wiring],
+    owners: Sequence[Owner],
+    threads: int,
+    device: KernelDevice,
+    compiled: Mapping[str, BufferPlan] | None,
+    steps: int,
+) -> Prepared:
+    """Look up what the kernels of a wired graph do.
+
+    Args:
+        wirings: The graph, in several orders of creation.
+        owners, threads, device, compiled, steps: As for :func:`prepare`.
+    """
     wiring = wirings[0]
+    ops = wiring.ops
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     known = [owner for owner in owners if owner.op in number]

@@ -74,6 +74,11 @@ class Played:
         )
 
     @property
+    def begins(self) -> int:
+        """The instant at which the last step begins."""
+        return self.grown.instants + self.draw.steps[-1][0]
+
+    @property
     def born(self) -> list[int]:
         """The instant at which each buffer of the draw that has bytes was born."""
         offset, made = self.grown.instants, self.grown.made
@@ -128,7 +133,7 @@ class Played:
         Returns:
             The sequence, and the last step in it.
         """
-        begins = self.grown.instants + self.draw.steps[-1][0]
+        begins = self.begins
         total = begins + draw.instants
         requests = self._requests()
         requests = requests[requests["born"] < begins]
@@ -173,6 +178,17 @@ def play_from_start(
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
     position_of = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
     draw = play(prepared, seed, threads=threads, steps=prepared.steps)
+    grown = build_up_of(note, prepared)
+    return Played(draw, grown, position_of, _origins(note, prepared, draw, grown, position_of))
+
+
+def build_up_of(note: RunNote, prepared: Prepared) -> BuildUp:
+    """Return what is there before the first step.
+
+    Args:
+        note: The run note.
+        prepared: The graph.
+    """
     ops = prepared.wiring.ops
     constants = {
         node: size
@@ -181,8 +197,7 @@ def play_from_start(
     }
     hosted = prepared.device.host_dtypes
     sizes = [0 if row.dtype in hosted else size_of(row) or 0 for row in note.variables]
-    grown = build_up(note, sizes, constants, prepared.device)
-    return Played(draw, grown, position_of, _origins(note, prepared, draw, grown, position_of))
+    return build_up(note, sizes, constants, prepared.device)
 
 
 def _origins(

@@ -23,7 +23,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size: The size.
         requested_bytes: What its live tensors ask for.
-        allocated_bytes: The chunks that hold them, with room for all.
+        allocated_bytes: The chunks that hold them: under the limit, or with room for all where it fails.
         op: The op whose request makes the peak.
     """
 

@@ -33,20 +33,31 @@ def curve_of(
         orders: The step's orders.
         order: The one that is shown.
         last: The largest size.
-        options: The allocator's set-up; its limit does not count.
+        options: The allocator's set-up, with its limit.
     """
-    free = options.unlimited()
     points = []
     for size in spread(last, POINTS):
         points.append(
             CurvePoint(
                 size=size,
                 requested_bytes=peak_bytes(order, size),
-                allocated_bytes=order.allocated_bytes(size, free),
+                allocated_bytes=chunks_at(order, size, options),
                 op=op_at_peak(orders, order, size),
             )
         )
     return tuple(points)
+
+
+def chunks_at(order: ScaledOrder, size: int, options: BfcOptions) -> int:
+    """Return the most bytes of chunks in use under the limit; with room for all where it fails there.
+
+    Args:
+        order: The order.
+        size: The size.
+        options: The allocator's set-up, with its limit.
+    """
+    chosen = options if order.fits(size, options) else options.unlimited()
+    return order.allocated_bytes(size, chosen)
 
 
 def peak_bytes(order: ScaledOrder, size: int) -> int:

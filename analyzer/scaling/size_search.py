@@ -9,6 +9,7 @@ each size tried is a capture.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -41,9 +42,18 @@ _CLOSE: Final = 8
 _PLANS: Final = 10
 """Plans at most that are asked of a card's compiler."""
 
+_DEGREE: Final = 2
+"""Highest degree of a form."""
+
 _SETTLING: Final = 3
 """Searches at most over one family: the durations are those of the size found before."""
 
+_STRIDE: Final = 16
+"""What part of a size lies between those that the forms of buffers go through."""
+
+_NEAR: Final = 4
+"""What part of a size another may be off for the order of the ops to be taken for the same there: all of
+them take so much longer together."""
 
 _SLACK: Final = 1.03
 """How much more than its rounded requests a step needs, for a first guess alone."""
@@ -155,6 +165,7 @@ class SizeSearch:
         self._report = report
         self._notes: dict[int, RunNote] = {}
         self._checked: set[int] = set()
+        self._disproved: set[int] = set()
 
     def find(self) -> FoundSizes:
         """Find the largest size.
@@ -169,10 +180,11 @@ class SizeSearch:
         near = self._guess(noted)
         why = ""
         for _ in range(_ROUNDS):
-            other = self._beside(near)
-            pair = {size: self._note(size) for size in (other, near)}
+            here = self._note(near)
+            other = self._beside(near)[0]
+            pair = {other: self._note(other), near: here}
             try:
-                found = self._by_forms(family_of(pair))
+                found = self._by_forms(self._family(pair, near), near)
             except NotOneFamily as error:
                 why = str(error)
                 if any(note.compiled for note in pair.values()):
@@ -185,10 +197,29 @@ class SizeSearch:
                 why, near = found
         return self._by_captures(why)
 
-    def _beside(self, near: int) -> int:
-        """Return the size whose note serves beside that of another: the nearest noted one."""
+    def _family(self, pair: Mapping[int, RunNote], near: int) -> StepFamily:
+        """Return the family of two notes, and of a third one where it is noted and of the same ops.
+
+        With a third one an axis may be of the second degree: a batch against itself, flattened.
+
+        Raises:
+            NotOneFamily: they are of none.
+        """
+        if near in self._disproved:
+            with contextlib.suppress(NotOneFamily):
+                others = self._beside(near)[:_DEGREE]
+                return family_of({size: self._notes[size] for size in (*others, near)})
+        return family_of(pair)
+
+    def _beside(self, near: int) -> list[int]:
+        """Return the noted sizes that serve beside another: those of the same ops first, the nearest.
+
+        Of two sizes TensorFlow may have folded a constant at the smaller alone: those that Grappler
+        computes beforehand are kept up to 100 KiB (``kMaxConstantSize``, ``constant_folding.cc``).
+        """
+        names = {size: frozenset(op.name for op in note.ops) for size, note in self._notes.items()}
         others = [size for size in self._notes if size != near]
-        return min(others, key=lambda size: abs(size - near))
+        return sorted(others, key=lambda size: (names[size] != names[near], abs(size - near)))
 
     def _guess(self, noted: Mapping[int, RunNote]) -> int:
         """Return about the largest size, from steps that need not be of one family: by a line.
@@ -202,13 +233,12 @@ class SizeSearch:
         for size, note in noted.items():
             if note.compiled:
                 return 2 * size
-            alone = self._play(StepFamily((size,), (note,)), (size,))
+            alone = self._play(StepFamily((size,), (note,)), (size,), draws=1)
             limits = self._limits_of(alone.target)
-            ranked = sorted(alone.main, key=lambda order: order.least_bytes(size))
-            middle = ranked[(len(ranked) - 1) // 2]
-            needs[size] = middle.least_bytes(size)
+            order = alone.main[0]
+            needs[size] = order.least_bytes(size)
             if len(noted) == 1:
-                needs[0] = middle.variables_bytes()
+                needs[0] = order.variables_bytes()
         (low, less), (high, more) = sorted(needs.items())
         slope = (more - less) / (high - low)
         if slope <= 0:
@@ -223,25 +253,25 @@ class SizeSearch:
             self._notes[size] = self._noting.note(size)
         return self._notes[size]
 
-    def _by_forms(self, family: StepFamily) -> FoundSizes | tuple[str, int]:
+    def _by_forms(self, family: StepFamily, near: int) -> FoundSizes | tuple[str, int]:
         """Search by forms; return what differs at the size found, and that size, where they fail there.
+
+        Args:
+            family: The steps.
+            near: About the largest size.
 
         Raises:
             NotOneFamily: there are no forms.
         """
         target = target_of(family.notes[0])
         limits = self._limits_of(target)
-        sizes = _about(family.sizes[0], family.sizes[-1] - family.sizes[0])
-        orders = self._play(family, sizes)
-        best = largest(orders, target.options, limits.three)
-        seen = {best.size}
         for _ in range(_SETTLING):
-            near = max(best.size, 1)
-            orders = self._play(family, _about(near, max(near // 16, 1)))
+            orders = self._play_about(family, near)
             best = largest(orders, target.options, limits.three)
-            if best.size in seen:
+            is_near = abs(best.size - near) <= max(near // _NEAR, 1)
+            if is_near and orders.is_same_at(max(best.size, 1)):
                 break
-            seen.add(best.size)
+            near = max(best.size, 1)
         checking = max(best.size, 1)
         if checking >= MOST:
             raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
@@ -250,6 +280,7 @@ class SizeSearch:
             try:
                 family.check(checking, note)
             except NotOneFamily as error:
+                self._disproved.add(checking)
                 return str(error), checking
             self._checked.add(checking)
         return FoundSizes(
@@ -263,9 +294,29 @@ class SizeSearch:
             note=self._notes.get(checking, family.notes[0]),
         )
 
-    def _play(self, family: StepFamily, sizes: tuple[int, ...]) -> ScaledOrders:
+    def _play_about(self, family: StepFamily, near: int) -> ScaledOrders:
+        """Play orders at a size, their buffers' forms through two larger ones, or two smaller ones.
+
+        Constants that TensorFlow computes beforehand up to 10 MiB may be computed at the smaller alone.
+
+        Raises:
+            NotOneFamily: neither are of one form.
+        """
+        stride = max(near // _STRIDE, 1)
+        try:
+            return self._play(family, _about(near, stride))
+        except NotOneFamily:
+            if near <= 2 * stride:
+                raise
+            return self._play(family, _about(near, -stride))
+
+    def _play(
+        self, family: StepFamily, sizes: tuple[int, ...], draws: int | None = None
+    ) -> ScaledOrders:
         self._report("replaying orders of the ops", 0.85)
-        return play_orders(family, sizes, threads=self._threads, inter_op=self._inter_op)
+        return play_orders(
+            family, sizes, threads=self._threads, inter_op=self._inter_op, draws=draws
+        )
 
     def _by_plans(self, first: int) -> FoundSizes:
         """Search with the card's own plan at each size that is tried, of a module made by forms.
@@ -346,7 +397,7 @@ class SizeSearch:
 
 
 def _about(size: int, stride: int) -> tuple[int, ...]:
-    """Return three sizes from one on: what two of them tell, the third checks."""
+    """Return three sizes from one on: their forms are of the second degree at most."""
     return size, size + stride, size + 2 * stride
 
 

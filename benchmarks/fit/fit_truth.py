@@ -4,6 +4,10 @@ Does the batch found run, and the next one not; predicted against measured savin
 
     python benchmarks/fit/fit_truth.py limits cpu|CARD MODEL=LIMIT …
     python benchmarks/fit/fit_truth.py remedies MODEL=BATCH[@REMEDY,REMEDY] …
+
+With ``--threads`` steps run with TensorFlow's own number of threads on a CPU, else with one between ops;
+with ``--jit`` remedies are held against runs of what XLA compiles, with ``--card=NAME`` on a
+phantom card.
 """
 
 from __future__ import annotations
@@ -21,11 +25,13 @@ from analyzer.batch_fit.remedy_plans import plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.messages.capture_request import CaptureOptions
+from analyzer.contract.report.finding import StepRemedy
 from analyzer.errors import AnalyzerError
 from analyzer.opening import open_result
+from analyzer.recording.timeline import main_rows, peak_between, timeline
 from analyzer.units import parse_bytes
 
-MODELS = Path(__file__).with_name("fit_models.py")
+MODELS = [Path(__file__).with_name(name) for name in ("fit_models.py", "held_back_models.py")]
 
 
 def _silent(stage: str, share: float) -> None:
@@ -33,78 +39,133 @@ def _silent(stage: str, share: float) -> None:
 
 
 def _spec(name: str):
-    return parse_target(name if ":" in name else f"{MODELS}:{name}")
+    """Return a target: what has a colon, else a name in one of the files of models."""
+    if ":" in name:
+        return parse_target(name)
+    file = next(file for file in MODELS if f"def {name}(" in file.read_text(encoding="utf-8"))
+    return parse_target(f"{file}:{name}")
 
 
 def limits(device: str, cases: list[str]) -> None:
-    print("| model | limit | found | safe | found runs | next runs | safe runs |", flush=True)
-    print("|---|--:|--:|--:|---|---|---|")
+    print(
+        "| model | limit | found | safe | found runs | first that does not | safe runs | captures |"
+    )
+    print("|---|--:|--:|--:|---|---|---|--:|", flush=True)
+    card = "" if device == "cpu" else device
+    threads = {} if DEFAULT_THREADS or card else {"inter_op_threads": 1}
     for case in cases:
         name, _, limit = case.rpartition("=")
-        card = "" if device == "cpu" else device
-        options = CaptureOptions(jit=False, gpu=card, device="gpu" if card else "cpu")
+        options = CaptureOptions(jit=False, gpu=card, device="gpu" if card else "cpu", **threads)
         question = FitQuestion(limit_bytes=parse_bytes(limit), confirm=False)
         with access_of(_spec(name)) as access:
             answer, _ = answered(access, options, question, _silent)
             chosen = replace(options, steps=3, memory_limit_bytes=parse_bytes(limit))
-            ran = {
-                size: _run(access, replace(chosen, batch_size=size)).ran
-                for size in dict.fromkeys((answer.largest, answer.largest + 1, answer.safe))
-                if size
-            }
-        told = ["yes" if ran.get(size) else "no" for size in
-                (answer.largest, answer.largest + 1, answer.safe)]  # fmt: skip
-        found = f"{answer.largest} | {answer.safe}"
-        print(f"| {name} | {limit} | {found} | {' | '.join(told)} |", flush=True)
+
+            def ran(size: int, access=access, chosen=chosen) -> bool:
+                return _run(access, replace(chosen, batch_size=size)).ran
+
+            largest, safe = answer.largest, answer.safe
+            runs = ran(largest)
+            beyond = (
+                next((f"+{n}" for n in (1, 2) if not ran(largest + n)), "later") if runs else ""
+            )
+            is_safe = (runs if safe == largest else ran(safe)) if safe else None
+            told = [{True: "yes", False: "no", None: "-"}[each] for each in (runs, is_safe)]
+        cells = [
+            name,
+            limit,
+            largest,
+            safe,
+            told[0],
+            beyond,
+            told[1],
+            len(answer.forms.captured_at),
+        ]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def _measured(access, options: CaptureOptions, name: str) -> int:
-    """Return the middle peak of a few runs: each takes an order of its own."""
+def _measured(access, options: CaptureOptions, name: str) -> list[int]:
+    """Return the peaks of a few steps of a few processes: each takes an order of its own.
+
+    Where a counter decides what a step does (accumulation), that of the step that is shown alone.
+    """
     peaks = []
-    for number in range(RUNS):
+    steps = 3 if "accumulate" in options.remedy else STEPS
+    for number in range(1 if CARD else RUNS):
         with tempfile.TemporaryDirectory() as folder:
-            made = access.run(replace(options, steps=3), Path(folder) / f"{name}{number}")
-            peaks.append(int(open_result(made, search=False).peak_bytes))
-    return median_low(peaks)
+            made = access.run(replace(options, steps=steps), Path(folder) / f"{name}{number}")
+            recording = open_result(made, search=False).recording
+            line = timeline(main_rows(recording), len(recording.events))
+            shown = recording.steps[-1:] if steps == 3 else recording.steps[2:]
+            peaks += [peak_between(line, one.first, one.last).requested_bytes for one in shown]
+    return sorted(peaks)
 
 
 def remedies(cases: list[str]) -> None:
-    print("| model | remedy | predicted saving | measured saving | off, of the peak |", flush=True)
-    print("|---|---|--:|--:|--:|")
+    print(
+        "| model | remedy | predicted | measured | off, of the peak | runs | in range |", flush=True
+    )
+    print("|---|---|--:|--:|--:|---|---|")
     for case in cases:
         name, _, rest = case.rpartition("=")
         batch, _, chosen = rest.partition("@")
-        options = CaptureOptions(jit=False, device="cpu", batch_size=int(batch), inter_op_threads=1)
+        threads = {} if DEFAULT_THREADS or CARD else {"inter_op_threads": 1}
+        options = CaptureOptions(
+            jit=JIT, gpu=CARD, device="gpu" if CARD else "cpu", batch_size=int(batch), **threads
+        )
         with access_of(_spec(name)) as access:
-            note = BatchCaptures(access, options, "plans").note(int(batch))
-            plans = {plan.id: plan for plan in plans_for(options, note) if plan.id != "jit"}
+            captures = BatchCaptures(access, options, "plans")
+            plans = {
+                p.id: p for p in plans_for(options, captures.note(int(batch))) if p.id != "jit"
+            }
             names = chosen.split(",") if chosen else [each for each in plans if each not in SKIPPED]
-            found = tried_remedies(access, options, names, None, None, _silent)
+            made = access.folder / "plans" / batch
+            found = tried_remedies(access, options, names, None, None, _silent, made)
             before = _measured(access, options, "before")
             for remedy in found:
+                if remedy.saves_bytes is None:
+                    print(f"| {name} | {remedy.id} | {remedy.failed} | | | | |", flush=True)
+                    continue
                 try:
                     after = _measured(access, plans[remedy.id].options, remedy.id)
                 except AnalyzerError as error:
                     print(
-                        f"| {name} | {remedy.id} | {remedy.saves_bytes} | {error} | |", flush=True
+                        f"| {name} | {remedy.id} | {remedy.saves_bytes:,} | {error} | | | |",
+                        flush=True,
                     )
                     continue
-                if remedy.saves_bytes is None:
-                    print(f"| {name} | {remedy.id} | {remedy.failed} | {before - after:,} | |")
-                    continue
-                off = (remedy.saves_bytes - (before - after)) / before
-                print(
-                    f"| {name} | {remedy.id} | {remedy.saves_bytes:,} | {before - after:,} | "
-                    f"{off:+.2%} |",
-                    flush=True,
-                )
+                print(_row(name, remedy, before, after), flush=True)
 
 
-RUNS = 3
+def _row(name: str, remedy: StepRemedy, before: list[int], after: list[int]) -> str:
+    """Return a line of the table; the range is that of any run before and any after."""
+    middle = median_low(before)
+    saved = middle - median_low(after)
+    off = (remedy.saves_bytes - saved) / middle
+    least, most = before[0] - after[-1], before[-1] - after[0]
+    cells = [
+        name,
+        remedy.id,
+        f"{remedy.saves_bytes / MIB:.2f}",
+        f"{saved / MIB:.2f}",
+        f"{off:+.1%}",
+        f"{least / MIB:.2f} to {most / MIB:.2f}",
+        "yes" if least <= remedy.saves_bytes <= most else "no",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+MIB = 1 << 20
+STEPS = 6
+DEFAULT_THREADS = "--threads" in sys.argv
+JIT = "--jit" in sys.argv
+CARD = next((word.removeprefix("--card=") for word in sys.argv if word.startswith("--card=")), "")
+CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+RUNS = 2
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":
     if sys.argv[1] == "limits":
-        limits(sys.argv[2], sys.argv[3:])
+        limits(sys.argv[2], CASES[2:])
     else:
-        remedies(sys.argv[2:])
+        remedies(CASES[1:])

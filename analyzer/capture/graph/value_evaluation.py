@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from analyzer.capture.initializers.variable_births import is_stand_in
 from analyzer.capture.private_names import op_def_registry
 from analyzer.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 
@@ -57,6 +58,8 @@ class Evaluating:
         for node in graph_def.node:
             index = int(node.attr["index"].i) if node.op in ARGUMENT_TYPES else -1
             if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
+                continue
+            if given[index].dtype.is_floating and is_stand_in(given[index]):
                 continue
             if given[index].dtype == function.inputs[index].dtype:
                 self._fed[node.name] = given[index]

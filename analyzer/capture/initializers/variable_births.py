@@ -135,6 +135,16 @@ def value_without_memory(dtype: Any, shape: tuple[int, ...]) -> Any:
     return None if made is None else made.tensor(dtype, shape)
 
 
+def is_stand_in(tensor: Any) -> bool:
+    """Say whether a tensor that the step is fed was made up with no memory behind it.
+
+    Its zeros are then no values to go by: a run would make up others.
+    """
+    return any(
+        births.stand_ins is not None and id(tensor) in births.inputs for births in open_births
+    )
+
+
 def in_use_bytes() -> int:
     """Return the bytes of the chunks in use on the CPU; 0 where its allocator does not count."""
     try:

@@ -10,9 +10,12 @@ import tensorflow as tf
 from analyzer.capture.private_names import build_shapes, layers_of
 from analyzer.capture.targets.keras_api import api_of
 from analyzer.capture.targets.synthetic_inputs import (
+    batch_elsewhere,
+    batch_filled,
     check_batch,
     check_names,
     fill_axes,
+    message_on_batch,
     message_on_values,
     tensor_like,
 )
@@ -49,12 +52,17 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
     axes = [None if spec.shape is None else tuple(spec.shape) for spec in flat]
     check_names(names, options)
     check_batch(dict(zip(names, axes, strict=True)), options)
+    elsewhere = batch_elsewhere(dict(zip(names, axes, strict=True)), options)
+    messages.extend(message_on_batch(elsewhere))
     tensors = []
     for spec, name, own in zip(flat, names, axes, strict=True):
-        shape = fill_axes(name, own, options, only=len(flat) == 1)
+        filled = batch_filled(name, own, elsewhere, options.wanted_batch)
+        shape = fill_axes(name, filled, options, only=len(flat) == 1)
         tensors.append(tensor_like(spec, shape))
         messages.extend(message_on_values(name, tensors[-1]))
     batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
+    if elsewhere:
+        batch_size = options.batch_size
     return tf.nest.pack_sequence_as(structure, tensors), batch_size
 
 

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,9 +36,12 @@ from analyzer.capture.targets.keras_step import program_for_model
 from analyzer.capture.targets.option_checks import NothingCompiled
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.synthetic_inputs import (
+    batch_elsewhere,
+    batch_filled,
     check_batch,
     check_names,
     fill_axes,
+    message_on_batch,
     tensor_for,
 )
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
@@ -96,7 +100,7 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
         return _program_for_function(thing[0], tuple(args), text, options)
     if _is_tf_function(thing):
         check_honoured(text, _form_of(thing), given_options(options))
-        return _program_for_function(thing, _args_of(thing, text, options), text, options)
+        return _program_for_signature(thing, text, options)
     if is_model_class(thing):
         return program_for_model(_run_user_code(thing, text), options)
     if callable(thing) and not called:
@@ -303,12 +307,27 @@ def _axes(spec: Any) -> tuple[int | None, ...] | None:
     return None if spec.shape.rank is None else tuple(spec.shape.as_list())
 
 
-def _args_of(function: Any, text: str, options: CaptureOptions) -> tuple[Any, ...]:
-    """Return arguments for a ``tf.function`` from its input signature."""
+def _program_for_signature(function: Any, text: str, options: CaptureOptions) -> Program:
+    """Return the program of a ``tf.function`` whose arguments are made up by its input signature."""
+    args, elsewhere = _args_of(function, text, options)
+    program = _program_for_function(function, args, text, options)
+    if elsewhere:
+        program.messages.extend(message_on_batch(elsewhere))
+        program.config = replace(program.config, batch_size=options.batch_size)
+    return program
+
+
+def _args_of(
+    function: Any, text: str, options: CaptureOptions
+) -> tuple[tuple[Any, ...], dict[str, int]]:
+    """Return arguments for a ``tf.function`` from its input signature.
+
+    And, by argument, the axis that is the batch where that is not the first.
+    """
     signature = _signature(function)
     if signature is None:
         if _takes_nothing(function):
-            return ()
+            return (), {}
         raise TargetError(
             f"{text} is a tf.function without an input signature.",
             hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
@@ -322,12 +341,17 @@ def _args_of(function: Any, text: str, options: CaptureOptions) -> tuple[Any, ..
             )
     names = [spec.name or f"arg{index}" for index, spec in enumerate(flat)]
     check_names(names, options)
-    check_batch({name: _axes(spec) for name, spec in zip(names, flat, strict=True)}, options)
+    axes = {name: _axes(spec) for name, spec in zip(names, flat, strict=True)}
+    check_batch(axes, options)
+    elsewhere = batch_elsewhere(axes, options)
+    filled = {
+        name: batch_filled(name, own, elsewhere, options.wanted_batch) for name, own in axes.items()
+    }
     tensors = [
-        tensor_for(fill_axes(name, _axes(spec), options, only=len(flat) == 1), spec.dtype)
+        tensor_for(fill_axes(name, filled[name], options, only=len(flat) == 1), spec.dtype)
         for name, spec in zip(names, flat, strict=True)
     ]
-    return tuple(tf.nest.pack_sequence_as(signature, tensors))
+    return tuple(tf.nest.pack_sequence_as(signature, tensors)), elsewhere
 
 
 def _signature(function: Any) -> Any:

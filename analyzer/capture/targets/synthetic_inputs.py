@@ -124,11 +124,57 @@ def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
     """
     asked = options.batch_size
     fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
-    is_open = any(axes is None or (axes and axes[0] is None) for axes in specs.values())
-    if asked is None or is_open or asked in fixed.values():
+    if asked is None or _opens_first(specs) or asked in fixed.values():
+        return
+    if batch_elsewhere(specs, options):
         return
     name = next(iter(fixed), next(iter(specs), ""))
     raise fixed_batch(name, fixed.get(name), asked)
+
+
+def batch_elsewhere(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, int]:
+    """Return, by input, the axis that is the batch where it is not the first; none where it is.
+
+    Where a batch size is asked for and no input leaves its first axis open, the batch is the only axis
+    that one leaves open: the second of what comes time step by time step.
+
+    Args:
+        specs: Axes of each input by its name.
+        options: The batch size asked for, and shapes by name.
+    """
+    if options.batch_size is None or options.shapes or _opens_first(specs):
+        return {}
+    return {
+        name: axes.index(None)
+        for name, axes in specs.items()
+        if axes is not None and list(axes).count(None) == 1
+    }
+
+
+def batch_filled(name: str, axes: Axes, elsewhere: Mapping[str, int], size: int) -> Axes:
+    """Return an input's axes with the batch in its place where that is not the first.
+
+    Args:
+        name: The input.
+        axes: Its axes.
+        elsewhere: What :func:`batch_elsewhere` found.
+        size: The batch size.
+    """
+    at = elsewhere.get(name)
+    if at is None or axes is None:
+        return axes
+    return (*axes[:at], size, *axes[at + 1 :])
+
+
+def message_on_batch(elsewhere: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence on which axes are the batch where they are not the first."""
+    if elsewhere:
+        told = ", ".join(f"axis {at} of {name!r}" for name, at in elsewhere.items())
+        yield f"The batch is {told}, counted from 0: the only axis that is open."
+
+
+def _opens_first(specs: Mapping[str, Axes]) -> bool:
+    return any(axes is None or (axes and axes[0] is None) for axes in specs.values())
 
 
 def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:

@@ -81,11 +81,26 @@ def told_sizes(note: RunNote, prediction: Prediction, draw: Draw) -> list[str]:
         other = ""
         if least_bytes is not None:
             other = f"; with one element each the peak is {format_bytes(least_bytes)}"
-        sentences.append(
-            f"{len(most)} sizes depend on data and are taken as the most that they can be: "
-            f"{_named(most)}{other} (--assume {most[0].op}=N says otherwise)."
-        )
+        sentences.append(f"{_taken_as_most(most)}{other} (--assume {most[0].op}=N says otherwise).")
     return sentences
+
+
+def sizes_of(note: RunNote) -> list[str]:
+    """Return sentences about sizes that depend on data, and what they are taken as.
+
+    Args:
+        note: The run note.
+    """
+    most = [size for size in note.sizes if size.basis == "most"]
+    return [*sizes_from_inputs(note), *([f"{_taken_as_most(most)}."] if most else [])]
+
+
+def _taken_as_most(sizes: Sequence[DataSize]) -> str:
+    if len(sizes) == 1:
+        told = "1 size depends on data and is taken as the most that it can be"
+    else:
+        told = f"{len(sizes)} sizes depend on data and are taken as the most that they can be"
+    return f"{told}: {_named(sizes)}"
 
 
 def sizes_from_inputs(note: RunNote) -> list[str]:

@@ -20,7 +20,7 @@ _FIT: Final = "analyzer.report.fit"
 _WIDTH: Final = 760  # pixels of the curve
 _HEIGHT: Final = 300  # pixels of the curve
 _LEFT: Final = 90  # pixels for the scale
-_RIGHT: Final = 12  # pixels
+_RIGHT: Final = 36  # pixels, half a batch size's
 _TOP: Final = 12  # pixels
 _BOTTOM: Final = 34  # pixels for the batch sizes
 

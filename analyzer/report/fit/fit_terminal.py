@@ -64,11 +64,17 @@ def _curve(answer: FitAnswer, width: int) -> RenderableType:
             str(point.size),
             format_bytes(point.requested_bytes),
             format_bytes(point.allocated_bytes),
-            Text("█" * max(round(_BAR * point.allocated_bytes / top), 1)),
+            _bar(point.allocated_bytes, top, fits=point.size <= answer.largest),
         ]
         for point in shown
     ]
     return fitted_table("Peak against the batch", columns, cells, width)
+
+
+def _bar(size_bytes: int, top: int, *, fits: bool) -> Text:
+    """Return a bar; what does not fit says so."""
+    bar = "█" * max(round(_BAR * size_bytes / top), 1)
+    return Text.assemble(bar, ("" if fits else " does not fit", "red"))
 
 
 def _moves(answer: FitAnswer, width: int) -> RenderableType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from analyzer.scaling.fit_answer import FitAnswer
 from analyzer.units import format_bytes
@@ -26,30 +26,48 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
     }
     yield f"{limit}{whose[answer.limit_of]}."
     if answer.largest:
-        yield (
-            f"Batch {answer.safe} fits in every order of the ops that was drawn, with 3 % to spare and "
-            f"at the least that the limit may be; above {answer.most} none fits."
-            if answer.safe
-            else f"With a margin not even a batch of 1 is sure; above {answer.most} none fits."
-        )
+        yield from _margins(answer)
     yield _how_found(answer)
     yield from _confirmed(answer)
+
+
+def _margins(answer: FitAnswer) -> Iterator[str]:
+    """Yield what is safe, and up to where chance decides."""
+    least = (
+        " and the least that this limit may be"
+        if answer.limit_low_bytes != answer.limit_high_bytes
+        else ""
+    )
+    basis = f"in every order of the ops that was drawn, with 3 % to spare{least}"
+    if not answer.safe:
+        yield f"With a margin not even a batch of 1 is sure: it does not fit {basis}."
+    elif answer.safe == answer.largest:
+        yield f"Batch {answer.safe} is safe, too: it fits {basis}."
+    else:
+        yield f"To be safe take batch {answer.safe}: it fits {basis}."
+    if answer.most > answer.largest:
+        what = "the order in which the ops run" + (" and the limit itself" if least else "")
+        yield f"From {answer.largest + 1} to {answer.most} it depends on {what}; above, none fits."
 
 
 def _how_found(answer: FitAnswer) -> str:
     """Return how the sizes between those captured were worked out."""
     forms = answer.forms
-    captured = ", ".join(map(str, forms.captured_at))
+    captured = _list(forms.captured_at)
     if not forms.is_closed_form:
-        return f"Each size was captured anew ({captured}): {forms.why_not}."
-    told = f"The step was captured at batch {captured}; "
+        return f"The step was captured anew at each batch tried ({captured}): {forms.why_not}."
+    told = f"The step was captured, not run, at batch {captured}; "
     if forms.planned_at:
-        planned = ", ".join(map(str, forms.planned_at))
-        told += f"what XLA compiles is a closed form of it, compiled for the card at {planned}"
+        planned = _list(forms.planned_at)
+        told += f"what XLA compiles at others follows from these, and was compiled at {planned}"
     else:
-        told += "every other size is a closed form of it"
-    checked = ", ".join(map(str, forms.checked_at))
-    return told + (f", checked at {checked}." if checked else ".")
+        told += "what it needs at any other follows from these"
+    return told + (f" (checked at {_list(forms.checked_at)})." if forms.checked_at else ".")
+
+
+def _list(sizes: Sequence[int]) -> str:
+    *most, last = map(str, sizes)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _confirmed(answer: FitAnswer) -> Iterator[str]:

@@ -7,6 +7,14 @@ tf = pytest.importorskip("tensorflow")
 from analyzer.capture.graph.data_dependent_sizes import _Sizing  # noqa: E402
 from analyzer.capture.graph.executor_graph import instantiate, static_step  # noqa: E402
 from analyzer.capture.graph.shape_inference import executed_outputs  # noqa: E402
+from analyzer.capture.initializers import variable_births  # noqa: E402
+from analyzer.capture.initializers.variable_births import Births  # noqa: E402
+from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
+    batch_elsewhere,
+    batch_filled,
+    check_batch,
+)
+from analyzer.capture.targets.target_spec import CaptureOptions  # noqa: E402
 from analyzer.contract.graph_note import TensorSpec  # noqa: E402
 from analyzer.graph.ops import LEAST_SHAPES  # noqa: E402
 
@@ -169,3 +177,29 @@ def test_a_fused_convolution_in_bfloat16_has_its_shape() -> None:
     # THEN the convolution has the shape of its result
     shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
     assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (2, 8, 8, 4)
+
+
+def test_what_made_up_numbers_decide_is_the_most_that_it_can_be(monkeypatch):
+    # GIVEN an input that was made up without memory: its zeros are no values of a user's
+    values = tf.zeros((6, 4))
+    births = Births(stand_ins=object())
+    births.inputs[id(values)] = 0
+    monkeypatch.setattr(variable_births, "open_births", [births])
+    found = _noted(lambda x: tf.tanh(tf.boolean_mask(x, x[:, 0] > 0.0)), values)
+    # THEN they do not say that none is left
+    assert _shape(found, "Tanh") == (6, 4)
+    assert {(size.size, size.basis) for size in found.sizes} == {(6, "most")}
+
+
+def test_the_batch_is_the_only_open_axis_where_the_first_is_fixed():
+    specs = {"x": (20, None, 64), "y": (20, 5), "z": (20, None, None)}
+    options = CaptureOptions(batch_size=7)
+    elsewhere = batch_elsewhere(specs, options)
+    assert elsewhere == {"x": 1}
+    assert batch_filled("x", specs["x"], elsewhere, 7) == (20, 7, 64)
+    assert batch_filled("y", specs["y"], elsewhere, 7) == (20, 5)
+    check_batch(specs, options)
+    # AND where an input leaves its first axis open, that is the batch
+    assert not batch_elsewhere({**specs, "w": (None, 3)}, options)
+    # AND without a batch size that was asked for nothing is taken for one
+    assert not batch_elsewhere(specs, CaptureOptions())

@@ -29,7 +29,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let no step be captured; return the names of those that would have been."""
     names: list[str] = []
 
-    def need(trial: object, options: CaptureOptions, name: str) -> tuple[RunNote, StepNeed]:
+    def need(
+        trial: object, options: CaptureOptions, name: str, made: Path | None = None
+    ) -> tuple[RunNote, StepNeed]:
         names.append(name)
         parts = [SAVES.get(part, 0) for part in name.split("+")]
         size_bytes = (40 - sum(parts) + len(parts) - 1) * MIB

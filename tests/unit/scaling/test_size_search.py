@@ -1,0 +1,79 @@
+"""Which sizes are captured on the way to the largest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.run_note import Input, ThreadsNote
+from analyzer.contract.step_config import StepConfig
+from analyzer.parse.run_folder import RunNote
+from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
+
+MIB = 1 << 20
+
+
+class Captures:
+    """Stands for captures of a step with one tensor of its own.
+
+    Attributes:
+        captured: Sizes that were asked for, in order.
+    """
+
+    def __init__(self, shape: Callable[[int], tuple[int, ...]], folded_to: int = 0) -> None:
+        self.shape, self.folded_to = shape, folded_to
+        self.captured: list[int] = []
+
+    def note(self, size: int) -> RunNote:
+        self.captured.append(size)
+        x = Op(name="x", type="_Arg", outputs=(TensorSpec("float32", (size, 64)),))
+        own = Op(
+            name="own", type="RandomUniform", outputs=(TensorSpec("float32", self.shape(size)),)
+        )
+        last = Op(name="last", type="Tanh", inputs=("own:0",), outputs=own.outputs)
+        result = Op(name="result", type="_Retval", inputs=("last:0",), attrs={"index": 0})
+        extra = (Op(name="fill", type="NoOp"),) if size > self.folded_to else ()
+        return RunNote(
+            kind="static",
+            ops=(replace(x, attrs={"index": 0}), own, last, result, *extra),
+            step=StepConfig(mode="infer", batch_size=size),
+            inputs=(Input(name="x", dtype="float32", shape=(size, 64)),),
+            threads=ThreadsNote(intra_op=1, inter_op=1, inter_op_fixed=True),
+        )
+
+    def need(self, size: int) -> Any:
+        raise AssertionError("no size is estimated by itself")
+
+    need_made = need
+
+
+def found(captures: Captures, limit_mib: int) -> FoundSizes:
+    limit = limit_mib * MIB
+    limits = LimitRange(bytes=limit, low_bytes=limit, high_bytes=limit)
+    return SizeSearch(captures, lambda target: limits, 32, report=lambda *_: None).find()
+
+
+def test_three_captures_are_enough_for_a_step_whose_ops_are_the_same() -> None:
+    captures = Captures(lambda size: (size, 1000))
+    answer = found(captures, 64)
+    assert answer.forms.is_closed_form
+    assert len(captures.captured) <= 3
+    assert answer.sizes.size in captures.captured
+
+
+def test_sizes_are_compared_with_those_of_the_same_ops() -> None:
+    captures = Captures(lambda size: (size, 1000), folded_to=3000)
+    answer = found(captures, 64)
+    assert answer.forms.is_closed_form
+    assert len(captures.captured) <= 5
+
+
+def test_the_batch_against_itself_in_one_axis_is_found_by_three_captures() -> None:
+    captures = Captures(lambda size: (size * size,))
+    answer = found(captures, 64)
+    assert answer.forms.is_closed_form
+    most = int((64 * MIB / 4) ** 0.5)
+    assert 0.6 * most < answer.sizes.size <= most
+    assert len(captures.captured) <= 6
