@@ -18,7 +18,7 @@ from analyzer.capture.run.profiled_run import Captured, Capturing, captured
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.watch.live_holders import bytes_of, live_tensors, references
+from analyzer.capture.watch.holders.live_holders import bytes_of, live_tensors, references
 from analyzer.capture.xla.xla_lowering import ran_compiled
 from analyzer.contract.run_note import Failure, Input, TargetNote
 from analyzer.contract.step_config import StepConfig

@@ -35,16 +35,16 @@ from analyzer.capture.run.profiled_run import Captured, step_failure
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
-from analyzer.capture.watch.live_holders import (
-    HolderSearch,
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.capture.watch.holders.live_holders import (
     bytes_of,
     held_by,
     live_tensors,
     new_since,
 )
+from analyzer.capture.watch.holders.user_lines import calling_line
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.traced_window import Window
-from analyzer.capture.watch.user_lines import calling_line
 from analyzer.capture.watch.watch_request import UNTRACED_FILE
 from analyzer.contract.run_note import Failure, TargetNote, encode_run, read_run_file
 from analyzer.contract.watch_note import HeldTensors, LargeConstant, Reading, WatchNote
@@ -383,6 +383,7 @@ class Watcher:
         for key, one in self._window.resident.items():
             if one.address in names:
                 self._window.resident[key] = replace(one, name=names[one.address])
+        rows = _each_once([row for row in rows if row.size_bytes >= _HELD_BYTES])
         return [
             LargeConstant(
                 kind="held",
@@ -394,7 +395,6 @@ class Watcher:
                 copies=row.count,
             )
             for row in rows
-            if row.size_bytes >= _HELD_BYTES
         ]
 
     def _batch_size(self) -> int | None:
@@ -493,6 +493,17 @@ class Watcher:
 
 
 _MOST_FUNCTIONS: Final = 50
+
+
+def _each_once(rows: list[HeldTensors]) -> list[HeldTensors]:
+    """Return the rows without those whose tensors a name, or a larger holder, holds too."""
+    known: set[int] = set()
+    kept = []
+    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
+        if not row.addresses or not known.issuperset(row.addresses):
+            kept.append(row)
+            known.update(row.addresses)
+    return sorted(kept, key=lambda one: -one.size_bytes)
 
 
 def _resident_bytes() -> int | None:
