@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -359,7 +360,7 @@ class Watcher:
 
     def _look_around(self, window: Window) -> None:
         """Note what Python holds between two steps."""
-        frame = inspect.currentframe()
+        frame = sys._getframe(1)  # not this one: it would hold itself
         made = new_since(window.before)
         held = held_by(made, frame)
         self._held = tuple(held)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import sys
 import threading
 import time
@@ -35,6 +36,9 @@ MOST_REFERRERS: Final = 64
 
 _MOST_FILES: Final = 40
 """Files of the user's own in which a statement is looked for."""
+
+_OWN_REFERENCES: Final = 3
+"""References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
 _PATIENCE_S: Final = 5.0
 """Seconds of the processor that are spent on looking for names."""
@@ -91,9 +95,10 @@ class HolderSearch:
     def __init__(self, frame: types.FrameType | None) -> None:
         self.local_names: dict[int, tuple[types.CodeType, str]] = {}
         self._add_names(frame)
-        for thread, innermost in sys._current_frames().items():
-            if thread != threading.get_ident():
-                self._add_names(innermost)
+        others = sys._current_frames()
+        others.pop(threading.get_ident(), None)  # no frame may hold itself
+        for innermost in others.values():
+            self._add_names(innermost)
         self._modules = {
             id(vars(module)): module
             for module in list(sys.modules.values())
@@ -109,7 +114,7 @@ class HolderSearch:
         while frame is not None:
             code = frame.f_code
             if is_own(code.co_filename) and code.co_name != "<module>":
-                for name, value in list(frame.f_locals.items()):
+                for name, value in _names_in(frame):
                     self.local_names.setdefault(id(value), (code, name))
             frame = frame.f_back
 
@@ -243,7 +248,7 @@ class HolderSearch:
             frame: types.FrameType | None = next((one for one in frames if one is not None), None)
             if frame is None or not is_own(frame.f_code.co_filename):
                 return None
-            names = [name for name, value in frame.f_locals.items() if value is link.inside]
+            names = [name for name, value in _names_in(frame) if value is link.inside]
             code = frame.f_code
             return self._holder(names, link.inside, code.co_filename, code.co_name, link.grows, "")
         # A tensor that a function closes over is held by what holds the function.
@@ -280,6 +285,20 @@ class HolderSearch:
     def _files(self, but: str) -> list[str]:
         files = dict.fromkeys(str(module.__file__) for module in self._modules.values())
         return [file for file in files if file != but][:_MOST_FILES]
+
+
+def _names_in(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """Return a frame's local names with what they are bound to.
+
+    Up to Python 3.12 a look at them leaves a dictionary at the frame, which would keep all of that alive
+    for as long as the function runs: it is emptied, unless the program itself has it (``locals()``).
+    """
+    names = frame.f_locals
+    found = list(names.items())
+    is_copy = isinstance(names, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_copy and sys.getrefcount(names) <= _OWN_REFERENCES:
+        names.clear()
+    return found
 
 
 def _attributes(place: Any) -> Iterator[tuple[str, Any]]:
