@@ -30,6 +30,9 @@ _LATE_SHARE, _LATE_RUNS = 0.05, 2
 _SHORT_OF = 0.7
 """A step that ran the same ops with fewer events than this share of another's has lost some."""
 
+_ITERATOR = "Iterator"
+"""In the name of ops that take data from ``tf.data`` (``IteratorGetNext``), unless one is renamed."""
+
 
 def damages_of_marks(
     raw: RawTrace, steps: Sequence[Step], note: RunNote | None
@@ -108,8 +111,9 @@ def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
         [step for step, is_so in zip(steps, empty, strict=True) if is_so],
         "steps hold no memory event, where others do: a part of the trace is lost",
     )
-    most = np.array([events[1:][runs[1:] == number].max(initial=0) for number in runs])
-    short = ~empty & (runs > 0) & (events < _SHORT_OF * most)
+    own = np.array([_own_events(raw, step) for step in steps])
+    most = np.array([own[1:][runs[1:] == number].max(initial=0) for number in runs])
+    short = ~empty & (runs > 0) & (own < _SHORT_OF * most)
     yield from _damage(
         "short-step",
         [step for step, is_so in zip(steps, short, strict=True) if is_so],
@@ -121,6 +125,25 @@ def _without_events(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
         [step for step, is_so in zip(steps, idle, strict=True) if is_so],
         "steps show no run of an op, where others do: a part of the trace is lost",
     )
+
+
+def _own_events(raw: RawTrace, step: Step) -> int:
+    """Count the memory events that a step's own ops made, and no other thread's meanwhile.
+
+    What fills a ``tf.data`` buffer falls into whichever step it happens beside. Of a function: the
+    allocations of the run that made most, the same in each run. Of ops outside of any: the events of
+    the threads on which the step's ops ran.
+    """
+    events = raw.events.iloc[step.first : step.last + 1]
+    run = events["run_id"].to_numpy()[events["kind"].to_numpy() > 0]
+    counts = np.unique(run[~np.isin(run, _NO_RUN)], return_counts=True)[1]
+    if len(counts):
+        return int(counts.max())
+    starts = raw.op_runs["start_ps"].to_numpy()
+    assert step.end_ps is not None
+    first, last = np.searchsorted(starts, [_start(step), step.end_ps])
+    threads = np.unique(raw.op_runs["thread"].to_numpy()[first:last])
+    return int(np.isin(events["thread"].to_numpy(), threads).sum()) if len(threads) else len(events)
 
 
 def _lost_end(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
@@ -203,6 +226,8 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
         )
     moved = [span for span in looks if any(_meet(span, step) for step in steps)]
     yield from _damage("moved-note", moved, "notes taken between steps lie inside one")
+    if note.watch is None:
+        yield from _between_steps(raw, steps)
     around = list(zip(looks, [*looks[1:], None], strict=False))
     if note.watch is not None:
         around = around[:1] * len(steps)
@@ -220,6 +245,30 @@ def _of_own_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iter
     ]
     if any(_within(span, step) for span in raw.markers for step in steps):
         yield from _damage("cut-note", inside, "notes taken inside a step lie outside of each")
+
+
+def _between_steps(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
+    """Yield the memory events between steps, where our own capture runs no op.
+
+    A step that takes its data from an iterator may have it filled meanwhile: of that nothing is known.
+    """
+    names = raw.op_runs["op"].astype(str)
+    if not steps or names.str.contains(_ITERATOR, regex=False).any():
+        return
+    times_ps = raw.events["time_ps"].to_numpy()
+    is_inside = np.zeros(len(times_ps), dtype=bool)
+    for step in steps:
+        is_inside |= (_start(step) <= times_ps) & (times_ps <= (step.end_ps or 0))
+    first, last = np.searchsorted(times_ps, [_start(steps[0]), steps[-1].end_ps or 0])
+    moved = np.flatnonzero(~is_inside[first:last]) + first
+    if len(moved):
+        yield Damage(
+            id="moved-events",
+            count=len(moved),
+            message="memory events lie between the steps, where the capture ran nothing "
+            f"({times(len(moved))}).",
+            time_ps=int(times_ps[moved[0]]),
+        )
 
 
 def _lost_gradients(raw: RawTrace, note: RunNote) -> Iterator[Damage]:

@@ -161,6 +161,23 @@ def test_step_marks(spans: list[tuple[int, int]], expected: set[str], tmp_path: 
     assert ids(read_trace(marks(*spans).write(tmp_path / "a.xplane.pb"))) == expected
 
 
+@pytest.mark.parametrize("of_functions", [True, False])
+def test_what_fills_a_data_buffer_beside_one_step_is_not_lost_in_the_next(
+    of_functions: bool, tmp_path: Path
+) -> None:
+    # GIVEN steps that run the same ops, and a thread of tf.data that works beside the second alone
+    trace = TraceBuilder()
+    for start in range(0, 300, 100):
+        run_id = (7 + start) * of_functions
+        trace.step(start, start + 99, start // 100)
+        trace.allocate(start + 10, 0x1000, 512, run_id=run_id).free(start + 40, 0x1000)
+        trace.run("a:Add", start + 5, start + 45)
+    for start in range(150, 190, 2):
+        trace.allocate(start, 0x4000, 256, thread=2).free(start + 1, 0x4000, thread=2)
+    # WHEN the trace is checked THEN no step has lost events
+    assert ids(read_trace(trace.write(tmp_path / "a.xplane.pb"))) == set()
+
+
 def test_a_lost_end_with_its_step_marks_still_there() -> None:
     raw = read_trace(sample_trace("transformer"))
     steps = raw.step_markers
@@ -192,6 +209,22 @@ def test_a_capture_of_ours_knows_its_marks(
     change: Callable[[RawTrace], RawTrace], expected: str
 ) -> None:
     assert expected in ids(change(read_trace(sample_trace("infer"))), "infer")
+
+
+def test_events_between_the_steps_of_a_capture_of_ours_were_moved() -> None:
+    # GIVEN a trace of ours whose last step's events are half of the time between steps early
+    raw = read_trace(sample_trace("jit"))
+    one, two = raw.step_markers[-2:]
+    early = (two.start_ps - one.end_ps) // 2
+    moved = altered(
+        raw,
+        lambda events: events.assign(
+            time_ps=events["time_ps"] - early * (events["time_ps"] > one.end_ps)
+        ),
+    )
+    # WHEN it is checked THEN that is told, of a capture of ours alone
+    assert "moved-events" not in ids(moved)
+    assert "moved-events" in ids(moved, "jit")
 
 
 def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
