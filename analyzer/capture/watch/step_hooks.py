@@ -65,7 +65,7 @@ class Listener(Protocol):
 def _caller() -> FrameType | None:
     """Return the frame that called the wrapper that calls this.
 
-    No frame may hold itself: it would keep the names of all that called it until Python's collector runs.
+    No frame may hold itself: it would keep the names of all its callers until the collector runs.
     """
     return sys._getframe(1).f_back
 

@@ -37,6 +37,7 @@ from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
 from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.capture.watch.holders.host_containers import grown_since, host_containers
 from analyzer.capture.watch.holders.live_holders import (
     bytes_of,
     held_by,
@@ -121,6 +122,8 @@ class Watcher:
         self._stride = 1
         self._next_s = self._host_s = 0.0
         self._held: tuple[HeldTensors, ...] = ()
+        self._on_host: tuple[HeldTensors, ...] = ()
+        self._containers: dict[int, int] = {}
         self._tapes: tuple[Any, ...] = ()
         self._constants: list[LargeConstant] = []
         self._last_args: tuple[Any, ...] = ()
@@ -317,6 +320,7 @@ class Watcher:
         self._key = key
         self._readings = self._readings[-1:]  # those before may be of other calls
         self._words, self._where = self._described(key, record)
+        self._containers = host_containers()
         alive = [] if record is None else record.alive()
         self._window = self._opened(
             self._concrete_of(record),
@@ -368,6 +372,7 @@ class Watcher:
         del made
         search = HolderSearch(frame)
         self._tapes = tuple(self.data.tapes(search))
+        self._on_host = grown_since(self._containers, window.done, search)
         self._constants = [*self._resident(made_ids), *self.functions.constants()]
 
     def _resident(self, made: set[int]) -> list[LargeConstant]:
@@ -468,6 +473,7 @@ class Watcher:
             else max(self._counts.values(), default=0),
             readings=tuple(self._readings),
             held=self._held,
+            on_host=self._on_host,
             tapes=self._tapes,
             functions=tuple(
                 one.note(search.container_of(one.alive()[0]) if len(one.alive()) > 2 else "")

@@ -35,8 +35,8 @@ _NOISE_BYTES: Final = 4096
 """Growth over a whole series below which it is flat: sixteen chunks of the allocator's least size."""
 
 _SPREADS: Final = 6
-"""Median distances of the floors from their line, four standard deviations of a normal one, that a growth
-has to exceed: what comes and goes with shapes that vary makes a slope now and then."""
+"""Median distances of the floors from their line, four standard deviations of a normal one, that a
+growth has to exceed: what comes and goes with shapes that vary makes a slope now and then."""
 
 _NOISE_SHARE: Final = 1e-3
 """The same as a share of what is held."""
