@@ -45,9 +45,9 @@ def find_varying_shapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
             title=f"The steps' shapes vary: {len(varied)} ops ask for another size each time, and the "
             f"steps peak at {format_bytes(min(peaks))} to {format_bytes(max(peaks))}{at}",
             detail=f"A step is {watch.step}. {_of_the_pool(analysis)} A chunk that a short batch freed "
-            "fits no longer one, so the pool grows to more than the largest step needs, and a "
-            "tf.function without open axes is traced anew for each shape. Pad to a few lengths (padded_batch, "
-            "bucket_by_sequence_length), and drop the last partial batch (drop_remainder=True).",
+            "fits no longer one, so the pool grows to more than the largest step needs; a tf.function "
+            "without open axes is traced anew for each shape. Pad to a few lengths (padded_batch, "
+            "bucket_by_sequence_length), drop the last partial batch (drop_remainder=True).",
             evidence=tuple(
                 evidence_row(
                     f"asks for {format_bytes(int(varied.loc[op].min()))} to "
