@@ -194,6 +194,8 @@ class WatchNote:
         steps: Steps made in all.
         readings: What was held after steps, in order; thinned out where there were many.
         held: What Python holds of what the traced steps made.
+        on_host: Containers that got NumPy arrays, bytes or texts in each traced step: ``count`` entries
+            of ``size_bytes`` together.
         tapes, functions, constants, stages, models: See there.
         ended: How the program ended, in words; empty for by itself.
     """
@@ -204,6 +206,7 @@ class WatchNote:
     steps: Index = 0
     readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_ROWS)] = ()
     held: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
+    on_host: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
     tapes: Annotated[tuple[TapesNote, ...], Meta(max_length=MOST_ROWS)] = ()
     functions: Annotated[tuple[TracedFunction, ...], Meta(max_length=MOST_ROWS)] = ()
     constants: Annotated[tuple[LargeConstant, ...], Meta(max_length=MOST_ROWS)] = ()

@@ -23,7 +23,7 @@ from analyzer.findings.questions.retained_tensors import (
     find_survivors,
     retained_rows,
 )
-from analyzer.findings.running.data_held import find_data
+from analyzer.findings.running.data_held import find_data, stage_that_fills
 from analyzer.findings.running.retracing import find_retracing
 from analyzer.findings.running.staying_bytes import find_kept, find_unexplained
 from analyzer.findings.running.step_habits import (
@@ -33,6 +33,7 @@ from analyzer.findings.running.step_habits import (
     find_wide_numbers,
 )
 from analyzer.findings.running.tapes_kept import find_tapes
+from analyzer.findings.running.varying_shapes import find_varying_shapes
 from analyzer.recording.records import Finding, Severity
 
 _ORDER: Final = list(Severity)
@@ -47,7 +48,8 @@ _OF_THE_PROGRAM: Final = frozenset(
         "tapes-kept",
         "tape-outlives-use",
     }
-    | {"data-constant", "data-held", "models-kept"}
+    | {"data-constant", "data-held", "data-slices", "data-stage", "models-kept"}
+    | {"held-over", "float64", "dense-gradient", "varying-shapes"}
 )
 """What goes wrong from step to step: before what one step needs."""
 
@@ -75,6 +77,9 @@ def collect(analysis: Analysis) -> Analysis:
         *find_dense_gradients(analysis),
         *_of_the_program(analysis),
     ]
+    told = {one.id for one in found}
+    if "varying-shapes" in told:  # the same, of a program
+        found = [one for one in found if one.id != "varying-sizes"]
     return replace(analysis, findings=tuple(sorted(found, key=_place)))
 
 
@@ -91,7 +96,8 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
     ]
     return [
         *causes,
-        *(() if causes else find_unexplained(analysis, watch)),
+        *(() if causes or stage_that_fills(analysis, watch) else find_unexplained(analysis, watch)),
+        *find_varying_shapes(analysis, watch),
         *find_data(analysis, watch),
         *find_held_over(analysis, watch),
     ]

@@ -39,7 +39,7 @@ from analyzer.measure.values_read import values_warning
 from analyzer.measure.variable_buffers import AddressIndex, find_holdings, size_of
 from analyzer.parse.logdir import find_run_file, find_traces
 from analyzer.parse.run_folder import RunNote, read_run
-from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span, read_trace
+from analyzer.parse.xplane import MARKER_PREFIX, WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.recording.main_allocator import HOST_ALLOCATORS, choose_allocator
 from analyzer.recording.records import Device, Kind, Recording, Step
 from analyzer.units import GRANULE_BYTES, format_bytes
@@ -145,7 +145,7 @@ def measure(
         allocator: The allocator to look at; empty for the device's own.
         warnings: What was noticed while the file was chosen.
     """
-    raw = replace(raw, events=settled(raw.events))
+    raw = replace(raw, events=settled(raw.events), step_markers=_steps_of(raw, note))
     events = raw.events
     table = pair(events)
     steps = find_steps(events, raw.step_markers)
@@ -185,6 +185,12 @@ def measure(
         watch=note.watch if note is not None else None,
     )
     return Measured(recording, structure, sharing, raw.op_runs, note)
+
+
+def _steps_of(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
+    """Return the marks of steps: of a program under watch, ours and not what it marks itself."""
+    own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
+    return own if note is not None and note.watch is not None and own else raw.step_markers
 
 
 def structure_of(note: RunNote | None) -> Structure | None:

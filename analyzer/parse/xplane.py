@@ -24,6 +24,7 @@ from analyzer.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.parse.wire.growing_column import GrowingColumn
 from analyzer.parse.wire.memory_columns import MemoryColumns
 from analyzer.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
+from analyzer.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
 from analyzer.parse.wire.plane_names import PlaneNames
 from analyzer.parse.wire.wire_fields import BYTES, Field, Positions, WireError, fields_of
 from analyzer.parse.xspace import Event, Plane

@@ -127,8 +127,8 @@ def test_a_script_on_a_card_that_is_not_there(tmp_path: Path) -> None:
 
 
 WATCH = """
-import json, numpy as np
-import analyzer, keras
+import gc, json, weakref
+import analyzer, keras, numpy as np, tensorflow as tf
 model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32), keras.layers.Dense(1)])
 model.compile("adam", "mse")
 x, y = np.ones((96, 16), "f"), np.ones((96, 1), "f")
@@ -144,10 +144,27 @@ try:
         raise OSError("mine")
 except OSError as error:
     print(error)
+
+class Mine:
+    pass
+
+made, slope = [], tf.Variable(1.0)
+def eager_step():
+    mine = Mine()
+    made.append(weakref.ref(mine))
+    with tf.GradientTape() as tape:
+        loss = slope * slope
+    tape.gradient(loss, slope)
+
+gc.disable()
+with analyzer.watch("eager", steps=2):
+    for _ in range(8):
+        eager_step()
 print(json.dumps([
     [memory.steps_made, len(memory.result.recording.steps), str(memory.result.folder)],
     [watched.steps, len(watched.result.recording.steps), watched.result.report.step.mode],
     [nothing.steps, nothing.result],
+    sum(ref() is not None for ref in made),
 ]))
 """
 
@@ -165,10 +182,11 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     *_, said, told = done.stdout.splitlines()
     assert said == "mine"
-    callback, block, empty = json.loads(told)
+    callback, block, empty, kept_by_watching = json.loads(told)
     assert callback == [12, 2, str(tmp_path / "callback")]
     assert block[:2] == [12, 2]
     assert empty == [0, None]
-    for name in ("callback", "block", "failed"):
+    assert kept_by_watching == 0
+    for name in ("callback", "block", "failed", "eager"):
         assert (tmp_path / name / "report.html").is_file()
-    assert {path.name for path in tmp_path.iterdir()} == {"callback", "block", "failed"}
+    assert {path.name for path in tmp_path.iterdir()} == {"callback", "block", "failed", "eager"}

@@ -183,7 +183,7 @@ def _private_names(node: ast.AST) -> Iterator[str]:
         yield str(node.value)
     if isinstance(node, ast.Attribute) and _is_private(node.attr):
         owner = node.value.id if isinstance(node.value, ast.Name) else ""
-        if owner not in ("self", "cls", "os", "atexit"):
+        if owner not in ("self", "cls", "os", "sys", "atexit"):
             yield ast.unparse(node)
     if (
         isinstance(node, ast.Call)

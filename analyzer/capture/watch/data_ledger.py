@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import holds_recording, is_persistent
 from analyzer.capture.run.source_frames import shown
-from analyzer.capture.watch.live_holders import HolderSearch
-from analyzer.capture.watch.user_lines import calling_frame, is_own
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.capture.watch.holders.user_lines import calling_frame, is_own
 from analyzer.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
 
 _MOST: Final = 200

@@ -13,7 +13,7 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import all_graphs
 from analyzer.capture.private_names import concrete_functions
 from analyzer.capture.run.source_frames import shown
-from analyzer.capture.watch.user_lines import calling_line, code_of, is_own, line_of_code
+from analyzer.capture.watch.holders.user_lines import calling_line, code_of, is_own, line_of_code
 from analyzer.contract.watch_note import LargeConstant, Retrace, TracedFunction
 
 _KEPT: Final = 50

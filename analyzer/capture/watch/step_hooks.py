@@ -7,7 +7,7 @@ the traced steps need is taken out when they are done (:meth:`Hooks.lighten`).
 from __future__ import annotations
 
 import functools
-import inspect
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -63,10 +63,11 @@ class Listener(Protocol):
 
 
 def _caller() -> FrameType | None:
-    """Return the frame that called the wrapper that calls this."""
-    own = inspect.currentframe()
-    wrapper = None if own is None else own.f_back
-    return None if wrapper is None else wrapper.f_back
+    """Return the frame that called the wrapper that calls this.
+
+    No frame may hold itself: it would keep the names of all its callers until the collector runs.
+    """
+    return sys._getframe(1).f_back
 
 
 class Hooks:

@@ -18,14 +18,13 @@ from analyzer.capture.run.profiled_run import Captured, Capturing, captured
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.watch.live_holders import bytes_of, live_tensors, references
+from analyzer.capture.watch.holders.live_holders import bytes_of, live_tensors, references
 from analyzer.capture.xla.xla_lowering import ran_compiled
 from analyzer.contract.run_note import Failure, Input, TargetNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.xplane import MARKER_PREFIX
+from analyzer.parse.xplane import MARKER_PREFIX, WATCHED_STEP
 
-_STEP_NAME: Final = "train"
 _RESIDENT_BYTES: Final = 256
 _MOST_RESIDENT: Final = 2000
 
@@ -181,7 +180,7 @@ class Window:
             self._variables.snapshot()
 
     def _enter(self) -> None:
-        self._mark = tf.profiler.experimental.Trace(_STEP_NAME, step_num=self.done, _r=1)
+        self._mark = tf.profiler.experimental.Trace(WATCHED_STEP, step_num=self.done, _r=1)
         self._mark.__enter__()
 
     def _leave(self) -> None:

@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -35,16 +36,17 @@ from analyzer.capture.run.profiled_run import Captured, step_failure
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
-from analyzer.capture.watch.live_holders import (
-    HolderSearch,
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.capture.watch.holders.host_containers import grown_since, host_containers
+from analyzer.capture.watch.holders.live_holders import (
     bytes_of,
     held_by,
     live_tensors,
     new_since,
 )
+from analyzer.capture.watch.holders.user_lines import calling_line
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.traced_window import Window
-from analyzer.capture.watch.user_lines import calling_line
 from analyzer.capture.watch.watch_files import UNTRACED_FILE
 from analyzer.contract.run_note import Failure, TargetNote, encode_run, read_run_file
 from analyzer.contract.watch_note import HeldTensors, LargeConstant, Reading, WatchNote
@@ -120,6 +122,8 @@ class Watcher:
         self._stride = 1
         self._next_s = self._host_s = 0.0
         self._held: tuple[HeldTensors, ...] = ()
+        self._on_host: tuple[HeldTensors, ...] = ()
+        self._containers: dict[int, int] = {}
         self._tapes: tuple[Any, ...] = ()
         self._constants: list[LargeConstant] = []
         self._last_args: tuple[Any, ...] = ()
@@ -316,6 +320,7 @@ class Watcher:
         self._key = key
         self._readings = self._readings[-1:]  # those before may be of other calls
         self._words, self._where = self._described(key, record)
+        self._containers = host_containers()
         alive = [] if record is None else record.alive()
         self._window = self._opened(
             self._concrete_of(record),
@@ -359,7 +364,7 @@ class Watcher:
 
     def _look_around(self, window: Window) -> None:
         """Note what Python holds between two steps."""
-        frame = inspect.currentframe()
+        frame = sys._getframe(1)  # not this one: it would hold itself
         made = new_since(window.before)
         held = held_by(made, frame)
         self._held = tuple(held)
@@ -367,6 +372,7 @@ class Watcher:
         del made
         search = HolderSearch(frame)
         self._tapes = tuple(self.data.tapes(search))
+        self._on_host = grown_since(self._containers, window.done, search)
         self._constants = [*self._resident(made_ids), *self.functions.constants()]
 
     def _resident(self, made: set[int]) -> list[LargeConstant]:
@@ -383,6 +389,7 @@ class Watcher:
         for key, one in self._window.resident.items():
             if one.address in names:
                 self._window.resident[key] = replace(one, name=names[one.address])
+        rows = _each_once([row for row in rows if row.size_bytes >= _HELD_BYTES])
         return [
             LargeConstant(
                 kind="held",
@@ -394,7 +401,6 @@ class Watcher:
                 copies=row.count,
             )
             for row in rows
-            if row.size_bytes >= _HELD_BYTES
         ]
 
     def _batch_size(self) -> int | None:
@@ -467,6 +473,7 @@ class Watcher:
             else max(self._counts.values(), default=0),
             readings=tuple(self._readings),
             held=self._held,
+            on_host=self._on_host,
             tapes=self._tapes,
             functions=tuple(
                 one.note(search.container_of(one.alive()[0]) if len(one.alive()) > 2 else "")
@@ -493,6 +500,17 @@ class Watcher:
 
 
 _MOST_FUNCTIONS: Final = 50
+
+
+def _each_once(rows: list[HeldTensors]) -> list[HeldTensors]:
+    """Return the rows without those whose tensors a name, or a larger holder, holds too."""
+    known: set[int] = set()
+    kept = []
+    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
+        if not row.addresses or not known.issuperset(row.addresses):
+            kept.append(row)
+            known.update(row.addresses)
+    return sorted(kept, key=lambda one: -one.size_bytes)
 
 
 def _resident_bytes() -> int | None:

@@ -57,7 +57,7 @@ def trace_a_script(
         if end.fault:
             _tell_fault(end.fault)
         if result is None:
-            for line in _untraced(spec, request, end):
+            for line in () if end.fault else _untraced(spec, request, end):
                 _say(line)
             raise ScriptStatus(end.status)
         try:

@@ -8,6 +8,8 @@ from analyzer.contract.report.figures import EvidenceRow
 from analyzer.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.findings.running.slope import StepGrowth, growth_of
+from analyzer.findings.running.staying_bytes import slope_words
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
@@ -42,12 +44,30 @@ def find_data(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         for one in watch.constants
         if one.kind == "slices" and one.size_bytes >= 4 * least
     ]
+    filled = stage_that_fills(analysis, watch)
     found += [
-        _stage(one, size_bytes)
+        _stage(one, _stage_bytes(one), slope_words(_growth(watch)) if one is filled else "")
         for one in watch.stages
-        if (size_bytes := _stage_bytes(one)) >= 4 * least
+        if one is filled or _stage_bytes(one) >= 4 * least
     ]
     return found
+
+
+def stage_that_fills(analysis: Analysis, watch: WatchNote) -> DataStage | None:
+    """Return the stage whose filling may be all that grows; None where none is as large.
+
+    On the CPU what stages hold lies in the allocator of the steps' tensors.
+    """
+    growth = _growth(watch)
+    if growth.trend != "grows" or analysis.recording.device.kind == "gpu":
+        return None
+    grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
+    largest = max(watch.stages, key=_stage_bytes, default=None)
+    return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
+
+
+def _growth(watch: WatchNote) -> StepGrowth:
+    return growth_of(watch.readings, watch.warmup)
 
 
 def _is_data(one: LargeConstant, batch: int | None) -> bool:
@@ -105,7 +125,8 @@ def _stage_bytes(one: DataStage) -> int:
     return (one.elements or 0) * (one.element_bytes or 0)
 
 
-def _stage(one: DataStage, size_bytes: int) -> Finding:
+def _stage(one: DataStage, size_bytes: int, slope: str) -> Finding:
+    """Return what is said of a stage; with a slope, that it is being filled."""
     hints = {
         "shuffle": "Shuffle before batching and decoding (indices or file names), or with a "
         "smaller buffer.",
@@ -114,9 +135,12 @@ def _stage(one: DataStage, size_bytes: int) -> Finding:
     }
     return Finding(
         id="data-stage",
-        severity=Severity.LOW,
-        title=f"{one.kind} holds up to {format_bytes(size_bytes)} on the host ({one.where})",
-        detail=f"{one.elements} elements of {format_bytes(one.element_bytes or 0)}. {hints[one.kind]}",
+        severity=Severity.MEDIUM if slope else Severity.LOW,
+        title=f"{one.kind} {'is filling, and ' if slope else ''}holds up to "
+        f"{format_bytes(size_bytes)} on the host ({one.where})",
+        detail=f"{one.elements} elements of {format_bytes(one.element_bytes or 0)}. "
+        + (f"{slope} That is no more than it will hold when it is full. " if slope else "")
+        + hints[one.kind],
         evidence=(evidence_row(one.kind, where=one.where, count=one.elements, size=size_bytes),),
     )
 

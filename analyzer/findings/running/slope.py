@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import median
 from typing import Final, Literal
 
 from analyzer.contract.watch_note import Reading
@@ -32,6 +33,10 @@ _WARMUP_SHARE: Final = 0.2
 
 _NOISE_BYTES: Final = 4096
 """Growth over a whole series below which it is flat: sixteen chunks of the allocator's least size."""
+
+_SPREADS: Final = 6
+"""Median distances of the floors from their line, four standard deviations of a normal one, that a
+growth has to exceed: what comes and goes with shapes that vary makes a slope now and then."""
 
 _NOISE_SHARE: Final = 1e-3
 """The same as a share of what is held."""
@@ -87,8 +92,9 @@ def growth_of(
     middle = (slopes[(n - 1) // 2] + slopes[n // 2]) / 2
     steps = floors[-1][0] - floors[0][0]
     noise = max(_NOISE_BYTES, _NOISE_SHARE * floors[-1][1])
+    spread_bytes = _SPREADS * _spread(floors, middle)
     trend: Trend = "cannot tell"
-    if low > 0 and middle * steps > noise:
+    if low > 0 and middle * steps > max(noise, spread_bytes):
         trend = "grows"
     elif high * steps <= noise:
         trend = "flat"
@@ -101,6 +107,12 @@ def growth_of(
         last_step=last,
         level_bytes=floors[-1][1],
     )
+
+
+def _spread(floors: list[tuple[int, int]], slope: float) -> float:
+    """Return the median distance of floors from a line of this slope through their middle, bytes."""
+    rest = [size - slope * step for step, size in floors]
+    return median(abs(one - median(rest)) for one in rest)
 
 
 def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:

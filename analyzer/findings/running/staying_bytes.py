@@ -27,6 +27,12 @@ _THOUSAND: Final = 1000
 _HOST_BYTES: Final = 64 << 20
 """Growth of the process over all steps from which on it is told."""
 
+_HOST_STEP_BYTES: Final = 64 << 10
+"""What a container of NumPy arrays gets in a step from which on it is told."""
+
+_LEAST_BYTES: Final = 1 << 20
+"""What 1,000 steps add below which growth that nothing is found to keep is no matter."""
+
 _STEADY: Final = 0.5
 """Share of the slope that its lower bound has to have: a heap that settles slows down."""
 _ROWS: Final = 10
@@ -92,12 +98,48 @@ def find_kept(analysis: Analysis, watch: WatchNote) -> list[Finding]:
 def find_unexplained(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     """Report that bytes stay, where nothing was found to keep them."""
     growth = growth_of(watch.readings, watch.warmup)
-    if growth.trend == "grows":
+    if growth.trend == "grows" and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES:
         return [_unexplained(analysis, watch, growth)]
+    steps = max(len(analysis.recording.steps), 1)
+    if watch.on_host and watch.on_host[0].size_bytes >= _HOST_STEP_BYTES * steps:
+        return [_kept_on_host(watch, steps)]
     host = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
     steady = host.low_bytes >= _STEADY * host.per_step_bytes
     enough = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
     return [_on_host(watch, host)] if host.trend == "grows" and steady and enough else []
+
+
+def _kept_on_host(watch: WatchNote, steps: int) -> Finding:
+    first = watch.on_host[0]
+    at = f" ({first.where})" if first.where else ""
+    growth = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
+    return Finding(
+        id="grows-on-host",
+        severity=Severity.MEDIUM,
+        title=f"{format_bytes(first.size_bytes // steps)} of each step stay in the host's memory, "
+        f"kept by {first.holder}{at}",
+        detail=f"{times(first.count)} in {steps} traced steps NumPy arrays, bytes or texts were put "
+        f"there. {host_words(growth)} Keep what is needed of them (a mean, a path to a file), or let "
+        "the container forget: collections.deque(maxlen=…), clear().",
+        saves_bytes=None,
+        evidence=tuple(
+            evidence_row(
+                "kept by", name=one.holder, where=one.where, count=one.count, size=one.size_bytes
+            )
+            for one in watch.on_host[:_ROWS]
+        ),
+    )
+
+
+def host_words(growth: StepGrowth) -> str:
+    """Say what the process' resident memory does over all steps."""
+    if growth.trend == "cannot tell":
+        return "Whether the process grows cannot be told from its resident memory."
+    grows = "grows" if growth.trend == "grows" else "does not grow"
+    return (
+        f"The process' resident memory {grows} from step {growth.first_step} to "
+        f"{growth.last_step}: {_signed(growth.per_step_bytes)} a step."
+    )
 
 
 def _on_host(watch: WatchNote, growth: StepGrowth) -> Finding:

@@ -27,18 +27,9 @@ _KEYS: Final = (
     *(b"otal memory", b"otalMemory", b"ree memory", b"reeMemory", b"MemorySize", b"MB memory"),
     *(b"memory_limit", b"host memory", b"MemoryError", b"memory limit", b"memory use", b"[[node"),
     *(b"[[{{", b"[[Node", b"Node: ", b"Detected at", b"Found device", b"Dst tensor", b"XLA Label"),
-    *(
-        b"Kill",
-        b"kill",
-        b"KILL",
-        b" 137",
-        b"-9",
-        b"cudnn",
-        b"CUDNN_",
-        b"cublas",
-        b"CUBLAS_",
-        b"xhausted",
-    ),
+    *(b"Kill", b"kill", b"KILL", b"cudnn", b"CUDNN_", b"cublas", b"CUBLAS_", b"xhausted"),
+    *(b"code 137", b"code: 137", b"returned 137", b"returned: 137", b"status 137", b"status: 137"),
+    *(b"code -9", b"code: -9", b"returned -9", b"returned: -9", b"status -9", b"status: -9"),
 )
 """What a line that says something of memory has one of; a part of a log with none is passed over."""
 _PART_BYTES: Final = 1 << 16  # of a block, looked through at once
@@ -130,21 +121,44 @@ def _block_messages(block: bytes, number: int, is_escaped: bool) -> Iterator[Mes
             if end <= start:
                 end = min(start + _PART_BYTES, len(block))
         part = block[start:end]
-        if any(key in part for key in _KEYS):
-            yield from _part_messages(part, number, is_escaped)
+        yield from _part_messages(part, number, is_escaped)
         number += part.count(b"\n")
         start = end
 
 
 def _part_messages(part: bytes, number: int, is_escaped: bool) -> Iterator[Message]:
-    left = _NEAR
-    for raw in part.split(b"\n"):
-        pieces = _ENDS.split(_unescaped(raw)) if is_escaped else _ENDS.split(raw)
-        for piece in pieces:
-            left = _NEAR if any(key in piece for key in _KEYS) else left - 1
-            if piece and left > 0:
-                yield from _split(piece[:_LONGEST_LINE], number)
-        number += 1
+    """Yield the messages of the lines that have a key, and of those right after them."""
+    start = 0
+    for place in _places(part):
+        if place < start:
+            continue
+        begin = part.rfind(b"\n", start, place) + 1 or start
+        if not is_escaped:
+            begin = max(begin, part.rfind(b"\r", start, place) + 1)
+        number += part.count(b"\n", start, begin)
+        start = begin
+        left = _NEAR
+        while left > 0 and start < len(part):
+            end = part.find(b"\n", start)
+            end = len(part) if end < 0 else end
+            raw = part[start:end]
+            for piece in _ENDS.split(_unescaped(raw) if is_escaped else raw):
+                left = _NEAR if any(key in piece for key in _KEYS) else left - 1
+                if piece and left > 0:
+                    yield from _split(piece[:_LONGEST_LINE], number)
+            number += part.count(b"\n", start, end + 1)
+            start = end + 1
+
+
+def _places(part: bytes) -> list[int]:
+    """Return where keys stand, in order."""
+    found = []
+    for key in _KEYS:
+        place = part.find(key)
+        while place >= 0:
+            found.append(place)
+            place = part.find(key, place + len(key))
+    return sorted(found)
 
 
 def _split(raw: bytes, number: int) -> Iterator[Message]:

@@ -7,174 +7,267 @@ harm, and nothing on the line number of a source file, which changes with every 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from analyzer.oomlog.amounts import SIZE
 
-_S: Final = SIZE
 
+class Wording:
+    """A pattern, which is tried on texts alone that have one of the words that it cannot do without.
 
-def _words(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern.replace("SIZE", f"({_S})"))
+    Args:
+        pattern: A regular expression; ``SIZE`` in it is an amount as TensorFlow prints one, captured.
+        words: One of them stands in every text that the pattern fits; none where that cannot be told.
+    """
+
+    __slots__ = ("_pattern", "_words")
+
+    def __init__(self, pattern: str, *words: str) -> None:
+        self._pattern = re.compile(pattern.replace("SIZE", f"({SIZE})"))
+        self._words = words or ("",)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the first place that fits, None where there is none."""
+        for word in self._words:
+            if word in text:
+                return self._pattern.search(text)
+        return None
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """Return whether the text's start fits."""
+        for word in self._words:
+            if word in text:
+                return self._pattern.match(text)
+        return None
+
+    def findall(self, text: str) -> list[Any]:
+        """Return what each place that fits captures."""
+        for word in self._words:
+            if word in text:
+                return self._pattern.findall(text)
+        return []
 
 
 # --- the allocator's own line (bfc_allocator.cc) -------------------------------------------------
-FAILED: Final = _words(
+FAILED: Final = Wording(
     r"(?:Allocator \(([^)]*)\) )ran out of memory trying to allocate SIZE"
-    r"(?:\.?\s*\(rounded to (\d+)\))?(?:\s*requested by op ?(.*))?"
+    r"(?:\.?\s*\(rounded to (\d+)\))?(?:\s*requested by op ?(.*))?",
+    "ran out of memory",
 )
-FAILED_OLD: Final = _words(r"Ran out of memory trying to allocate SIZE\.\s+(?:See logs|The caller)")
-NOT_A_FAILURE: Final = re.compile(r"not a failure|freed_by_count=")
-REQUESTED_BY: Final = re.compile(r"^\s*requested by op ?(.*)")
-GARBAGE: Final = re.compile(r"Garbage collection: deallocate free memory regions")
-GROWTH_FORCED: Final = re.compile(
+FAILED_OLD: Final = Wording(
+    r"Ran out of memory trying to allocate SIZE\.\s+(?:See logs|The caller)", "Ran out of memory"
+)
+NOT_A_FAILURE: Final = Wording(r"not a failure|freed_by_count=")
+REQUESTED_BY: Final = Wording(r"^\s*requested by op ?(.*)")
+GARBAGE: Final = Wording(r"Garbage collection: deallocate free memory regions")
+GROWTH_FORCED: Final = Wording(
     r"(?:Overriding|TF_FORCE_GPU_ALLOW_GROWTH).*TF_FORCE_GPU_ALLOW_GROWTH environment variable is set"
-    r"(?!.*to false)"
+    r"(?!.*to false)",
+    "ALLOW_GROWTH",
 )
 
 # --- the dump ------------------------------------------------------------------------------------
-DUMP_HEAD: Final = re.compile(r"BFCAllocator dump for (\S+)")
-BIN: Final = _words(
+DUMP_HEAD: Final = Wording(r"BFCAllocator dump for (\S+)", "dump for")
+BIN: Final = Wording(
     r"Bin \((\d+)\):\s+Total Chunks: (\d+), Chunks in use: (\d+)(\.?) SIZE allocated for chunks\. "
-    r"(?:SIZE client-requested for chunks\. )?SIZE in use in bin\. SIZE client-requested in use in bin"
+    r"(?:SIZE client-requested for chunks\. )?SIZE in use in bin\. SIZE client-requested in use in bin",
+    "Total Chunks:",
 )
-WANTED_BIN: Final = _words(r"Bin for SIZE was SIZE, Chunk State")
-CHUNK_STATE: Final = _words(r"^\W*Size: SIZE \| Requested Size: SIZE \| in_use: ([01])")
-REGION: Final = re.compile(r"Next region of size (\d+)")
-PIECE: Final = re.compile(
-    r"(?<![A-Za-z])(Chunk|InUse|Free) +at (?:0x)?([0-9A-Fa-f]{1,16})(?: next \d+)? of size (\d+)"
+WANTED_BIN: Final = Wording(r"Bin for SIZE was SIZE, Chunk State", "Chunk State")
+CHUNK_STATE: Final = Wording(r"^\W*Size: SIZE \| Requested Size: SIZE \| in_use: ([01])", "in_use:")
+REGION: Final = Wording(r"Next region of size (\d+)", "Next region")
+PIECE: Final = Wording(
+    r"(?<![A-Za-z])(Chunk|InUse|Free) +at (?:0x)?([0-9A-Fa-f]{1,16})(?: next \d+)? of size (\d+)",
+    " of size ",
 )
-CENSUS_HEAD: Final = re.compile(r"Summary of in-use Chunks by size")
-CENSUS: Final = re.compile(r"(?<![\d.])(\d+) Chunks of size (\d+) totalling")
-CENSUS_SUM: Final = _words(r"Sum Total of in-use chunks: SIZE")
-POOL: Final = _words(
+CENSUS_HEAD: Final = Wording(r"Summary of in-use Chunks by size", "Summary of")
+CENSUS: Final = Wording(r"(?<![\d.])(\d+) Chunks of size (\d+) totalling", "Chunks of size")
+CENSUS_SUM: Final = Wording(r"Sum Total of in-use chunks: SIZE", "Sum Total")
+POOL: Final = Wording(
     r"(?:total_region_allocated_bytes_|Total bytes in pool|Total size in pool): SIZE "
-    r"memory_limit_: SIZE available (?:bytes|size): SIZE curr_region_allocation_bytes_: SIZE"
+    r"memory_limit_: SIZE available (?:bytes|size): SIZE curr_region_allocation_bytes_: SIZE",
+    "memory_limit_",
 )
-POOL_2026: Final = re.compile(r"Allocator memory summary:(.*)")
-PART_2026: Final = _words(
+POOL_2026: Final = Wording(r"Allocator memory summary:(.*)", "memory summary")
+PART_2026: Final = Wording(
     r"(rounded request|total free in pool|largest free chunk[\w ]*|unallocated bytes|pool size"
     r"|pool limit):? SIZE"
 )
-STAT: Final = _words(
+STAT: Final = Wording(
     r"(?<![A-Za-z])(Limit|InUse|MaxInUse|NumAllocs|MaxAllocSize|Reserved|PeakReserved"
-    r"|LargestFreeBlock):\s+SIZE"
+    r"|LargestFreeBlock):\s+SIZE",
+    "Limit:",
+    "InUse:",
+    "NumAllocs:",
+    "MaxAllocSize:",
+    "Reserved:",
+    "LargestFreeBlock:",
 )
-LIMIT_LINE: Final = _words(r"^\W*Limit:\s+SIZE\s*$")
-STATS_LINE: Final = _words(r"^\W*(?:InUse|MaxInUse|NumAllocs|MaxAllocSize):\s+SIZE\s*$")
-MAP: Final = re.compile(r"(?<![*x_])([*x_]{100})(?![*x_])")
+LIMIT_LINE: Final = Wording(r"^\W*Limit:\s+SIZE\s*$", "Limit:")
+STATS_LINE: Final = Wording(
+    r"^\W*(?:InUse|MaxInUse|NumAllocs|MaxAllocSize):\s+SIZE\s*$",
+    "InUse:",
+    "NumAllocs:",
+    "MaxAllocSize:",
+)
+MAP: Final = Wording(r"(?<![*x_])([*x_]{100})(?![*x_])")
 
 # --- the text of the error -----------------------------------------------------------------------
-NO_ROOM_FOR_TENSOR: Final = re.compile(
+NO_ROOM_FOR_TENSOR: Final = Wording(
     r"OOM when allocating (temporary )?tensor(?:s? of| with) ?shape ?\[([\d,\s]*)\]"
-    r"(?: and type (\w+))?(?: on (\S+))?(?: by allocator (\S+))?"
+    r"(?: and type (\w+))?(?: on (\S+))?(?: by allocator (\S+))?",
+    "OOM when",
 )
-NO_ROOM_FOR_MODULE: Final = _words(
+NO_ROOM_FOR_MODULE: Final = Wording(
     r"(?:Out of memory (?:while trying to allocate|allocating)|Failed to allocate request for) SIZE"
-    r"(?: bytes)?(?: ?\((\d+) ?B\))?"
+    r"(?: bytes)?(?: ?\((\d+) ?B\))?",
+    "Out of memory",
+    "Failed to allocate request",
 )
-NO_ROOM: Final = re.compile(
+NO_ROOM: Final = Wording(
     r"(?:RESOURCE_EXHAUSTED|Resource exhausted|ResourceExhaustedError):.{0,200}?"
     r"(?:failed to allocate memory|Failed to allocate memory|OOM when)"
 )
-NO_HBM: Final = _words(r"Ran out of memory in memory space \w+\.\s.{0,200}?Used SIZE of SIZE")
-NO_HBM_LEFT: Final = _words(
+NO_HBM: Final = Wording(
+    r"Ran out of memory in memory space \w+\.\s.{0,200}?Used SIZE of SIZE", "Ran out of memory in"
+)
+NO_HBM_LEFT: Final = Wording(
     r"Attempting to reserve SIZE at the bottom of memory\. That was not possible\. "
-    r"There are SIZE free, SIZE reserved, and SIZE reservable"
+    r"There are SIZE free, SIZE reserved, and SIZE reservable",
+    "Attempting to reserve",
 )
-NO_SCRATCH: Final = re.compile(r"Failed to allocate scratch buffer for device (\d+)")
-NO_ALGORITHM: Final = re.compile(r"No algorithm worked!")
-AUTOTUNING: Final = re.compile(r'Autotuning failed for HLO: .{0,4000}?op_name="([^"]+)"')
-AUTOTUNED_TYPE: Final = re.compile(r'op_type="(\w+)"')
-NOT_COPIED: Final = re.compile(
-    r"Dst tensor is not initialized|Failed copying input tensor from \S+ to (\S+) in order to run"
+NO_SCRATCH: Final = Wording(r"Failed to allocate scratch buffer for device (\d+)", "scratch buffer")
+NO_ALGORITHM: Final = Wording(r"No algorithm worked!", "No algorithm")
+AUTOTUNING: Final = Wording(
+    r'Autotuning failed for HLO: .{0,4000}?op_name="([^"]+)"', "Autotuning failed"
 )
-NO_MEMORY_MEANT: Final = re.compile(
+AUTOTUNED_TYPE: Final = Wording(r'op_type="(\w+)"')
+NOT_COPIED: Final = Wording(
+    r"Dst tensor is not initialized|Failed copying input tensor from \S+ to (\S+) in order to run",
+    "Dst tensor",
+    "Failed copying",
+)
+NO_MEMORY_MEANT: Final = Wording(
     r"No space left on device|message larger than max|[Qq]uota|Too many open files|Stream removed"
 )
-KERNEL: Final = re.compile(r"OP_REQUIRES failed at (\S+:\d+)")
-NODE: Final = re.compile(
+KERNEL: Final = Wording(r"OP_REQUIRES failed at (\S+:\d+)", "OP_REQUIRES")
+NODE: Final = Wording(
     r"\[\[(?:\{\{function_node [^}]*\}\})?\{\{node ([^}]+)\}\}(?: = (\w+))?"
     r"|\[\[Node: (\S+) = (\w+)\["
-    r"|\[\[node ([^\s\]]+)(?:\s+\(?defined at (?:<ipython[^>]*>|(\S+?:\d+)))?"
+    r"|\[\[node ([^\s\]]+)(?:\s+\(?defined at (?:<ipython[^>]*>|(\S+?:\d+)))?",
+    "[[{{",
+    "[[Node",
+    "[[node",
 )
-DETECTED_AT: Final = re.compile(r"Detected at node '?([^' ]+)'? defined at")
-NODE_LINE: Final = re.compile(r"^\s*Node: '?([^'\s]+)'?\s*$")
-CAUSED_BY: Final = re.compile(r"Caused by op u?'([^']+)', defined at")
-NODE_DTYPE: Final = re.compile(r"\bT=DT_(\w+)")
-EAGER_OP: Final = re.compile(r"\[Op:(\w+)\]")
-WRAPPED_OP: Final = re.compile(r"\{\{function_node __wrapped__(\w+?)_device_(\S*?)\}\}")
-FRAME: Final = re.compile(r'^\W*File "([^"]+)", line (\d+)')
-USAGE_HEAD: Final = re.compile(r"Current usage from device: (\S+), allocator: (\S+)")
-USAGE: Final = _words(r"^\W*SIZE from (\S+)$")
+DETECTED_AT: Final = Wording(r"Detected at node '?([^' ]+)'? defined at", "Detected at")
+NODE_LINE: Final = Wording(r"^\s*Node: '?([^'\s]+)'?\s*$", "Node:")
+CAUSED_BY: Final = Wording(r"Caused by op u?'([^']+)', defined at", "Caused by")
+NODE_DTYPE: Final = Wording(r"\bT=DT_(\w+)", "DT_")
+EAGER_OP: Final = Wording(r"\[Op:(\w+)\]", "[Op:")
+WRAPPED_OP: Final = Wording(r"\{\{function_node __wrapped__(\w+?)_device_(\S*?)\}\}", "__wrapped__")
+FRAME: Final = Wording(r'^\W*File "([^"]+)", line (\d+)', 'File "')
+USAGE_HEAD: Final = Wording(r"Current usage from device: (\S+), allocator: (\S+)", "Current usage")
+USAGE: Final = Wording(r"^\W*SIZE from (\S+)$")
 
 # --- XLA's buffers -------------------------------------------------------------------------------
-XLA_HEAD: Final = re.compile(r"BufferAssignment OOM Debugging")
-XLA_STAT: Final = _words(
+XLA_HEAD: Final = Wording(r"BufferAssignment OOM Debugging", "OOM Debugging")
+XLA_STAT: Final = Wording(
     r"(?<![A-Za-z])(parameter|constant|maybe_live_out|preallocated temp|total) allocation:\s+SIZE"
-    r"|(?<![A-Za-z])((?:preallocated temp|total) fragmentation):\s+SIZE"
+    r"|(?<![A-Za-z])((?:preallocated temp|total) fragmentation):\s+SIZE",
+    "allocation:",
+    "fragmentation:",
 )
-XLA_BUFFER: Final = re.compile(r"^\W*Buffer (\d+):\s*$")
-XLA_FIELD: Final = re.compile(
+XLA_BUFFER: Final = Wording(r"^\W*Buffer (\d+):\s*$", "Buffer ")
+XLA_FIELD: Final = Wording(
     r"(?<![A-Za-z])(Size|Operator|XLA Label|Shape|Entry Parameter Subshape): ?(.*)"
 )
-XLA_OP: Final = re.compile(r'op_name="([^"]*)"')
-BUDGET: Final = re.compile(
+XLA_OP: Final = Wording(r'op_name="([^"]*)"')
+BUDGET: Final = Wording(
     r"Can't reduce memory use below [^(]*\((-?\d+) bytes\) by rematerialization; "
-    r"only reduced to [^(]*\((\d+) bytes\)"
+    r"only reduced to [^(]*\((\d+) bytes\)",
+    "rematerialization",
 )
 
 # --- the asynchronous allocator ------------------------------------------------------------------
-ASYNC: Final = re.compile(r"(?:(\S+) )?cuMemAllocAsync failed to allocate (\d+)")
-CARD_FREE: Final = re.compile(r"Free memory/Total memory: (\d+)/(\d+)")
-HISTOGRAM: Final = re.compile(r"Histogram of current allocation")
-HISTOGRAM_ROW: Final = re.compile(r"^\s*(\d+), (\d+)\s*$")
+ASYNC: Final = Wording(
+    r"(?:(\S{1,200}) )?cuMemAllocAsync failed to allocate (\d+)", "cuMemAllocAsync failed"
+)
+CARD_FREE: Final = Wording(r"Free memory/Total memory: (\d+)/(\d+)", "Free memory/")
+HISTOGRAM: Final = Wording(r"Histogram of current allocation", "Histogram of")
+HISTOGRAM_ROW: Final = Wording(r"^\s*(\d+), (\d+)\s*$", ", ")
 
 # --- the driver and the libraries ----------------------------------------------------------------
-REFUSED: Final = re.compile(r"failed to allocate \S+ \((\d+) bytes\) from device: (.*)")
-HOST_REFUSED: Final = re.compile(r"failed to alloc (\d+) bytes on host: (.*)")
-PINNED: Final = re.compile(r"could not allocate pinned host memory of size: (\d+)")
-LIBRARY: Final = re.compile(
+REFUSED: Final = Wording(
+    r"failed to allocate \S+ \((\d+) bytes\) from device: (.*)", "failed to allocate"
+)
+HOST_REFUSED: Final = Wording(r"failed to alloc (\d+) bytes on host: (.*)", "failed to alloc")
+PINNED: Final = Wording(r"could not allocate pinned host memory of size: (\d+)", "pinned")
+LIBRARY: Final = Wording(
     r"([Cc]ould not create cudnn handle: \S+|[Ff]ailed to create cublas handle: .{0,80}"
     r"|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED"
     r"|(?:initialization on GPU:\d+ failed\. Status: out of memory)"
     r"|cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY.{0,80}"
     r"|failed to create (?:context|stream).{0,40}CUDA_ERROR_OUT_OF_MEMORY.{0,40}"
-    r"|DNN library initialization failed.{0,80})"
+    r"|DNN library initialization failed.{0,80})",
+    "ould not create cudnn",
+    "ailed to create",
+    "_ALLOC_FAILED",
+    "Status: out of memory",
+    "OUT_OF_MEMORY",
+    "DNN library",
 )
 
 # --- the host ------------------------------------------------------------------------------------
-KILLED_BY_SYSTEM: Final = re.compile(
+KILLED_BY_SYSTEM: Final = Wording(
     r"(Memory cgroup out of memory|Out of memory): Kill(?:ed)? process (\d+) \(([^)]*)\)"
-    r"(?:.*?total-vm:(\d+)kB)?(?:.*?anon-rss:(\d+)kB)?"
+    r"(?:.*?total-vm:(\d+)kB)?(?:.*?anon-rss:(\d+)kB)?",
+    "ut of memory: Kill",
 )
-OOM_KILLED: Final = re.compile(
-    r"OOMKilled|oom[_-]kill(?:ed|er)?[ :=]|exceeded memory limit|oom_reaper"
+OOM_KILLED: Final = Wording(
+    r"OOMKilled|oom[_-]kill(?:ed|er)?[ :=]|exceeded memory limit|oom_reaper",
+    "OOMKilled",
+    "oom",
+    "exceeded memory limit",
 )
-KILLED: Final = re.compile(
+KILLED: Final = Wording(
     r"^\W*(?:\S+: line \d+: +\d+ )?Killed\b(?!: \d+)|signal 9 \(Killed\)|SIGKILL"
-    r"|(?:exit code|exited with code|returned|status):? (?:137|-9)\b"
+    r"|(?:exit code|exited with code|returned|status):? (?:137|-9)\b",
+    "Killed",
+    "SIGKILL",
+    " 137",
+    " -9",
 )
-BAD_ALLOC: Final = re.compile(r"std::bad_alloc|terminate called.*bad_alloc")
-NUMPY: Final = re.compile(
+BAD_ALLOC: Final = Wording(r"std::bad_alloc|terminate called.*bad_alloc", "bad_alloc")
+NUMPY: Final = Wording(
     r"Unable to allocate (?:array with shape|\S+ \w+ for an array with shape) \(([\d, ]*)\)"
-    r" and data type (\w+)"
+    r" and data type (\w+)",
+    "Unable to allocate",
 )
-PYTHON: Final = re.compile(r"^\W*MemoryError\b(.*)")
-LARGE_HOST: Final = re.compile(r"Allocation of (\d+) exceeds \d+% of (?:free )?system memory")
+PYTHON: Final = Wording(r"^\W*MemoryError\b(.*)", "MemoryError")
+LARGE_HOST: Final = Wording(
+    r"Allocation of (\d+) exceeds \d+% of (?:free )?system memory", "system memory"
+)
 
 # --- the cards -----------------------------------------------------------------------------------
-CREATED: Final = re.compile(
+CREATED: Final = Wording(
     r"Created (?:TensorFlow )?device \(?/(?:job:\S*?/)?(?:device:)?[gG][pP][uU]:(\d+) "
-    r"with (\d+) MB memory\)?:?.*?(?:\(|-> )device: (\d+), name: ([^,]+)"
+    r"with (\d+) MB memory\)?:?.*?(?:\(|-> )device: (\d+), name: ([^,]+)",
+    "MB memory",
 )
-CREATED_OLD: Final = re.compile(
-    r"Creating TensorFlow device \(/gpu:(\d+)\) -> \(device: \d+, name: ([^,]+)"
+CREATED_OLD: Final = Wording(
+    r"Creating TensorFlow device \(/gpu:(\d+)\) -> \(device: \d+, name: ([^,]+)",
+    "Creating TensorFlow device",
 )
-FOUND_CARD: Final = re.compile(r"Found device (\d+) with properties")
-CARD_NAME: Final = re.compile(
-    r"(?<![A-Za-z])name: (\S.*?)(?: major: \d+.*|, pci.*| computeCapability.*)?$"
+FOUND_CARD: Final = Wording(r"Found device (\d+) with properties", "Found device")
+CARD_NAME: Final = Wording(
+    r"(?<![A-Za-z])name: (\S.*?)(?: major: \d+.*|, pci.*| computeCapability.*)?$", "name: "
 )
-CARD_SIZE: Final = _words(r"(?:[tT]otal ?[mM]emory|deviceMemorySize): ?SIZE")
-CARD_LEFT: Final = _words(r"[fF]ree ?[mM]emory: ?SIZE")
+CARD_SIZE: Final = Wording(
+    r"(?:[tT]otal ?[mM]emory|deviceMemorySize): ?SIZE",
+    "otal memory",
+    "otal Memory",
+    "otalMemory",
+    "deviceMemorySize",
+)
+CARD_LEFT: Final = Wording(r"[fF]ree ?[mM]emory: ?SIZE", "ree memory", "ree Memory", "reeMemory")

@@ -13,6 +13,9 @@ from analyzer.recording.text_columns import TextNumbers
 MARKER_PREFIX: Final = "analyzer:"
 """Events with this prefix are marks that our own capture wrote into the trace."""
 
+WATCHED_STEP: Final = "watched_step"
+"""Name of the steps' marks in the trace of a program that is watched; it may mark its own steps too."""
+
 INTEGER_STATS: Final = {
     "addr": "address",
     "requested_bytes": "requested_bytes",

@@ -14,8 +14,8 @@ from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     batch_filled,
     check_batch,
 )
-from analyzer.capture.targets.target_spec import CaptureOptions  # noqa: E402
 from analyzer.contract.graph_note import TensorSpec  # noqa: E402
+from analyzer.contract.messages.capture_request import CaptureOptions  # noqa: E402
 from analyzer.graph.ops import LEAST_SHAPES  # noqa: E402
 
 pytestmark = pytest.mark.tf

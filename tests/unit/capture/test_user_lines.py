@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzer.capture.watch.user_lines import binding_lines, putting_lines
+from analyzer.capture.watch.holders.user_lines import binding_lines, putting_lines
 
 CODE = """\
 kept, table, total = [], {}, 0

@@ -16,8 +16,9 @@ from analyzer.capture.run.source_frames import is_library, shown
 
 _PUTS: Final = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
+    | {"put", "put_nowait", "push"}
 )
-"""Methods by which lists, sets, dictionaries and deques grow."""
+"""Methods by which lists, sets, dictionaries, deques and queues grow."""
 
 
 def calling_line() -> str:
@@ -84,20 +85,36 @@ def putting_lines(filename: str, name: str, scope: str = "") -> list[int]:
 
 
 def binding_lines(filename: str, name: str) -> list[int]:
-    """Return the lines of a file that bind ``name`` or an attribute of that name."""
+    """Return the lines of a file that bind, or define, ``name`` or an attribute of that name."""
     tree = _tree(filename)
     if tree is None:
         return []
     return sorted(
         {
+            part.lineno
+            for node in ast.walk(tree)
+            for target in _bound(node)
+            for part in ast.walk(target)
+            if isinstance(part, ast.expr) and _named(part) == name
+        }
+        | {
             node.lineno
             for node in ast.walk(tree)
-            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr)
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            for part in ast.walk(target)
-            if _named(part) == name
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
         }
     )
+
+
+def _bound(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement binds."""
+    match node:
+        case ast.Assign(targets=targets):
+            return targets
+        case ast.AnnAssign() | ast.AugAssign() | ast.NamedExpr() | ast.For():
+            return [node.target]
+        case ast.withitem(optional_vars=ast.expr() as target):
+            return [target]
+    return []
 
 
 def _puts(node: ast.AST, name: str) -> bool:

@@ -1,0 +1,371 @@
+"""The names of the user's program that lead to an object, through containers, attributes and closures.
+
+Needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import inspect
+import sys
+import threading
+import time
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from analyzer.capture.run.source_frames import shown
+from analyzer.capture.watch.holders.user_lines import binding_lines, is_own, putting_lines
+
+CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
+"""What holds parts without names."""
+
+_CACHE: Final = type(functools.lru_cache(len))
+_GROWING: Final = (list, dict, set, deque, _CACHE)
+_SUSPENDED: Final = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_DEEPEST: Final = 6
+"""Objects between a tensor and the name that leads to it, at most."""
+
+MOST_REFERRERS: Final = 64
+"""Objects that are followed at once."""
+
+_MOST_FILES: Final = 40
+"""Files of the user's own in which a statement is looked for."""
+
+_OWN_REFERENCES: Final = 3
+"""References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
+
+_PATIENCE_S: Final = 5.0
+"""Seconds of the processor that are spent on looking for names."""
+
+
+class NamedHolder:
+    """What leads to an object: a name in the user's code, and the container behind it.
+
+    Attributes:
+        words: ``the list `kept` ``, or empty where no name leads there.
+        where: The line that puts things there.
+        grows: It is a container that may have more in it after each step.
+    """
+
+    __slots__ = ("grows", "where", "words")
+
+    def __init__(self, words: str, where: str, grows: bool) -> None:
+        self.words, self.where, self.grows = words, where, grows
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One object on the way from what is held to a name.
+
+    Attributes:
+        place: The object.
+        inside: What of its parts leads to what is held; of an object, of its dictionary's parts.
+        grows: A growing container is on the way, this one included.
+        below: The link before; None at the first.
+    """
+
+    place: Any
+    inside: Any
+    grows: bool
+    below: _Link | None = None
+
+    @property
+    def grew(self) -> bool:
+        """Whether a growing container lies before this object."""
+        return self.below is not None and self.below.grows
+
+
+class HolderSearch:
+    """Looks for the names that lead to objects, through containers and attributes.
+
+    Attributes:
+        local_names: Identity of what a local name is bound to -> its code and the name.
+
+    Args:
+        frame: The innermost frame of the stack whose local names are looked at; those of other
+            threads are too.
+    """
+
+    def __init__(self, frame: types.FrameType | None) -> None:
+        self.local_names: dict[int, tuple[types.CodeType, str]] = {}
+        self._add_names(frame)
+        others = sys._current_frames()
+        others.pop(threading.get_ident(), None)  # no frame may hold itself
+        for innermost in others.values():
+            self._add_names(innermost)
+        self._modules = {
+            id(vars(module)): module
+            for module in list(sys.modules.values())
+            if isinstance(module, types.ModuleType)
+            and is_own(getattr(module, "__file__", None) or "<")
+        }
+        self._known: dict[int, NamedHolder] = {}
+        self._under: dict[int, NamedHolder] = {}
+        self._referrers: dict[int, list[Any]] = {}
+        self._until_s = time.thread_time() + _PATIENCE_S
+
+    def _add_names(self, frame: types.FrameType | None) -> None:
+        while frame is not None:
+            code = frame.f_code
+            if is_own(code.co_filename) and code.co_name != "<module>":
+                for name, value in _names_in(frame):
+                    self.local_names.setdefault(id(value), (code, name))
+            frame = frame.f_back
+
+    def is_namespace(self, owner: Any) -> bool:
+        """Say whether an object's parts are names: a module's or an instance's dictionary."""
+        return id(owner) in self._modules or not isinstance(owner, CONTAINERS)
+
+    def of(self, owner: Any, held: Any = None) -> NamedHolder:
+        """Return what leads to a container or object that holds something.
+
+        Args:
+            owner: The container or object.
+            held: What it holds.
+        """
+        if self.is_namespace(owner):
+            return self._look(owner, held)
+        found = self._known.get(id(owner))
+        if found is None:
+            found = self._known[id(owner)] = self._look(owner, held)
+        return found
+
+    def container_of(self, thing: Any) -> str:
+        """Return in words the container that holds an object, empty where none of a name does."""
+        for owner in gc.get_referrers(thing)[:MOST_REFERRERS]:
+            if isinstance(owner, CONTAINERS) and id(owner) not in self._modules:
+                found = self.of(owner, thing)
+                if found.words and found.grows:
+                    return f"{found.words} ({found.where})" if found.where else found.words
+        return ""
+
+    def _look(self, owner: Any, held: Any) -> NamedHolder:
+        path = [_Link(owner, held, self._is_growing(owner))]
+        seen = {id(owner), id(self._known), id(self.local_names), id(self._modules)}
+        for _ in range(_DEEPEST):
+            for link in path:
+                named = self._under.get(id(link.place)) or self._named(link)
+                if named is not None:
+                    if link.inside is not held:
+                        self._under[id(link.inside)] = named
+                    if not self.is_namespace(link.place):
+                        self._under[id(link.place)] = named
+                    return named
+            if not path or len(path) > MOST_REFERRERS:
+                break
+            known = len(path) == 1 and id(path[0].place) in self._referrers
+            if not known and time.thread_time() > self._until_s:
+                break
+            path = self._behind(path, seen)
+        return NamedHolder("", "", False)
+
+    def _is_growing(self, place: Any) -> bool:
+        if isinstance(place, deque) and place.maxlen is not None and len(place) >= place.maxlen:
+            return False
+        return isinstance(place, _GROWING) and id(place) not in self._modules
+
+    def prepare(self, owners: Iterable[Any]) -> None:
+        """Look up what refers to several containers at once: each look goes over all objects.
+
+        Args:
+            owners: The containers.
+        """
+        places = {id(owner): owner for owner in owners}
+        self._referrers = {number: [] for number in places}
+        for referrer in gc.get_referrers(*places.values()) if places else ():
+            if referrer is places or isinstance(referrer, _SKIPPED):
+                continue
+            for part in gc.get_referents(referrer):
+                if id(part) in places:
+                    self._referrers[id(part)].append(referrer)
+
+    def _behind(self, path: list[_Link], seen: set[int]) -> list[_Link]:
+        """Return what refers to the objects of a path, each with what it holds of them."""
+        places = {id(link.place): link for link in path}
+        seen |= {id(path), id(places)} | {id(link) for link in path}
+        following: list[_Link] = []
+        seen.add(id(following))
+        known = self._referrers.get(id(path[0].place)) if len(path) == 1 else None
+        if known is None:
+            known = gc.get_referrers(*(link.place for link in path))
+        seen.add(id(known))
+        for referrer in known:
+            if id(referrer) in seen or isinstance(referrer, _SKIPPED):
+                continue
+            seen.add(id(referrer))
+            for part in gc.get_referents(referrer):
+                link = places.get(id(part))
+                if link is not None:
+                    following.append(self._above(link, referrer))
+                    break
+        return following
+
+    def _above(self, link: _Link, referrer: Any) -> _Link:
+        """Return the link of what refers to the place of another."""
+        if _is_dict_of(link.place, referrer):  # its attributes: no container of its own
+            return _Link(referrer, link.inside, link.grew, link.below)
+        return _Link(referrer, link.place, link.grows or self._is_growing(referrer), link)
+
+    def _named(self, link: _Link) -> NamedHolder | None:
+        """Return the holder where a name of the user's leads to a place, or to what is inside it."""
+        place, inside = link.place, link.inside
+        if id(place) in self._modules:
+            module = self._modules[id(place)]
+            names = [name for name, value in place.items() if value is inside]
+            return self._holder(names, inside, module.__file__ or "", "", link.grows, "global ")
+        named = self._of_a_class(link) or self._of_a_function(link)
+        if named is None and id(place) in self.local_names and not isinstance(place, _CODE):
+            code, name = self.local_names[id(place)]
+            return self._holder([name], place, code.co_filename, code.co_name, link.grows, "")
+        return named
+
+    def _of_a_class(self, link: _Link) -> NamedHolder | None:
+        """Return the holder where something is an attribute of the user's class, or of an instance."""
+        place, inside = link.place, link.inside
+        is_class = isinstance(place, type)
+        kind = place if is_class else type(place)
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
+        if not is_own(file) or isinstance(place, _CODE):
+            return None
+        names = [name for name, value in _attributes(place) if value is inside]
+        if not names:
+            return None
+        owner = f"class {kind.__name__}" if is_class else f"{_article(kind.__name__)}"
+        what = f"{_kind(inside, link.grows)} `{names[0]}` of {owner}"
+        return self._put(what, file, names[0], "", link.grows)
+
+    def _of_a_function(self, link: _Link) -> NamedHolder | None:
+        """Return the holder where a suspended function's name, a closure or a default leads there."""
+        place = link.place
+        if isinstance(place, _SUSPENDED):
+            frames = (getattr(place, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
+            frame: types.FrameType | None = next((one for one in frames if one is not None), None)
+            if frame is None or not is_own(frame.f_code.co_filename):
+                return None
+            names = [name for name, value in _names_in(frame) if value is link.inside]
+            code = frame.f_code
+            return self._holder(names, link.inside, code.co_filename, code.co_name, link.grows, "")
+        # A tensor that a function closes over is held by what holds the function.
+        if not isinstance(place, types.FunctionType) or not link.grew:
+            return None
+        code = place.__code__
+        if not is_own(code.co_filename):
+            return None
+        for name, thing in _enclosed(place, link):
+            return self._holder([name], thing, code.co_filename, "", link.grows, "")
+        return None
+
+    def _holder(
+        self, names: list[str], thing: Any, filename: str, scope: str, grows: bool, prefix: str
+    ) -> NamedHolder | None:
+        if not names:
+            return None
+        inside = f" in {scope}" if scope else ""
+        what = f"{prefix}{_kind(thing, grows)} `{names[0]}`{inside}"
+        return self._put(what, filename, names[0], scope, grows)
+
+    def _put(self, what: str, filename: str, name: str, scope: str, grows: bool) -> NamedHolder:
+        found = filename
+        lines = putting_lines(filename, name, scope) if grows else []
+        if grows and not lines:  # another file's code may do it
+            for other in self._files(filename):
+                if lines := putting_lines(other, name):
+                    found = other
+                    break
+        lines = lines or binding_lines(filename, name)
+        where = f"{shown(found)}:{lines[0]}" if lines else shown(found)
+        return NamedHolder(f"the {what}", where, grows)
+
+    def _files(self, but: str) -> list[str]:
+        files = dict.fromkeys(str(module.__file__) for module in self._modules.values())
+        return [file for file in files if file != but][:_MOST_FILES]
+
+
+def _names_in(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """Return a frame's local names with what they are bound to.
+
+    Up to Python 3.12 a look at them leaves a dictionary at the frame, which would keep all of that alive
+    for as long as the function runs: it is emptied, unless the program itself has it (``locals()``).
+    """
+    names = frame.f_locals
+    found = list(names.items())
+    is_copy = isinstance(names, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_copy and sys.getrefcount(names) <= _OWN_REFERENCES:
+        names.clear()
+    return found
+
+
+def _attributes(place: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names that an object, or a class, has of its own."""
+    with contextlib.suppress(TypeError):
+        yield from list(vars(place).items())
+    for kind in type(place).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            descriptor = vars(kind).get(name)
+            if isinstance(descriptor, types.MemberDescriptorType):
+                try:
+                    yield name, descriptor.__get__(place)
+                except AttributeError:
+                    continue
+
+
+def _enclosed(function: types.FunctionType, link: _Link) -> Iterator[tuple[str, Any]]:
+    """Yield the name by which a function's closure or defaults hold what a path came from, and that."""
+    code, below = function.__code__, link.below
+    if below is None:
+        return
+    if link.inside is function.__closure__ and below.below is not None:
+        for name, cell in zip(code.co_freevars, function.__closure__, strict=False):
+            if cell is below.inside:
+                yield name, below.below.inside
+    elif link.inside is function.__defaults__:
+        names = code.co_varnames[: code.co_argcount][-len(function.__defaults__) :]
+        for name, value in zip(names, function.__defaults__, strict=False):
+            if value is below.inside:
+                yield name, value
+    elif link.inside is function.__kwdefaults__:
+        for name, value in function.__kwdefaults__.items():
+            if value is below.inside:
+                yield name, value
+
+
+def _is_dict_of(place: Any, thing: Any) -> bool:
+    """Say whether a dictionary is where an object or a class keeps its attributes."""
+    if not isinstance(place, dict):
+        return False
+    try:
+        if isinstance(thing, type):  # what it shows is a view of its dictionary
+            return any(part is place for part in gc.get_referents(vars(thing)))
+        return object.__getattribute__(thing, "__dict__") is place
+    except AttributeError:
+        return False
+
+
+_CODE: Final = (types.CellType, types.FunctionType, types.MethodType)
+_SKIPPED: Final[tuple[type, ...]] = (
+    types.FrameType,
+    types.TracebackType,
+    weakref.ref,
+    type(iter([])),
+)
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "AEIOUaeio" else f"a {noun}"
+
+
+def _kind(thing: Any, grows: bool) -> str:
+    if isinstance(thing, dict):
+        return "dictionary"
+    if isinstance(thing, CONTAINERS):
+        return type(thing).__name__
+    if isinstance(thing, _CACHE):
+        return "cache of"
+    return f"{type(thing).__name__} under" if grows else "name"

@@ -1,0 +1,99 @@
+"""Containers of the program that collect NumPy arrays or other data of the host, and how fast.
+
+Needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.contract.watch_note import HeldTensors
+
+_KINDS: Final = (list, dict, set, deque)
+_ENTRY_BYTES: Final = 4096
+"""An entry from this size on is looked at: what is smaller takes a million steps to matter."""
+
+_DEEP: Final = 3
+_PARTS: Final = 16
+_MOST: Final = 32
+"""Containers that are told of."""
+
+
+def host_containers() -> dict[int, int]:
+    """Return how many entries each container has whose entries are data, by its identity."""
+    return {id(one): len(one) for one in gc.get_objects() if _is_candidate(one)}
+
+
+def grown_since(
+    before: Mapping[int, int], steps: int, search: HolderSearch
+) -> tuple[HeldTensors, ...]:
+    """Return the containers that got an entry or more in each step, the largest growth first.
+
+    Args:
+        before: What :func:`host_containers` returned then.
+        steps: Steps made since.
+        search: Names them.
+    """
+    grown = []
+    for one in gc.get_objects():
+        if not _is_candidate(one):
+            continue
+        added = len(one) - before.get(id(one), 0)
+        if added >= max(steps, 2):
+            grown.append((added * _entry_bytes(one), added, one))
+    grown.sort(key=lambda row: -row[0])
+    rows = []
+    for size_bytes, added, one in grown[:_MOST]:
+        found = search.of(one)
+        if found.words and found.grows:
+            rows.append(
+                HeldTensors(
+                    holder=found.words, where=found.where, count=added, size_bytes=size_bytes
+                )
+            )
+    return tuple(rows)
+
+
+def _is_candidate(thing: Any) -> bool:
+    if type(thing) not in _KINDS or not thing:
+        return False
+    if type(thing) is deque and thing.maxlen is not None:
+        return False  # bounded on purpose
+    return _entry_bytes(thing) >= _ENTRY_BYTES
+
+
+def _entry_bytes(container: Any) -> int:
+    """Return the bytes of the entry that was put in last; of a set, of any."""
+    try:
+        if type(container) is dict:
+            return host_bytes(container[next(reversed(container))])
+        if type(container) is set:
+            return host_bytes(next(iter(container)))
+        return host_bytes(container[-1])
+    except (IndexError, KeyError, StopIteration, RuntimeError):  # another thread changes it
+        return 0
+
+
+def host_bytes(thing: Any, deep: int = _DEEP) -> int:
+    """Return the bytes of the arrays, bytes and texts that a thing is made of.
+
+    Args:
+        thing: An entry of a container.
+        deep: Containers in containers that are looked into.
+    """
+    if isinstance(thing, np.ndarray):
+        return int(thing.nbytes)
+    if type(thing) in (bytes, bytearray, str):
+        return sys.getsizeof(thing)
+    if deep and type(thing) in (tuple, list, dict):
+        parts = thing.values() if type(thing) is dict else thing
+        return sum(host_bytes(part, deep - 1) for part in islice(parts, _PARTS))
+    return 0

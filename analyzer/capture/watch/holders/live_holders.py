@@ -1,0 +1,128 @@
+"""Live eager tensors, and what in the user's program holds them, with the line that puts them there."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any, Final
+
+import tensorflow as tf
+
+from analyzer.capture.graph.plain_graphs import shape_of
+from analyzer.capture.private_names import is_eager
+from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.capture.watch.holders.holder_search import MOST_REFERRERS, HolderSearch, NamedHolder
+from analyzer.contract.watch_note import HeldTensors
+
+_GROUPS: Final = 200
+"""Holders that are told of, the largest first."""
+
+_ADDRESSES: Final = 4000
+"""Addresses noted of one holder."""
+
+_FEW: Final = 16
+
+
+def live_tensors() -> list[Any]:
+    """Return the eager tensors that are alive and have bytes."""
+    found = []
+    for thing in gc.get_objects():
+        kind = type(thing)  # not isinstance: proxies would be woken up
+        if issubclass(kind, tf.Tensor) and is_eager(thing):
+            found.append(thing)
+    return found
+
+
+def references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
+    """Return weak references to tensors by their identity."""
+    return {id(tensor): weakref.ref(tensor) for tensor in tensors}
+
+
+def new_since(known: dict[int, weakref.ref[Any]]) -> list[Any]:
+    """Return the live tensors that are none of those known."""
+    return [
+        tensor
+        for tensor in live_tensors()
+        if (ref := known.get(id(tensor))) is None or ref() is not tensor
+    ]
+
+
+def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTensors]:
+    """Return who holds tensors, those that hold most first.
+
+    Args:
+        tensors: The tensors.
+        frame: The innermost frame of the stack whose local names are looked at.
+    """
+    search = HolderSearch(frame)
+    ignored = {id(tensors)}
+    groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
+    owners = _direct_owners(tensors, ignored)
+    containers = {id(one): one for some in owners.values() for one in some}
+    search.prepare(
+        [one for one in containers.values() if not search.is_namespace(one)][:MOST_REFERRERS]
+    )
+    for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
+        for owner in owners.get(id(tensor), ()):
+            # A namespace holds many names, each for something of its own.
+            key = id(tensor) if search.is_namespace(owner) else id(owner)
+            if key not in groups:
+                if len(groups) >= _GROUPS:
+                    continue
+                groups[key] = (search.of(owner, tensor), [])
+            groups[key][1].append(tensor)
+    for tensor in tensors:
+        if id(tensor) in search.local_names and id(tensor) not in owners:
+            groups[id(tensor)] = (search.of(tensor), [tensor])
+    merged: dict[tuple[str, str], tuple[NamedHolder, dict[int, Any]]] = {}
+    for holder, members in groups.values():
+        if holder.words:
+            _, known = merged.setdefault((holder.words, holder.where), (holder, {}))
+            known.update({id(member): member for member in members})
+    rows = [_row(holder, list(members.values())) for holder, members in merged.values()]
+    return sorted(rows, key=lambda row: -row.size_bytes)
+
+
+def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
+    sizes = {id(one): bytes_of(one) for one in members}
+    addresses = [address for one in members[:_ADDRESSES] if (address := address_of(one))]
+    shapes: list[tuple[int, ...]] = []
+    for one in members:
+        shape = shape_of(one)
+        if shape is not None and shape not in shapes and len(shapes) < 8:
+            shapes.append(shape)
+    return HeldTensors(
+        holder=holder.words,
+        where=holder.where,
+        count=len(members),
+        size_bytes=sum(sizes.values()),
+        addresses=tuple(addresses),
+        shapes=tuple(shapes),
+        grows=holder.grows,
+    )
+
+
+def bytes_of(tensor: Any) -> int:
+    """Return the bytes of a tensor's elements; 0 where they are no plain numbers."""
+    count = tensor.shape.num_elements()
+    return 0 if count is None or not tensor.dtype.is_numpy_compatible else count * tensor.dtype.size
+
+
+def _direct_owners(tensors: list[Any], ignored: set[int]) -> dict[int, list[Any]]:
+    """Return for each tensor the containers and objects that refer to it directly."""
+    wanted = {id(tensor) for tensor in tensors}
+    if not wanted:
+        return {}
+    owners: dict[int, list[Any]] = {}
+    # The collector compares every reference with every tensor: for many, a set is quicker.
+    objects = gc.get_referrers(*tensors) if len(tensors) <= _FEW else gc.get_objects()
+    ignored.add(id(objects))
+    for owner in objects:
+        if id(owner) in ignored or isinstance(owner, types.FrameType):
+            continue
+        for part in gc.get_referents(owner):
+            if id(part) in wanted:
+                owners.setdefault(id(part), []).append(owner)
+    return owners

@@ -1,0 +1,126 @@
+"""What holds an object is named by the user's name for it, with the line that puts things there."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar
+
+import pytest
+
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+
+
+class Thing:
+    pass
+
+
+class Shared:
+    seen: ClassVar[list[Thing]] = []
+
+    def note(self, thing: Thing) -> None:
+        self.seen.append(thing)  # of the class
+
+
+class Slotted:
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: set[Thing] = set()
+
+    def note(self, thing: Thing) -> None:
+        self.items.add(thing)  # in a slot
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.table: dict[int, list[Thing]] = {}
+
+    def note(self, thing: Thing) -> None:
+        self.table.setdefault(1, []).append(thing)  # of an instance
+
+    def bind(self, thing: Thing) -> None:
+        self.latest = thing  # bound anew
+
+
+def enclosing() -> Callable[[Thing], None]:
+    kept = []
+
+    def note(thing: Thing) -> None:
+        kept.append(thing)  # enclosed
+
+    return note
+
+
+def by_default(thing: Thing, sink: list[Thing] = []) -> None:  # noqa: B006
+    sink.append(thing)  # of a default
+
+
+@functools.cache
+def remembered(number: int) -> Thing:
+    return Thing()
+
+
+def drawing() -> Iterator[Thing]:
+    window = []
+    while True:
+        window.append(Thing())  # suspended
+        yield window[-1]
+
+
+enclosed, drawn = enclosing(), drawing()
+shared, slotted, plain = Shared(), Slotted(), Plain()
+later: list[Callable[[], None]] = []
+waiting: queue.Queue[Thing] = queue.Queue()
+ring: deque[Thing] = deque(maxlen=1)
+
+
+def put_in_a_function(thing: Thing) -> None:
+    later.append(lambda: print(thing))  # captured
+
+
+def put_in_a_queue(thing: Thing) -> None:
+    waiting.put(thing)  # queued
+
+
+def put_in_a_ring(thing: Thing) -> None:
+    ring.append(thing)
+
+
+FORMS = {
+    "of the class": (shared.note, "the list `seen` of class Shared", True),
+    "in a slot": (slotted.note, "the set `items` of a Slotted", True),
+    "of an instance": (plain.note, "the dictionary `table` of a Plain", True),
+    "bound anew": (plain.bind, "the name `latest` of a Plain", False),
+    "enclosed": (enclosed, "the list `kept`", True),
+    "of a default": (by_default, "the list `sink`", True),
+    "captured": (put_in_a_function, "the global list `later`", True),
+    "queued": (put_in_a_queue, "the global Queue under `waiting`", True),
+    "def remembered": (lambda _: remembered(1), "the global cache of `remembered`", True),
+    "suspended": (lambda _: next(drawn), "the list `window` in drawing", True),
+    "ring: deque": (put_in_a_ring, "the global deque `ring`", False),
+}
+
+
+@pytest.mark.parametrize("mark", FORMS)
+def test_the_name_that_leads_to_it_is_told(mark: str) -> None:
+    put, words, grows = FORMS[mark]
+    made: Any = Thing()
+    made = put(made) or made  # type: ignore[func-returns-value]
+    found = _holders(made, inspect.currentframe())
+    lines = Path(__file__).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if mark in text)
+    assert (words, f"{Path(__file__).name}:{line}", grows) in found
+
+
+def _holders(thing: Any, frame: FrameType | None) -> list[tuple[str, str, bool]]:
+    search = HolderSearch(frame.f_back if frame is not None else None)
+    owners = [one for one in gc.get_referrers(thing) if not inspect.isframe(one)]
+    found = [search.of(owner, thing) for owner in owners if owner is not search.local_names]
+    return [(one.words, one.where.rpartition("/")[2], one.grows) for one in found]
