@@ -12,7 +12,7 @@ from pathlib import Path
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import CaptureOptions, TargetSpec
-from analyzer.compiler.step_plans import CardOptions
+from analyzer.compiler.card_options import CardOptions
 from analyzer.errors import InputError, TargetError
 from analyzer.findings.questions.peak_owner import peak_op
 from analyzer.opening import estimated

@@ -26,14 +26,13 @@ from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
-from analyzer.commands.scripts.script_trace import trace_a_script
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.engines.work import WorkEngine, local_cores
 from analyzer.errors import ExitCode, InputError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.hosts.many_hosts import open_hosts
 from analyzer.opening import open_result
-from analyzer.session import Result, trace_target
+from analyzer.report.result import Result
 
 
 # Long: its options are its parameters.
@@ -217,6 +216,8 @@ def trace(
             allocator=allocator,
         )
         place.check()
+        from analyzer.commands.scripts.script_trace import trace_a_script
+
         trace_a_script(spec, chosen, tuple(arguments or ()), warmup, what_if, place, outputs)
     if arguments:
         raise InputError(
@@ -300,6 +301,8 @@ def _result(
                 search=search,
                 progress=progress,
             )
+        from analyzer.session import trace_target
+
         return trace_target(
             spec,
             chosen,
