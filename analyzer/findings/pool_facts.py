@@ -78,7 +78,9 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
             replay_equals_trace=match.is_exact,
             replay_check=ReplayCheck(events=match.events, equal=match.equal),
         )
-        if match.is_exact:
+        is_exact = match.is_exact
+        del match  # as large as the trace, which is replayed once more
+        if is_exact:
             facts = structs.replace(
                 _with_facts(facts, analysis, replay(from_recording(recording), own)),
                 failure_fits=would_have_fitted(analysis, own),
