@@ -1,33 +1,34 @@
-"""From a run folder or a trace to a result; TensorFlow is not needed."""
+"""From a run folder or a trace to a result; TensorFlow is not needed.
+
+What works anything out is imported where it is called: a finished result is opened without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from analyzer.compiler.plan_cache import default_cache
-from analyzer.compiler.plan_uncertainty import with_plan_doubts
-from analyzer.compiler.step_plans import CardOptions, CardStep, card_step, cpu_step, keep_failure
+from analyzer.compiler.card_options import CardOptions
+from analyzer.contract.kept_result import REPORT_JSON, read_kept
+from analyzer.contract.report.report_file import ReportFile
+from analyzer.contract.report.subject import Kind
 from analyzer.contract.run_note import read_run_file
 from analyzer.errors import CompilerUnavailable, TraceError
-from analyzer.findings.all_findings import collect
-from analyzer.findings.analysis import Analysis, analyse
-from analyzer.findings.phantom_range import with_assumed_range
-from analyzer.findings.pool_facts import WhatIf, add_pool
-from analyzer.findings.verdict.judgement import judge
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.gc_pause import collector_paused
-from analyzer.measure.buffer_uses import uses_of
-from analyzer.measure.measured_recording import Measured, open_measured
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run_folder import RunNote, read_run
-from analyzer.predict.predicted_device import target_of
-from analyzer.predict.predicted_recording import predict_note
-from analyzer.report.document import build_document
 from analyzer.report.result import Result
-from analyzer.report.saved_estimate import REPORT_JSON, open_kept
+
+if TYPE_CHECKING:
+    from analyzer.compiler.step_plans import CardStep
+    from analyzer.findings.analysis import Analysis
+    from analyzer.measure.measured_recording import Measured
+    from analyzer.parse.run_folder import RunNote
 
 
 def open_result(
@@ -52,10 +53,37 @@ def open_result(
     Raises:
         TraceError: there is no readable trace.
     """
+    is_plain = not (host or allocator or (what_if is not None and what_if.is_asked))
     if is_estimate(path):
-        if what_if is None or not what_if.is_asked:
+        if is_plain:
             return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
+    kept, _ = read_kept(path) if is_plain else (None, "")
+    if kept is not None and kept.kind is not Kind.ESTIMATE:
+        return Result(cache(lambda: _measured(path).analysis), kept, path)
+    return _measured(
+        path,
+        host=host,
+        allocator=allocator,
+        what_if=what_if,
+        search=search,
+        progress=progress,
+    )
+
+
+def _measured(
+    path: Path,
+    *,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf | None = None,
+    search: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """Read and explain a trace, as :func:`open_result` does."""
+    from analyzer.measure.measured_recording import open_measured
+    from analyzer.report.document import build_document
+
     report = progress or (lambda stage, share: None)
     measured = open_measured(
         path,
@@ -65,7 +93,7 @@ def open_result(
     )
     report(_explaining(search), 1.0)
     analysis = explain(measured, what_if or WhatIf(), search=search)
-    return Result(analysis, build_document(analysis), path if path.is_dir() else None)
+    return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
 
 
 def _explaining(search: bool) -> str:
@@ -88,15 +116,21 @@ def open_finished(path: Path, *, progress: Callable[[str, float], None] | None =
     Raises:
         TraceError: it is no folder of an estimate.
     """
-    kept, why = open_kept(path)
-    if kept is not None:
-        return kept
+    kept, why = read_kept(path)
+    if kept is not None and kept.kind is Kind.ESTIMATE:
+        return Result(cache(lambda: _kept(path, kept)), kept, path)
     result = open_estimate(path, progress=progress)
     if why:
         message = f"Predicted anew: {why}; {REPORT_JSON} in the folder may say otherwise."
         report = structs.replace(result.report, notes=(message, *result.report.notes))
         return replace(result, report=report)
     return result
+
+
+def _kept(path: Path, report: ReportFile) -> Analysis:
+    from analyzer.report.saved_estimate import kept_analysis
+
+    return kept_analysis(path, report)
 
 
 def open_estimate(
@@ -126,6 +160,9 @@ def open_estimate(
         TraceError: it is no folder of an estimate.
         CompilerUnavailable: a card's compiler gave no plan, and the folder holds none of the CPU's.
     """
+    from analyzer.parse.run_folder import read_run
+    from analyzer.report.document import build_document
+
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
@@ -143,7 +180,7 @@ def open_estimate(
         keep=keep,
         progress=progress,
     )
-    return Result(analysis, build_document(analysis), path)
+    return Result.of(analysis, build_document(analysis), path)
 
 
 @collector_paused()
@@ -170,6 +207,8 @@ def estimated(
         TraceError: the note holds no graph, or a plan is damaged.
         CompilerUnavailable: a card's compiler gave no plan, and the note holds none of the CPU's.
     """
+    from analyzer.predict.predicted_recording import predict_note
+
     report = progress or (lambda stage, share: None)
     card = _card_step(
         note,
@@ -206,6 +245,10 @@ def _card_step(
     Raises:
         CompilerUnavailable: there is no plan of the card's, and none of the CPU's.
     """
+    from analyzer.compiler.plan_cache import default_cache
+    from analyzer.compiler.step_plans import card_step, cpu_step, keep_failure
+    from analyzer.predict.predicted_device import target_of
+
     gpu = target_of(note).gpu
     if gpu is None or not note.compiled:
         return None
@@ -224,6 +267,8 @@ def _card_step(
 
 def _with_card(predicted: Measured, card: CardStep) -> Measured:
     """Return a prediction with what is uncertain about its card's plans."""
+    from analyzer.compiler.plan_uncertainty import with_plan_doubts
+
     recording = predicted.recording
     stated = recording.uncertainty
     doubts = None if stated is None else with_plan_doubts(stated, card.doubts)
@@ -239,6 +284,13 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
         what_if: Settings of the allocator to replay under.
         search: Whether the smallest limits are searched for, which takes several replays.
     """
+    from analyzer.findings.all_findings import collect
+    from analyzer.findings.analysis import analyse
+    from analyzer.findings.phantom_range import with_assumed_range
+    from analyzer.findings.pool_facts import add_pool
+    from analyzer.findings.verdict.judgement import judge
+    from analyzer.measure.buffer_uses import uses_of
+
     analysis = analyse(measured.recording)
     uses = uses_of(
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step

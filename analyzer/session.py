@@ -16,23 +16,23 @@ from analyzer.capture.process.run_folders import default_out, retract
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
 from analyzer.capture.targets.target_spec import check_steps, parse_target
 from analyzer.capture.watch.script_launch import ScriptEnd, run_script
-from analyzer.compiler.step_plans import CardOptions, keep_failure
+from analyzer.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON, kept_facts
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.messages.watch_request import STEPS, WARMUP, WatchRequest
+from analyzer.contract.report.subject import Kind
 from analyzer.errors import CompilerUnavailable, InputError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import open_estimate, open_finished, open_result
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run_folder import read_run
-from analyzer.predict.predicted_device import target_of
-from analyzer.recording.records import Finding, Kind
-from analyzer.report.diff_result import Diff, build_diff
+from analyzer.report.exports.output_files import write_text
 from analyzer.report.result import Result
-from analyzer.report.saved_estimate import REPORT_HTML, REPORT_JSON, keep_result
 from analyzer.user_cache import begin_cache
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watch_block import WatchBlock
+    from analyzer.compiler.card_options import CardOptions
+    from analyzer.contract.report.finding import Finding
+    from analyzer.report.diff_result import Diff
 
 __all__ = [
     "REPORT_HTML",
@@ -207,6 +207,10 @@ def _predict(
     try:
         return opened()
     except CompilerUnavailable as why:
+        from analyzer.compiler.step_plans import keep_failure
+        from analyzer.parse.run_folder import read_run
+        from analyzer.predict.predicted_device import target_of
+
         gpu = target_of(read_run(folder / RUN_FILE)).gpu
         assert gpu is not None
         capture_again()
@@ -230,8 +234,13 @@ def leave_report(result: Result, folder: Path) -> Result:
     """
     result.to_json(folder / REPORT_JSON)
     result.to_html(folder / REPORT_HTML)
-    if result.recording.kind is Kind.ESTIMATE:
-        keep_result(result, folder)
+    if result.report.kind is Kind.ESTIMATE:
+        from analyzer.report.saved_estimate import keep_tables
+
+        keep_tables(result.recording, folder)
+    elif result.report.what_if is not None:
+        return result  # the trace alone is kept: what it is replayed under is said anew each time
+    write_text(folder / KEPT_FILE, kept_facts(folder).decode())
     return result
 
 
@@ -458,6 +467,8 @@ def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result)
     Raises:
         TraceError: there is no readable trace.
     """
+    from analyzer.report.diff_result import build_diff
+
     first, second = (
         side if isinstance(side, Result) else open_result(Path(side)) for side in (a, b)
     )

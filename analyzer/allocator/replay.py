@@ -122,9 +122,13 @@ class Replay:
     @property
     def fragmentation(self) -> NDArray[np.float64]:
         """(free - largest free) / free after each operation; not a number where none is free."""
-        free = self.pool_bytes - self.in_use_bytes
+        return self.fragmentation_after(slice(None))
+
+    def fragmentation_after(self, places: Table | slice) -> NDArray[np.float64]:
+        """Return the same after some operations."""
+        free = self.pool_bytes[places] - self.in_use_bytes[places]
         share = np.full(free.size, np.nan)
-        np.divide(free - self.largest_free_bytes, free, out=share, where=free > 0)
+        np.divide(free - self.largest_free_bytes[places], free, out=share, where=free > 0)
         return share
 
     @property

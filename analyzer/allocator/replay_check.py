@@ -7,7 +7,7 @@ fragmentation must be equal. For a trace that begins later it tells how far off 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,9 @@ DETECTION_EVENTS = 50_000
 
 FRAGMENTATION_DIGITS = 6
 """Significant digits with which TensorFlow writes the fragmentation."""
+
+_RESPECTS: Final = ("address", "chunk_bytes", "in_use_bytes", "peak_in_use_bytes", "fragmentation")
+_BLOCK_EVENTS: Final = 1 << 20  # compared at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +85,51 @@ def compare(
     shown = result.instant != NOWHERE
     # Where one event is two operations (a free that the trace lacks), the last one is compared.
     shown[:-1] &= np.diff(result.instant) != 0
-    rows = result.instant[shown]
-    peak = np.maximum.accumulate(result.in_use_bytes)[shown]
-    equal = {
-        "address": result.address[shown] == events["address"].to_numpy()[rows],
-        "chunk_bytes": result.chunk_bytes[shown] == events["allocated_bytes"].to_numpy()[rows],
-        "in_use_bytes": result.in_use_bytes[shown] == events["in_use_bytes"].to_numpy()[rows],
-        "peak_in_use_bytes": peak == events["peak_in_use_bytes"].to_numpy()[rows],
+    places = np.flatnonzero(shown)
+    counts = dict.fromkeys(_RESPECTS, 0)
+    equal, first = 0, None
+    # In blocks, so that a long trace takes no table of its own for each respect.
+    for start in range(0, places.size, _BLOCK_EVENTS):
+        block = places[start : start + _BLOCK_EVENTS]
+        alike = _alike(result, events, block)
+        right = np.logical_and.reduce(list(alike.values()))
+        equal += int(right.sum())
+        if first is None and not right.all():
+            first = int(result.instant[block[np.argmin(right)]])
+        for name, column in alike.items():
+            counts[name] += int(column.sum())
+    return Match(
+        events=int(places.size), equal=equal, first_difference=first, replay=result, **counts
+    )
+
+
+def _alike(
+    result: Replay, events: pd.DataFrame, places: NDArray[np.int64]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return for each respect whether operations of a replay are as their events say.
+
+    Args:
+        result: The replay.
+        events: The events.
+        places: Which operations.
+    """
+    rows = result.instant[places]
+
+    def told(name: str) -> NDArray[Any]:
+        return np.asarray(events[name].to_numpy()[rows])
+
+    start = int(places[0])
+    peak = np.maximum.accumulate(result.in_use_bytes[start : int(places[-1]) + 1])
+    before = int(result.in_use_bytes[:start].max(initial=0))
+    return {
+        "address": result.address[places] == told("address"),
+        "chunk_bytes": result.chunk_bytes[places] == told("allocated_bytes"),
+        "in_use_bytes": result.in_use_bytes[places] == told("in_use_bytes"),
+        "peak_in_use_bytes": np.maximum(peak[places - start], before) == told("peak_in_use_bytes"),
         "fragmentation": _same_share(
-            result.fragmentation[shown], events["fragmentation"].to_numpy(dtype=float)[rows]
+            result.fragmentation_after(places), told("fragmentation").astype(float)
         ),
     }
-    wrong = ~np.logical_and.reduce(list(equal.values()))
-    return Match(
-        events=int(rows.size),
-        equal=int(rows.size - wrong.sum()),
-        first_difference=int(rows[np.argmax(wrong)]) if wrong.any() else None,
-        replay=result,
-        **{name: int(column.sum()) for name, column in equal.items()},
-    )
 
 
 def recorded_options(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.capture.process.launch import capture
-from analyzer.compiler.step_plans import CardOptions
+from analyzer.compiler.card_options import CardOptions
 from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.errors import InputError, TargetError
 from analyzer.findings.questions.peak_owner import peak_op

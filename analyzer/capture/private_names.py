@@ -233,6 +233,16 @@ def keras_value(variable: Any, otherwise: Any = None) -> Any:
     return getattr(variable, "_value", otherwise)
 
 
+def device_parts(variable: Any) -> tuple[Any, ...]:
+    """Return what a strategy keeps of a variable on each of several devices; none elsewhere."""
+    if not isinstance(variable, tf.distribute.DistributedValues):
+        return ()
+    parts = getattr(variable, "values", None)
+    if not isinstance(parts, tuple):
+        return ()
+    return tuple(part for part in parts if isinstance(part, tf.Variable))
+
+
 def set_keras_value(variable: Any, value: Any) -> None:
     """Give a Keras variable the ``tf.Variable`` that holds its value."""
     variable._value = value

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 
 import typer
 
-from analyzer.batch_fit.what_if import names_in, with_remedies
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_shapes, parse_target
 from analyzer.commands import shared_options as options
@@ -17,16 +16,15 @@ from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
-from analyzer.compiler.compile_child import TIME_OUT_S
-from analyzer.compiler.step_plans import CardOptions
+from analyzer.compiler.card_options import TIME_OUT_S, CardOptions
 from analyzer.contract.messages.capture_request import STEPS, CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.errors import ExitCode, InputError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.gpus import find_gpu
 from analyzer.opening import open_estimate, open_finished
 from analyzer.parse.logdir import RUN_FILE
-from analyzer.session import Result, estimate_target
+from analyzer.report.result import Result
 
 _FOR_CPU: Final = "Predicting for this machine's CPU; --gpu NAME predicts for a card."
 
@@ -211,13 +209,15 @@ def estimate(
             both_products=both_products is not None,
             compile_timeout=compile_timeout,
         )
-    names = names_in(remedies)
+    names = _remedies_in(remedies)
     place.check()
     compiling = CardOptions(both=both_products, time_out_s=compile_timeout or int(TIME_OUT_S))
     with place.made(spec) as folder:
         result = _result(spec, chosen, folder, force, threads, what_if, compiling)
         if names is not None:
             with progress_bar() as progress:
+                from analyzer.batch_fit.what_if import with_remedies
+
                 result = with_remedies(
                     result, spec, chosen, names, folder, threads=threads, progress=progress
                 )
@@ -253,6 +253,8 @@ def _result(
                 card_options=compiling,
                 progress=progress,
             )
+        from analyzer.session import estimate_target
+
         return estimate_target(
             spec,
             chosen,
@@ -263,6 +265,19 @@ def _result(
             card_options=compiling,
             progress=progress,
         )
+
+
+def _remedies_in(text: str) -> tuple[str, ...] | None:
+    """Return the remedies that are to be tried; none for all, None where none was asked for.
+
+    Raises:
+        InputError: no step has a remedy of a name.
+    """
+    if not text:
+        return None
+    from analyzer.batch_fit.what_if import names_in
+
+    return names_in(text)
 
 
 def _card(device: str, gpu: str) -> str:

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.commands.stdout import DASH, check_open, printing, terminal, write_to_stdout
+from analyzer.contract.kept_result import REPORT_HTML
 from analyzer.errors import InputError, LimitError
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.report.exports.output_files import check_output, is_regular
 from analyzer.report.report_words import peak_limit_words
-from analyzer.session import REPORT_HTML, Result
+from analyzer.report.result import Result
 from analyzer.units import parse_bytes
 
 _READ: Final = (
-    *(RUN_FILE, "graph.json.gz", "card.json", "prediction.npz", ".plan.gz", ".pb", ".pb.gz"),
+    *(RUN_FILE, "graph.json.gz", "card.json", "prediction.npz", "kept.json"),
+    *(".plan.gz", ".pb", ".pb.gz"),
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
 """How the names end of what is read of a run folder, a logdir or a saved model."""
@@ -177,7 +179,7 @@ def deliver(result: Result, outputs: Outputs) -> None:
         open_in_browser(named or kept, result.to_html)
     if outputs.max_peak is not None:
         limit = parse_bytes(outputs.max_peak)
-        peak = result.analysis.peak.allocated_bytes
+        peak = result.report.peak.allocated_bytes
         if peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 

@@ -13,7 +13,7 @@ from analyzer.capture.process.run_folders import default_out
 from analyzer.commands.outputs import say_wrote
 from analyzer.commands.shared_options import refuse_given
 from analyzer.contract.messages.capture_request import TargetKind, TargetSpec
-from analyzer.session import Result
+from analyzer.report.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

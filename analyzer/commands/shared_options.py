@@ -10,7 +10,7 @@ import typer
 from analyzer.capture.targets.target_spec import OPTIMIZER
 from analyzer.contract.messages.capture_request import BATCH_SIZE
 from analyzer.errors import InputError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.units import parse_bytes
 
 CAPTURE: Final = "How the step is run"

@@ -16,17 +16,16 @@ from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.run_place import Place
-from analyzer.commands.scripts.script_trace import trace_a_script
 from analyzer.contract.messages.capture_request import STEPS, CaptureOptions, TargetKind, TargetSpec
 from analyzer.contract.messages.watch_request import STEPS as SCRIPT_STEPS
 from analyzer.contract.messages.watch_request import WARMUP
 from analyzer.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.engines.work import WorkEngine, local_cores
 from analyzer.errors import ExitCode, InputError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.hosts.many_hosts import open_hosts
 from analyzer.opening import open_result
-from analyzer.session import Result, trace_target
+from analyzer.report.result import Result
 
 
 # Long: its options are its parameters.
@@ -210,6 +209,8 @@ def trace(
             allocator=allocator,
         )
         place.check()
+        from analyzer.commands.scripts.script_trace import trace_a_script
+
         trace_a_script(spec, chosen, tuple(arguments or ()), warmup, what_if, place, outputs)
     if arguments:
         raise InputError(
@@ -293,6 +294,8 @@ def _result(
                 search=search,
                 progress=progress,
             )
+        from analyzer.session import trace_target
+
         return trace_target(
             spec,
             chosen,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from analyzer.compiler.compile_child import TIME_OUT_S, CompiledModule, Progress, compile_sparing
+from analyzer.compiler.card_options import TIME_OUT_S
+from analyzer.compiler.compile_child import CompiledModule, Progress, compile_sparing
 from analyzer.compiler.plan_cache import PlanCache, key_of
 from analyzer.contract.card_note import Products
 from analyzer.errors import AccountingError

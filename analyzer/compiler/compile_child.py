@@ -21,14 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from analyzer.compiler.card_options import TIME_OUT_S
 from analyzer.compiler.compiler_worker import ANSWER, MODULE, REQUEST
 from analyzer.compiler.flags import with_path
 from analyzer.compiler.spared_products import ops_named, without_triton
 from analyzer.contract.card_note import Statistics
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus.installed_compiler import Compiler
-
-TIME_OUT_S: Final = 600.0  # seconds for one compilation
 
 _WORKER: Final = (sys.executable, "-m", "analyzer.compiler.compiler_worker")
 _POLL_S: Final = 0.1  # seconds between two looks at the child

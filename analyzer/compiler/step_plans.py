@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.compiler.card_compilation import CardPlan, central, checked_plan, plan_for_card
-from analyzer.compiler.compile_child import TIME_OUT_S, CompilerRefused, Progress
+from analyzer.compiler.card_options import CardOptions
+from analyzer.compiler.compile_child import CompilerRefused, Progress
 from analyzer.compiler.flags import taken_over
 from analyzer.compiler.plan_cache import PlanCache, packed, unpacked
 from analyzer.compiler.plan_uncertainty import TRITON_FROM, PlanDoubts, card_doubts, cpu_doubts
@@ -46,17 +47,7 @@ BOTH_UP_TO_BYTES: Final = 1_000_000
 ones (ResNet50: 3.5 MB, 10 s) only where it is asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardOptions:
-    """What a user may choose of a card's compilation.
-
-    Attributes:
-        both: Compile with cuBLAS' products too; None for small modules only.
-        time_out_s: After which one compilation is ended.
-    """
-
-    both: bool | None = None
-    time_out_s: float = TIME_OUT_S
+_USUAL: Final = CardOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +79,7 @@ def card_step(
     gpu: Gpu,
     cache: PlanCache,
     *,
-    options: CardOptions = CardOptions(),
+    options: CardOptions = _USUAL,
     keep: bool = False,
     progress: Progress | None = None,
 ) -> CardStep:

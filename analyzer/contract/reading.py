@@ -131,7 +131,7 @@ def file_bytes(path: Path) -> bytes:
         OSError: it cannot be read, or is a pipe or a device, which may never end.
         ValueError: it is larger than any that is written here.
     """
-    with open(path, "rb", opener=_open_at_once) as file:
+    with open(path, "rb", opener=open_at_once) as file:
         there = os.fstat(file.fileno())
         if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
@@ -140,7 +140,7 @@ def file_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def _open_at_once(name: str, flags: int) -> int:
+def open_at_once(name: str, flags: int) -> int:
     """Open a file; a pipe that nobody writes into is not waited for."""
     return os.open(name, flags | os.O_NONBLOCK)
 

@@ -7,7 +7,7 @@ what TensorFlow wrote, event by event, and is used only where both agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -40,28 +40,12 @@ from analyzer.findings.allocator_findings import find_allocator
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.questions.fragmentation import Fragmentation
 from analyzer.findings.questions.out_of_memory import would_have_fitted
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.findings.verdict.judgement import card_of, card_options
 from analyzer.recording.records import Recording
 from analyzer.recording.timeline import main_rows
 
 _ROWS: Final = 40  # extensions of the pool told one by one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """Settings of the allocator to replay under; None keeps what the recording ran under."""
-
-    memory_limit_bytes: int | None = None
-    growth: bool | None = None
-    fragmentation_fraction: float | None = None
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether anything is to be different."""
-        return any(
-            value is not None
-            for value in (self.memory_limit_bytes, self.growth, self.fragmentation_fraction)
-        )
 
 
 def begins_with_process(recording: Recording) -> bool:
@@ -100,7 +84,9 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
             replay_equals_trace=match.is_exact,
             replay_check=ReplayCheck(events=match.events, equal=match.equal),
         )
-        if match.is_exact:
+        is_exact = match.is_exact
+        del match  # as large as the trace, which is replayed once more
+        if is_exact:
             facts = structs.replace(
                 _with_facts(facts, analysis, replay(sequence, own, engine=engine)),
                 failure_fits=would_have_fitted(analysis, own),

@@ -14,8 +14,7 @@ from msgspec import structs
 from analyzer.contract.runs.host_figures import DevicePeak, DevicePlace, HostRow, HostsFigures
 from analyzer.engines.work import WorkEngine
 from analyzer.errors import TraceError
-from analyzer.findings.pool_facts import WhatIf
-from analyzer.hosts.host_row import host_of, host_row
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import is_estimate, open_result
 from analyzer.parse.logdir import find_traces
 from analyzer.report.result import Result
@@ -102,6 +101,8 @@ def read_hosts(
     Raises:
         InputError: no scheduler answers.
     """
+    from analyzer.hosts.host_row import host_of, host_row
+
     asked = [(os.path.abspath(file), allocator) for file in files]
     rows: dict[int, HostRow] = {}
     for place, row in _fitting(engine, files).run(host_row, asked):

@@ -15,6 +15,7 @@ In order, each rule only for what those before it left:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -38,9 +39,13 @@ XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one b
 _FOLDED: Final = "__cf__"
 """In the name of a constant that the runtime computed before the first step
 (``constant_folding.cc``, ``GenerateUniqueName``)."""
+_RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
+"""What an all-reduce between CPU devices writes in place of its op (``base_collective_executor.cc``)."""
 POOL_THREAD_ROLE: Final = "kernel scratch, asked for on a pool thread"
 """The op's name is noted for the thread that runs the kernel; Eigen's pool threads, which pack blocks
 of a product's operands into scratch of their own, have none."""
+_REPLICA: Final = re.compile(r"/replica_\d+$")
+"""What a capture adds to the path of a variable that a strategy keeps on another device too."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -69,16 +74,20 @@ def label_variables(
 def _layers_by_slot(note: RunNote) -> dict[str, str]:
     """Return a parameter's layer by the name that its slot variables are given."""
     return {
-        variable.path.replace("/", "_"): variable.path.rpartition("/")[0]
+        _REPLICA.sub("", variable.path).replace("/", "_"): _layer_of(variable.path)
         for variable in note.variables
         if variable.category == Category.PARAMETER.value
     }
 
 
+def _layer_of(path: str) -> str:
+    return _REPLICA.sub("", path).rpartition("/")[0]
+
+
 def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
     if category == Category.PARAMETER.value:
-        return path.rpartition("/")[0]
-    name = path.rpartition("/")[2]
+        return _layer_of(path)
+    name = _REPLICA.sub("", path).rpartition("/")[2]
     while name:  # adam/conv1_kernel_momentum: the longest head that names a parameter
         if name in layers:
             return layers[name]
@@ -282,6 +291,7 @@ def label_eager(
     codes = op.codes.to_numpy()
     named = _of_categories([name != "" for name in op.categories], codes)
     folded = _of_categories([_FOLDED in name for name in op.categories], codes)
+    ring = _of_categories([name == _RING_CHUNK for name in op.categories], codes)
     born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
     in_step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
     inside = in_step >= 0
@@ -306,6 +316,7 @@ def label_eager(
         (short & ~named, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (folded, Category.CONSTANT, "constant computed beforehand"),
+        (ring & inside, Category.TEMPORARY, "part of an all-reduce, from another device"),
         (before, Category.CONSTANT, "tensor held by Python"),
         (~inside, Category.TEMPORARY, "building the model"),
         (phases == 1, Category.TEMPORARY, "backward temporary"),

@@ -18,6 +18,7 @@ from analyzer.contract.run_note import (
     read_run_file,
 )
 from analyzer.errors import TraceError
+from analyzer.graph.device_edges import with_device_edges
 from analyzer.parse.hlo import read_hlo
 from analyzer.parse.hlo_module import Hlo
 
@@ -87,7 +88,7 @@ def read_run(path: Path) -> RunNote:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
     return RunNote(
         **{field.name: getattr(run, field.name) for field in fields(run)},
-        ops=graph.ops,
+        ops=with_device_edges(graph.ops),
         traced=graph.traced,
         inside=graph.inside,
         compiled=compiled,

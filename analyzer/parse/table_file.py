@@ -14,44 +14,22 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from msgspec import to_builtins
-from msgspec.json import decode
 
-from analyzer.contract.kept_tables import KeptFacts
 from analyzer.recording.schema import Column, conform
 
 _LEAST_ROOM_BYTES: Final = 16 << 20  # that any file may unpack to, however small it is
 _UNPACKED_SHARE: Final = 100
 """A file that unpacks to more than this many times its size, and the room above, is no table."""
 
-_FACTS: Final = "facts"
 
-
-def write_tables(path: Path, tables: Mapping[str, pd.DataFrame], facts: KeptFacts) -> None:
-    """Write tables, by name, and what they belong to.
-
-    Args:
-        path: The file, ``.npz``.
-        tables: Name -> table.
-        facts: What the tables belong to.
-    """
-    arrays: dict[str, np.ndarray] = {_FACTS: _text(to_builtins(facts))}
+def write_tables(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Write tables, by name, into ``path``, an ``.npz``."""
+    arrays: dict[str, np.ndarray] = {}
     for name, table in tables.items():
         for column in table.columns:
             arrays.update(_arrays(f"{name}.{column}", table[column]))
     with path.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
-
-
-def read_facts(path: Path) -> KeptFacts:
-    """Return what the tables of a file belong to, and nothing of them.
-
-    Raises:
-        Exception: it is damaged; one of zipfile's, zlib's, NumPy's or msgspec's.
-    """
-    _refuse_bombs(path)
-    with np.load(path, allow_pickle=False) as arrays:
-        return decode(bytes(arrays[_FACTS]), type=KeptFacts)
 
 
 def read_tables(path: Path, schemas: Mapping[str, Mapping[str, Column]]) -> dict[str, pd.DataFrame]:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from analyzer.contract.report.buffer_rows import UnmodelledType
 from analyzer.contract.report.finding import Finding as Finding
 from analyzer.contract.report.finding import Severity as Severity
@@ -28,6 +26,7 @@ from analyzer.contract.watch_note import WatchNote
 
 if TYPE_CHECKING:
     import networkx as nx
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,11 @@ def running_sum(born: Instants, dies: Instants, sizes: Instants, events: int) ->
     return np.cumsum(change[:-1])
 
 
+def category_codes(column: pd.Series[Any], names: list[str]) -> np.ndarray:
+    """Return the place of each value in ``names``, -1 where it is not there, shape ``(rows,)``."""
+    return np.asarray(column.astype("category").cat.set_categories(names).cat.codes)
+
+
 def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     """Return the live bytes of each category at every instant.
 
@@ -76,7 +82,7 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
         from -1 on.
     """
     names = [category.value for category in Category]
-    codes = pd.Categorical(table["category"].astype(str), names).codes
+    codes = category_codes(table["category"], names)
     born, dies, sizes = (table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column))
     turns = table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
     turns = np.clip(turns, born, dies)
@@ -157,7 +163,8 @@ def main_rows(recording: Recording) -> pd.DataFrame:
     Where the values inside of a compiled step's buffer are known, they stand in the buffer's place.
     """
     table = recording.allocations
-    return whole_rows(table[table["allocator"] == recording.allocator])
+    own = (table["allocator"] == recording.allocator).to_numpy(dtype=bool)
+    return whole_rows(table if own.all() else table[own])
 
 
 def whole_rows(table: pd.DataFrame) -> pd.DataFrame:

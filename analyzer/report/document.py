@@ -35,7 +35,6 @@ from analyzer.findings.running.program_trend import program_figures
 from analyzer.findings.trace_integrity import trust_of
 from analyzer.findings.verdict.cautions import stated_range
 from analyzer.recording.records import Recording, Step
-from analyzer.recording.timeline import by_category
 from analyzer.report.integrity_words import integrity_figures
 
 
@@ -235,10 +234,15 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
         }
     )
     sums = work.groupby("op", observed=True).sum()
-    count = work.groupby("op", observed=True).size()
-    first = inside.drop_duplicates("op").set_index("op")
-    described = first.loc[count.index, ["op_type", "layer", "source"]].astype(str)
-    words_of = dict(zip(described.index, described.to_numpy().tolist(), strict=True))
+    count = work.groupby("op", observed=True).size().to_dict()
+    first = inside.drop_duplicates("op")
+    about = dict(
+        zip(
+            first["op"],
+            zip(first["op_type"], first["layer"], first["source"], strict=True),
+            strict=True,
+        )
+    )
     categories = (
         inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum().reset_index()
     )
@@ -248,7 +252,9 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     return tuple(
         OpBytes(
             name=str(op),
-            **dict(zip(("type", "layer", "source"), words_of[op], strict=True)),
+            type=str(about[op][0]),
+            layer=str(about[op][1]),
+            source=str(about[op][2]),
             category=Category(category_of[op]),
             allocations=int(count[op]),
             **{name: int(value) for name, value in zip(sums.columns, values, strict=True)},
@@ -259,10 +265,13 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
 
 def layer_rows(analysis: Analysis) -> tuple[LayerBytes, ...]:
     """Return one row for each layer: requested bytes alive at the peak, by category."""
-    rows = []
-    for layer, alive in analysis.alive.groupby("layer", observed=True):
-        categories = by_category(alive)
-        rows.append(
-            LayerBytes(layer=str(layer), **categories, total_bytes=sum(categories.values()))
-        )
+    kinds = ["layer", "category"]
+    sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
+    layers: dict[str, dict[str, int]] = {}
+    for (layer, category), size_bytes in sums.items():
+        layers.setdefault(str(layer), {})[str(category)] = int(size_bytes)
+    rows = [
+        LayerBytes(layer=layer, **categories, total_bytes=sum(categories.values()))
+        for layer, categories in layers.items()
+    ]
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.contract.report.trust_figures import DamageRow, TrustFigures
-from analyzer.findings.trace_integrity import Trust
+
+if TYPE_CHECKING:
+    from analyzer.findings.trace_integrity import Trust
 
 
 def integrity_figures(trust: Trust | None, start_ps: int) -> TrustFigures | None:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.contract.report.writing import Json, plain_report, report_text
 from analyzer.errors import ExitCode, InputError
-from analyzer.findings.analysis import Analysis
-from analyzer.recording.records import Finding, Recording
-from analyzer.report.exports.allocations_csv import write_csv
 from analyzer.report.exports.output_files import output_file, write_text
 from analyzer.report.integrity_words import is_damaged
 from analyzer.units import format_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
+    import pandas as pd
+
+    from analyzer.contract.report.finding import Finding
+    from analyzer.findings.analysis import Analysis
+    from analyzer.recording.records import Recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +30,30 @@ class Result:
     """What is known of one step's memory.
 
     Attributes:
-        analysis: The recording with its peak worked out.
+        make_analysis: Returns the analysis; of a finished result its tables are read only then.
         report: Everything that is said of it.
         folder: The run folder, None for a trace of others.
     """
 
-    analysis: Analysis
+    make_analysis: Callable[[], Analysis] = field(repr=False)
     report: ReportFile = field(repr=False)
     folder: Path | None = None
+
+    @classmethod
+    def of(cls, analysis: Analysis, report: ReportFile, folder: Path | None) -> Result:
+        """Return the result that an analysis is.
+
+        Args:
+            analysis: The recording with its peak worked out.
+            report: What is said of it.
+            folder: The run folder, None for a trace of others.
+        """
+        return cls(lambda: analysis, report, folder)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The recording with its peak worked out."""
+        return self.make_analysis()
 
     @cached_property
     def document(self) -> dict[str, Json]:
@@ -61,17 +78,17 @@ class Result:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What is worth knowing, the weightiest first."""
-        return self.analysis.findings
+        return self.report.findings
 
     @property
     def peak_bytes(self) -> int:
         """Requested bytes at the steady step's peak."""
-        return self.analysis.peak.requested_bytes
+        return self.report.peak.requested_bytes
 
     @property
     def exit_code(self) -> ExitCode:
         """How the step ended, as an exit code."""
-        error = self.recording.error
+        error = self.report.error
         return ExitCode.OK if error is None else error.exit_code
 
     @property
@@ -92,6 +109,8 @@ class Result:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write every allocation."""
+        from analyzer.report.exports.allocations_csv import write_csv
+
         with (
             output_file(Path(path)) as temporary,
             temporary.open("w", newline="", encoding="utf-8") as file,
@@ -144,20 +163,22 @@ class Result:
             write_parquet(self.recording, temporary)
 
     def __repr__(self) -> str:
-        peak = self.analysis.peak
-        categories = sorted(self.analysis.categories.items(), key=lambda item: -item[1])
+        peak = self.report.peak
+        categories = sorted(
+            self.report.categories_at_peak.by_category().items(), key=lambda item: -item[1]
+        )
         parts = ", ".join(
             f"{name.replace('_', ' ')} {format_bytes(size)}"
             for name, size in categories[:3]
             if size
         )
-        name = self.recording.target.text
+        name = self.report.target.text
         verdict = self.report.verdict
         if verdict is not None and verdict.limit_bytes is not None:
             name = f"{name}: {verdict.headline}"
         damaged = is_damaged(self.report)
         return (
-            f"<{'damaged ' if damaged else ''}{self.recording.kind} of {name}: "
+            f"<{'damaged ' if damaged else ''}{self.report.kind} of {name}: "
             f"peak {format_bytes(peak.requested_bytes)} requested, "
             f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "
             f"{len(self.findings)} findings>"

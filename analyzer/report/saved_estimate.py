@@ -1,13 +1,7 @@
-"""A finished estimate in its folder: kept with its tables, and opened without predicting anew.
-
-What is opened is what was saved, to the byte, or nothing: the file with the tables names the version
-that made it and a digest of every file that the estimate was made of and of the report. Where any
-of them is another, the estimate has to be predicted anew.
-"""
+"""The tables of a finished estimate, kept in its folder, so that they are not predicted anew."""
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 import zlib
 from dataclasses import replace
@@ -20,31 +14,24 @@ import pandas as pd
 
 from analyzer.contract.categories import Category
 from analyzer.contract.fields import MOST_BYTES
-from analyzer.contract.kept_tables import KEPT_FORMAT, KeptFacts
-from analyzer.contract.reading import beside, file_bytes
+from analyzer.contract.kept_result import KEPT_FILE
 from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import read_report
-from analyzer.errors import AnalyzerError
-from analyzer.findings.analysis import analyse
+from analyzer.errors import TraceError
+from analyzer.findings.analysis import Analysis, analyse
 from analyzer.graph.networkx_graph import build_graph
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run
-from analyzer.parse.table_file import read_facts, read_tables, write_tables
+from analyzer.parse.table_file import read_tables, write_tables
 from analyzer.recording.records import Recording, Step
 from analyzer.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.report.exports.output_files import output_file
-from analyzer.report.result import Result
-from analyzer.version import __version__
 
 if TYPE_CHECKING:
     import networkx as nx
 
 TABLES_FILE: Final = "prediction.npz"
 """The predicted tables, beside the report that was made of them."""
-
-REPORT_JSON: Final = "report.json"
-REPORT_HTML: Final = "report.html"
 
 _DAMAGED: Final = (
     ArithmeticError,
@@ -64,50 +51,34 @@ _DAMAGED: Final = (
 _SCHEMAS: Final = {"allocations": ALLOCATIONS, "events": EVENTS}
 
 
-def keep_result(result: Result, folder: Path) -> None:
-    """Leave the tables of an estimate in its folder, which holds its report already."""
-    recording = result.recording
-    facts = KeptFacts(
-        format=KEPT_FORMAT,
-        analyzer=__version__,
-        files={
-            file.name: _digest(file)
-            for file in sorted(folder.iterdir())
-            if file.is_file() and file.name not in (TABLES_FILE, REPORT_HTML)
-        },
-    )
+def keep_tables(recording: Recording, folder: Path) -> None:
+    """Leave the tables of an estimate in its folder."""
     tables = {"allocations": recording.allocations, "events": recording.events}
     with output_file(folder / TABLES_FILE) as temporary:
-        write_tables(temporary, tables, facts)
+        write_tables(temporary, tables)
 
 
-def open_kept(folder: Path) -> tuple[Result | None, str]:
-    """Return the estimate that ``folder`` keeps.
+def kept_analysis(folder: Path, report: ReportFile) -> Analysis:
+    """Return the analysis of the tables that ``folder`` keeps.
 
-    Returns:
-        The result, None where it has to be predicted anew; and why, empty where nothing was kept.
+    Args:
+        folder: The folder of a finished estimate.
+        report: What was said of the tables.
+
+    Raises:
+        TraceError: the tables are damaged, or the report says something else than they.
     """
-    file = folder / TABLES_FILE
-    if not file.is_file():
-        return None, ""
     try:
-        facts = read_facts(file)
-        if facts.format != KEPT_FORMAT or facts.analyzer != __version__:
-            return None, f"it was saved by version {facts.analyzer:.20}"
-        if any(_digest(beside(file, name)) != digest for name, digest in facts.files.items()):
-            return None, "a file of it was changed since"
-        report = read_report(folder / REPORT_JSON)
-        return _result(folder, report, read_tables(file, _SCHEMAS)), ""
-    except (AnalyzerError, *_DAMAGED):
-        return None, f"its {TABLES_FILE} is damaged"
+        return _analysis(folder, report, read_tables(folder / TABLES_FILE, _SCHEMAS))
+    except _DAMAGED as error:
+        raise TraceError(
+            f"{folder / TABLES_FILE} is damaged ({error}).",
+            hint=f"Remove {KEPT_FILE} beside it, and the estimate is made anew.",
+        ) from None
 
 
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file_bytes(file)).hexdigest()
-
-
-def _result(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -> Result:
-    """Return the result that a report and its tables are; refuse those that differ.
+def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -> Analysis:
+    """Return the analysis of tables; refuse those that the report says something else of.
 
     Raises:
         ValueError: the report says something else than the tables.
@@ -139,7 +110,7 @@ def _result(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -
         told.instant,
     ) or analysis.categories != report.categories_at_peak.by_category():
         raise ValueError("the tables are of another estimate than the report")
-    return Result(replace(analysis, findings=report.findings), report, folder)
+    return replace(analysis, findings=report.findings)
 
 
 def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) -> None:

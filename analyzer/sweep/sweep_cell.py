@@ -12,7 +12,7 @@ from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.contract.runs.sweep_file import SweepCell, SweepQuestion
 from analyzer.errors import AnalyzerError, ExitCode, InputError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run
 from analyzer.session import Result, estimate_target

@@ -32,7 +32,7 @@ from builders import SAMPLES, sample_folder, sample_trace  # noqa: E402
 from damages import DAMAGES, SHORTER, Subject  # noqa: E402
 
 from analyzer.errors import InputError  # noqa: E402
-from analyzer.findings.pool_facts import WhatIf  # noqa: E402
+from analyzer.findings.replay_settings import WhatIf  # noqa: E402
 from analyzer.findings.trace_integrity import trust_of  # noqa: E402
 from analyzer.measure.measured_recording import measure  # noqa: E402
 from analyzer.opening import explain  # noqa: E402

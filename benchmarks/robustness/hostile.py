@@ -39,6 +39,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.contract.kept_result import KEPT_FILE, kept_facts
 from analyzer.contract.report.writing import report_of
 from analyzer.errors import AccountingError, AnalyzerError
 from analyzer.parse.hloproto import Hlo
@@ -86,7 +87,7 @@ def samples() -> list[Sample]:
 def finished() -> Path:
     """Return a folder with a finished estimate, made once for this process and those forked from it."""
     from analyzer.opening import open_estimate
-    from analyzer.report.saved_estimate import REPORT_JSON, keep_result
+    from analyzer.session import leave_report
 
     place = Path(tempfile.mkdtemp(prefix="hostile-finished-"))
     owner = os.getpid()
@@ -94,9 +95,7 @@ def finished() -> Path:
     folder = Path(
         shutil.copytree(ROOT / "tests" / "unit" / "predict" / "notes" / "infer", place / "finished")
     )
-    result = open_estimate(folder)
-    result.to_json(folder / REPORT_JSON)
-    keep_result(result, folder)
+    leave_report(open_estimate(folder), folder)
     return folder
 
 
@@ -152,16 +151,9 @@ def damage(folder: Path, rng: random.Random) -> str:
 
 
 def _seal(folder: Path) -> str:
-    """Make the digests in a finished estimate those of its files, as whoever damaged it would."""
-    file = folder / TABLES
+    """Make the digests of a finished estimate those of its files, as whoever damaged it would."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            columns = dict(arrays)
-        facts = json.loads(bytes(columns["facts"]))
-        for name in facts["files"]:
-            facts["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        columns["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        np.savez_compressed(file, allow_pickle=False, **columns)
+        (folder / KEPT_FILE).write_bytes(kept_facts(folder))
     except Exception as error:  # damaged too far to be sealed
         return f"not sealed ({type(error).__name__})"
     return "sealed"

@@ -11,7 +11,7 @@ with all its children. Both are user and system time of processes that end, take
 that a machine under load slows both.
 
 A generated step is a chain of dense residual layers, forward, backward and update, fifteen ops each: our
-part is ``analyze estimate FOLDER``, which reads the graph and predicts anew without TensorFlow.
+part reads the graph, predicts without TensorFlow, and writes the report and the page.
 """
 
 from __future__ import annotations
@@ -36,6 +36,17 @@ CASES = {
 }
 GROWTH = (5_000, 20_000, 100_000)
 OPS_OF_A_LAYER = 15
+_PREDICT = """
+import resource, tempfile
+from pathlib import Path
+from analyzer.opening import open_estimate
+result = open_estimate(Path({!r}))
+with tempfile.TemporaryDirectory() as folder:
+    result.to_json(Path(folder) / "report.json")
+    result.to_html(Path(folder) / "report.html")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+"""Our part alone: a graph read, predicted, and its report and page written."""
 MOST = 1.3
 """The whole command over TensorFlow's own: what it should stay under."""
 
@@ -137,7 +148,7 @@ def compared(folder: Path, wanted: str) -> list[str]:
         out = folder / f"run{len(rows)}"
         options = ("--batch-size", str(batch), "--device", "cpu", "--no-jit", "-q")
         whole, _ = seconds_of(str(COMMAND), "estimate", target, *options, "--out", str(out))
-        ours, _ = seconds_of(str(COMMAND), "estimate", str(out), "-q")
+        ours, _ = seconds_of("-c", _PREDICT.format(str(out)))
         told = ", ".join(parts.split("\n")).rstrip(", ")
         rows.append(
             f"| {name} | {own:.1f} ({told}) | {whole:.1f} | {whole / own:.2f} | {ours:.1f} |"
@@ -147,19 +158,18 @@ def compared(folder: Path, wanted: str) -> list[str]:
 
 
 def grown(folder: Path, counts: list[int]) -> list[str]:
-    """Return a row for each number of ops: seconds, memory, and seconds over those of the first."""
+    """Return a row for each number of ops: seconds, memory, and seconds over those of the first.
+
+    Args:
+        folder: Where the run folders go.
+        counts: The numbers of ops.
+    """
     rows: list[str] = []
     first = 0.0
     for count in counts:
         made = folder / f"generated-{count}"
         write_step(made, count)
-        code = (
-            "import resource, sys; from pathlib import Path; "
-            "from analyzer.opening import open_estimate; "
-            f"open_estimate(Path({str(made)!r})).document; "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-        )
-        seconds, printed = seconds_of("-c", code)
+        seconds, printed = seconds_of("-c", _PREDICT.format(str(made)))
         first = first or seconds
         memory = int(printed.split()[-1]) >> 10
         rows.append(f"| {count:,} | {seconds:.1f} | {memory:,} MiB | {seconds / first:.1f} |")
@@ -254,10 +264,16 @@ def main() -> None:
         parts = []
         if options.growth is None:
             parts += [_MODELS, *compared(Path(made), options.case), ""]
+            write(options.write, parts)
         if options.growth is not None or options.write:
             parts += [_GROWTH, *grown(Path(made), options.growth or list(GROWTH)), ""]
-    if options.write:
-        options.write.write_text("\n".join([_INTRODUCTION, *parts]), encoding="utf-8")
+            write(options.write, parts)
+
+
+def write(path: Path | None, parts: list[str]) -> None:
+    """Write what is done so far, so that a run that is ended leaves it."""
+    if path is not None:
+        path.write_text("\n".join([_INTRODUCTION, *parts]), encoding="utf-8")
 
 
 _INTRODUCTION = f"""# What an estimate costs
@@ -267,7 +283,7 @@ ran one after the other on the same machine. Only their ratios mean something: s
 machine and with what else it does. The whole command should stay under {MOST} times TensorFlow's own,
 and a step of 100,000 ops under 30 times one of 5,000.
 """
-_MODELS = """| step | TensorFlow's own (s) | whole command (s) | ratio | predicting anew (s) |
+_MODELS = """| step | TensorFlow's own (s) | whole command (s) | ratio | our part alone (s) |
 |---|--:|--:|--:|--:|"""
 _GROWTH = """| ops of a generated step | CPU (s) | memory | over the first |
 |--:|--:|--:|--:|"""

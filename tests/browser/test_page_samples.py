@@ -11,7 +11,7 @@ from page_driver import Page
 
 import analyzer
 from analyzer.contract.categories import Category
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import open_result
 from analyzer.session import Result
 from analyzer.units import format_bytes

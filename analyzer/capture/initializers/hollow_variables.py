@@ -34,6 +34,7 @@ from analyzer.capture.private_names import (
     ResourceVariable,
     UninitializedVariable,
     UnliftedInitializerVariable,
+    device_parts,
     keras_spec,
     keras_value,
     set_keras_value,
@@ -118,20 +119,28 @@ class _Patches:
         shape, name = keras_spec(variable)
         dtype = tf.as_dtype(name)
         with self._counting(), tf.init_scope():
-            if self._can_be_hollow(shape, dtype):
+            hollow = self._can_be_hollow(shape, dtype)
+            if hollow and not tf.distribute.has_strategy():
                 made = UninitializedVariable(
                     trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
                 )
                 self._hollow_out(made)
                 set_keras_value(variable, made)
-                setattr(variable, _HOLLOW, True)
             else:
                 self._is_kerass = True
                 try:
                     old(variable, initializer)
                 finally:
                     self._is_kerass = False
-            self.births.add(keras_value(variable), initializer, shape, name, traced=traced)
+                if hollow:  # a strategy has made one for each device
+                    for part in device_parts(keras_value(variable)):
+                        self._hollow_out(part)
+            if hollow:
+                setattr(variable, _HOLLOW, True)
+            first, *others = device_parts(keras_value(variable)) or [keras_value(variable)]
+            self.births.add(first, initializer, shape, name, traced=traced)
+            for part in others:  # it gets the first one's value
+                self.births.add_value(part)
 
     def _init_from_args(
         self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any

@@ -27,8 +27,8 @@ from analyzer.parse.logdir import RUN_FILE
 LOG_FILE: Final = "capture.log"
 
 PARTS: Final = (
-    *("plugins", "graph.json.gz", "card.json", "prediction.npz", "report.json", "report.html"),
-    LOG_FILE,
+    *("plugins", "graph.json.gz", "card.json", "prediction.npz"),
+    *("kept.json", "report.json", "report.html", LOG_FILE),
     *("module*.hlo.pb.gz", "plan*.hlo.pb.gz", "*.plan.gz", RUN_FILE),
 )
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import plain_name, shape_of
 from analyzer.capture.private_names import (
+    device_parts,
     functions_in,
     gradient_accumulators,
     keras_value,
@@ -173,7 +174,7 @@ class StepVariables:
         self._variables.append(raw)
         name = path or str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
         self._owners.append((category, role, name))
-        for number, part in enumerate(_parts(raw)):
+        for number, part in enumerate(device_parts(raw)):
             if id(part) in self._known:
                 continue
             self._known[id(part)] = len(self._variables) if number else self._known[id(raw)]
@@ -242,16 +243,6 @@ def raw_variable(variable: Any) -> Any:
     if isinstance(raw, tf.Variable):
         return raw
     return value if isinstance(value, tf.Variable) else None
-
-
-def _parts(variable: Any) -> tuple[Any, ...]:
-    """Return what a strategy keeps of a variable on each of several devices; none elsewhere."""
-    if not isinstance(variable, tf.distribute.DistributedValues):
-        return ()
-    parts = getattr(variable, "values", None)
-    if not isinstance(parts, tuple):
-        return ()
-    return tuple(part for part in parts if isinstance(part, tf.Variable))
 
 
 def _used_in_part(function: Any) -> set[int]:

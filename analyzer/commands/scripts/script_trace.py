@@ -13,7 +13,7 @@ from analyzer.commands.run_place import Place
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.contract.messages.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.errors import ExitCode, LimitError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.report.untrusted import printable
 from analyzer.session import trace_script
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, SupportsIndex
 
 from msgspec import convert, to_builtins
+from msgspec.json import format as indented
 from msgspec.json import schema_components as json_schema
 
 from analyzer.contract.reading import read_record
@@ -40,7 +41,13 @@ def _number(value: object) -> int | float:
 
 def report_text(report: ReportRecord) -> str:
     """Return a report as JSON text."""
-    return json.dumps(plain_report(report), indent=1, allow_nan=False) + "\n"
+    plain = to_builtins(report, enc_hook=_number)
+    try:
+        text = json.dumps(plain, allow_nan=False)
+    except ValueError:  # a number that JSON does not have
+        text = json.dumps(finite(plain), allow_nan=False)
+    # Python's own encoder is slow where it indents.
+    return indented(text, indent=1) + "\n"
 
 
 def schema_text() -> str:

@@ -14,6 +14,7 @@ from typing import Final
 from analyzer.graph.ops import op_types
 from analyzer.kernels.cpu import native_convolution as convolution
 from analyzer.kernels.cpu import onednn
+from analyzer.kernels.cpu.all_reduce import plan_all_reduce
 from analyzer.kernels.shared import data_movement as layout
 from analyzer.kernels.shared import tensor_list_kernels as lists
 from analyzer.kernels.shared.memory_plan import ListUse, MemoryPlan, Output, VariableAccess, Way
@@ -305,6 +306,9 @@ def _rules() -> dict[str, Rule]:
     rules |= lists.RULES
     rules |= {
         "AddN": _plan_add_n,
+        "CollectiveReduce": plan_all_reduce,
+        "CollectiveReduceV2": plan_all_reduce,
+        "CollectiveReduceV3": plan_all_reduce,
         "ZerosLike": _plan_zeros_like,
         "Select": _plan_select,
         "SelectV2": _plan_select,

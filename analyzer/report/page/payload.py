@@ -20,7 +20,7 @@ from analyzer.contract.report.figures import ReportRecord
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.contract.report.writing import plain_report
 from analyzer.recording.records import Recording, Step
-from analyzer.recording.timeline import category_sums, main_rows
+from analyzer.recording.timeline import category_codes, category_sums, main_rows
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.kept_states import KeptStates, kept_states
 from analyzer.report.page.neighbours import Neighbours, neighbours
@@ -172,8 +172,7 @@ def _buffer_columns(table: pd.DataFrame, strings: StringTable) -> Columns:
 
 
 def _category_codes(categories: pd.Series[Any]) -> npt.NDArray[np.int64]:
-    known = pd.Categorical(categories.astype(str), categories=_CATEGORIES)
-    codes = np.array(known.codes, dtype=np.int64)
+    codes = category_codes(categories, _CATEGORIES).astype(np.int64)
     codes[codes < 0] = _CATEGORIES.index(Category.UNATTRIBUTED.value)
     return codes
 

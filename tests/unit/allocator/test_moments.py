@@ -13,7 +13,7 @@ from workloads import sample
 
 from analyzer.allocator import compare, from_events, recorded_options
 from analyzer.errors import TraceError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.measure.measured_recording import measure
 from analyzer.opening import explain
 from analyzer.parse.run_folder import read_run

@@ -9,7 +9,7 @@ import pytest
 from builders import SAMPLES, sample_folder
 from msgspec import structs
 
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.findings.verdict.cautions import cautions_of
 from analyzer.findings.verdict.fit_verdict import (
     Basis,

@@ -16,7 +16,7 @@ from builders import SAMPLES, TraceBuilder, analyze, sample_folder, sample_trace
 import analyzer
 from analyzer.allocator import BfcOptions, Sequence, replay
 from analyzer.errors import TraceError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.findings.trace_integrity import trust_of
 from analyzer.measure.measured_recording import measure
 from analyzer.opening import explain

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.contract.report.writing import plain_report
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import explain
 from analyzer.parse.run_folder import read_run
 from analyzer.predict.predicted_recording import predict_note

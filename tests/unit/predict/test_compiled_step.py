@@ -12,8 +12,8 @@ import pytest
 
 from analyzer.allocator import from_recording
 from analyzer.contract.categories import Category
-from analyzer.findings.pool_facts import WhatIf
 from analyzer.findings.questions.recompiled_steps import find_compiled_anew
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.measure.measured_recording import Measured, open_measured
 from analyzer.opening import explain
 from analyzer.parse.run_folder import read_run

@@ -10,7 +10,7 @@ import pytest
 from builders import analyze
 
 from analyzer.contract.report.writing import plain_report
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.findings.verdict.fit_verdict import Bounds
 from analyzer.gpus import find_gpu, memory_limit, process_overhead
 from analyzer.kernels.gpu.gpu_kernels import gpu_device

@@ -12,8 +12,8 @@ from analyzer.contract.categories import Category
 from analyzer.contract.report.range_figures import ScheduleRange
 from analyzer.contract.run_note import BirthNote, Input, VariableNote
 from analyzer.errors import TraceError
-from analyzer.findings.pool_facts import WhatIf
 from analyzer.findings.questions.parallel_ops import find_threads
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.kernels.kernel_device import HANDLE_BYTES
 from analyzer.measure.measured_recording import open_measured
 from analyzer.opening import explain

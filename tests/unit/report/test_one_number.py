@@ -15,7 +15,7 @@ from msgspec import structs
 from rich.console import Console
 
 import analyzer
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.findings.verdict import judgement as fit
 from analyzer.findings.verdict.judgement import judge
 from analyzer.gpus import MemoryRange
@@ -185,7 +185,7 @@ def test_another_devices_plan_is_told_before_the_figures() -> None:
     stated = structs.replace(recording.uncertainty, stand_in=stand_in)
     recording = replace(recording, uncertainty=stated)
     analysis = judge(replace(result.analysis, recording=recording), None)
-    shown = outputs_of(analyzer.Result(analysis, build_document(analysis)))
+    shown = outputs_of(analyzer.Result.of(analysis, build_document(analysis), None))
     for name, text in shown.items():
         assert text.index(stand_in) < text.index(format_bytes(result.peak_bytes)), name
     assert stand_in in shown["text"].splitlines()[1]

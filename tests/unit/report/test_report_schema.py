@@ -22,7 +22,7 @@ from analyzer.contract.report.writing import (
     report_text,
 )
 from analyzer.errors import TraceError
-from analyzer.findings.pool_facts import WhatIf
+from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import open_estimate, open_result
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
