@@ -56,6 +56,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.batch_fit import fit_calls
 
         return getattr(fit_calls, name)
+    if name == "Diff":
+        from analyzer.report.diff_result import Diff
+
+        return Diff
     if name == "device":
         from analyzer.devices.device_reading import device
 

@@ -9,7 +9,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Final, SupportsIndex
 
-from msgspec import convert, to_builtins
+from msgspec import DecodeError, convert, to_builtins
 from msgspec.json import format as indented
 from msgspec.json import schema_components as json_schema
 
@@ -46,8 +46,11 @@ def report_text(report: ReportRecord) -> str:
         text = json.dumps(plain, allow_nan=False)
     except ValueError:  # a number that JSON does not have
         text = json.dumps(finite(plain), allow_nan=False)
-    # Python's own encoder is slow where it indents.
-    return indented(text, indent=1) + "\n"
+    try:
+        return indented(text, indent=1) + "\n"
+    except DecodeError:  # half a surrogate pair, from a file name that is no text
+        # Python's own encoder knows them, and is slow where it indents.
+        return json.dumps(json.loads(text), indent=1) + "\n"
 
 
 def schema_text() -> str:
