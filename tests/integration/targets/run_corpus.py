@@ -57,6 +57,7 @@ def outcome(kind, target, values):
 
 
 if __name__ == "__main__":
+    gc.freeze()  # TensorFlow's own objects need not be looked through for each case
     keras.config.disable_traceback_filtering()
     kind, cases = sys.argv[1], json.load(sys.stdin)
     results = {}

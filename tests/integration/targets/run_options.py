@@ -51,6 +51,7 @@ def outcome(target, options):
 
 
 if __name__ == "__main__":
+    gc.freeze()  # TensorFlow's own objects need not be looked through for each case
     option_targets.saved(Path.cwd())
     cases = json.load(sys.stdin)
     tf.get_logger().setLevel("ERROR")
