@@ -248,7 +248,9 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     return tuple(
         OpBytes(
             name=str(op),
-            **dict(zip(("type", "layer", "source"), words_of[op], strict=True)),
+            type=words_of[op][0],
+            layer=words_of[op][1],
+            source=words_of[op][2],
             category=Category(category_of[op]),
             allocations=int(count[op]),
             **{name: int(value) for name, value in zip(sums.columns, values, strict=True)},
