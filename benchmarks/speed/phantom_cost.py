@@ -32,7 +32,7 @@ HERE = Path(__file__).resolve()
 CARD = "t4"
 CASES = {
     "ResNet50, batch 64": ("keras:ResNet50", 64, "op"),
-    "ResNet50, batch 64, XLA": ("keras:ResNet50", 64, "xla"),
+    "ResNet50 with XLA, batch 64": ("keras:ResNet50", 64, "xla"),
     "MobileNetV2, batch 32": ("keras:MobileNetV2", 32, "op"),
     "decoder of 12 layers, batch 4": (f"{HERE.with_name('estimate_cost.py')}:decoder", 4, "op"),
     "two dense layers, batch 128": (f"{HERE}:dense", 128, "op"),

@@ -18,6 +18,8 @@ from analyzer.capture.phantom.core_build import find_compiler
 from analyzer.gpus import find_gpu, memory_limit
 from analyzer.graph.collectives import PACKED_ROLE
 from analyzer.opening import open_result
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.parse.run_folder import read_run
 
 pytestmark = [
     pytest.mark.tf,
@@ -44,7 +46,7 @@ def run(
     ended = analyze_in_child(*arguments, cwd=folder)
     assert ended.code == code, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
-    return {**document, "printed": ended.out}
+    return {**document, "printed": ended.out, "folder": folder / out}
 
 
 def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
@@ -66,8 +68,15 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     said = run(folder, "estimate", "cnn", *options)
     requested, allocated = ran["peak"]["requested_bytes"], ran["peak"]["allocated_bytes"]
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)
-    # What TensorFlow leaves on the card while the model is built (256 B each) moves whole chunks of a
-    # network this small: docs/accuracy.md.
+    # Numbers that TensorFlow caches on the card while the model is built, 256 B each.
+    table = open_result(ran["folder"]).recording.allocations
+    cached = table[(table["op"] == "_EagerConst") & (table["category"] == "constant")]
+    at_end = cached["dies"].max()
+    told = [one.sharing for one in read_run(said["folder"] / RUN_FILE).births]
+    numbers = [sharing for sharing in told if sharing.startswith("number ")]
+    assert len(numbers) == len(set(numbers)) == (cached["dies"] == at_end).sum() > 2
+    # Small tensors that Python keeps besides move whole chunks of a network this small:
+    # docs/accuracy.md.
     assert said["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.1)
     stated = said["uncertainty"]
     assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]

@@ -22,6 +22,9 @@ from analyzer.capture.private_names import op_callbacks
 Events = list[tuple[int, int]]
 """(number of a buffer, its bytes) where it is born, (number, 0) where it dies; the value lives on."""
 
+Number = tuple[float, str]
+"""A number that Python hands to an op, and the element type that it becomes."""
+
 _SHOWS_ITS_INPUT: Final = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"}
 )
@@ -30,7 +33,11 @@ _FILL: Final = "Fill"
 
 
 def watched_events(
-    initializer: Any, shape: Any, dtype: Any, host_dtypes: frozenset[str] = frozenset()
+    initializer: Any,
+    shape: Any,
+    dtype: Any,
+    host_dtypes: frozenset[str] = frozenset(),
+    numbers: list[Number] | None = None,
 ) -> Events | None:
     """Return what calling an initializer asks for.
 
@@ -39,6 +46,7 @@ def watched_events(
         shape: The shape of the value.
         dtype: Its element type.
         host_dtypes: Element types that are not counted, because they lie in another memory.
+        numbers: Gets the numbers that its ops are handed, in order.
 
     Returns:
         Births and deaths; None where the run on few elements is no image of the full one.
@@ -60,6 +68,8 @@ def watched_events(
     events = list(watch.events)
     if watch.lost or watch.count != len(full) or root is None:
         return None
+    if numbers is not None:
+        numbers += watch.numbers
     return [*events, *((number, 0) for number in watch.alive() if number != root)]
 
 
@@ -96,6 +106,7 @@ class _Watch:
         events: Births and deaths so far.
         buffer_of: ``id`` of a living tensor -> the number of its buffer.
         lost: The run took another way than the graph.
+        numbers: What ops were handed that no tensor of the run is and has no axes.
     """
 
     full: list[Any]
@@ -104,6 +115,7 @@ class _Watch:
     events: Events = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)
     lost: bool = False
+    numbers: list[Number] = field(default_factory=list)
     _numbers: int = 0
     _holders: Counter[int] = field(default_factory=Counter)
 
@@ -127,7 +139,9 @@ class _Watch:
             self.lost = True
             return
         self.count += 1
-        for tensor in inputs:
+        for position, tensor in enumerate(inputs):
+            if id(tensor) not in self.buffer_of and not len(tensor.shape) and self._counts(tensor):
+                self.numbers.append((_number(tensor, like, position, name), tensor.dtype.name))
             # Lists become tensors; numbers are kept by TensorFlow's cache of scalars.
             if id(tensor) not in self.buffer_of and len(tensor.shape) and self._counts(tensor):
                 self._holds(tensor, self._born(math.prod(tensor.shape) * tensor.dtype.size))
@@ -157,3 +171,16 @@ class _Watch:
         self._holders[number] -= 1
         if not self._holders[number]:
             self.events.append((number, 0))
+
+
+def _number(tensor: Any, like: Any, position: int, name: str) -> float:
+    """Return a number that an op was handed, as the run on the full shape would hand it.
+
+    Args:
+        tensor: The number, as the run on few elements has it.
+        like: The same op in the graph for the full shape.
+        position: Which of its inputs the number is.
+        name: The op's type, which differs from the graph's where a constant is filled.
+    """
+    value = tf.get_static_value(like.inputs[position]) if like.type == name else None
+    return float(tensor.numpy() if value is None else value)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.initializers.initializer_requests import Events, watched_events
+from analyzer.capture.initializers.initializer_requests import Events, Number, watched_events
 from analyzer.capture.initializers.memoryless_tensors import StandIns
 from analyzer.contract.element_sizes import ITEM_BYTES
 from analyzer.units import GRANULE_BYTES
 
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 """Ops whose result the initializer's Python code keeps in a local name until it returns."""
+_NOBODY: Final[Callable[[], Any]] = lambda: None  # noqa: E731
 _FREE: Final = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "Placeholder"}
 )
@@ -39,13 +40,15 @@ class Birth:
         sharing: Initializer, dtype and shape in one text: equal ones made by one trace share a buffer
             at first, because equal constants of a graph are merged.
         make: The initializer: called with shape and dtype it returns the value; None for none.
+        kept: What it leaves stays, though it is no variable's.
     """
 
-    reference: weakref.ref[Any]
+    reference: Callable[[], Any]
     events: Events
     traced: bool
     sharing: str
     make: Any = None
+    kept: bool = False
 
     @property
     def variable(self) -> Any:
@@ -55,7 +58,7 @@ class Birth:
     @property
     def left_events(self) -> Events:
         """The events, with the end of the value where the variable is gone."""
-        if self.variable is not None:
+        if self.kept or self.variable is not None:
             return self.events
         ended = {number for number, size in self.events if not size}
         born = [number for number, size in self.events if size]
@@ -84,6 +87,8 @@ class Births:
     stand_ins: StandIns | None = None
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
+    _handed: dict[str, list[Number]] = field(default_factory=dict)
+    _cached: set[Number] = field(default_factory=set)
 
     def add(
         self,
@@ -106,12 +111,30 @@ class Births:
         size_bytes = _size(shape, dtype)
         name = f"{_name(initializer)} {dtype} {tuple(shape)}"
         if name not in self._known:
-            self._known[name] = _events(initializer, shape, dtype, size_bytes, self.host_dtypes)
+            handed = self._handed[name] = []
+            self._known[name] = _events(
+                initializer, shape, dtype, size_bytes, self.host_dtypes, handed
+            )
         if traced:
             if name not in self._kept:
                 self._kept[name] = _kept_constants(initializer, shape, dtype)
             self.traced_constants += self._kept[name]
+        else:
+            self.add_numbers(self._handed[name])
         self.rows.append(Birth(weakref.ref(variable), self._known[name], traced, name, initializer))
+
+    def add_numbers(self, numbers: Iterable[Number]) -> None:
+        """Note numbers that TensorFlow keeps on a card from then on.
+
+        ``TFE_TensorHandleCache`` (``pywrap_tensor.cc``) holds the tensor of each number of Python's that
+        an op outside of graphs was handed, so that it is copied to the card once.
+        """
+        for number in numbers:
+            if self.host_dtypes and number not in self._cached:
+                self._cached.add(number)
+                events: Events = [(0, ITEM_BYTES.get(number[1], 4))]
+                name = f"number {number[0]!r} {number[1]}"
+                self.rows.append(Birth(_NOBODY, events, traced=False, sharing=name, kept=True))
 
     def add_value(self, variable: Any) -> None:
         """Note one variable that takes over a value that is there."""
@@ -126,6 +149,8 @@ open_births: list[Births] = []
 def record_input(tensor: Any) -> None:
     """Note when a tensor was made that the step will be fed with."""
     for births in open_births:
+        if tensor.dtype.is_floating:  # drawn from 0 to 1
+            births.add_numbers((low_or_high, tensor.dtype.name) for low_or_high in (1.0, 0.0))
         births.inputs[id(tensor)] = len(births.rows)
 
 
@@ -171,12 +196,26 @@ def _size(shape: Any, dtype: Any) -> int:
 
 
 def _events(
-    initializer: Any, shape: Any, dtype: Any, size_bytes: int, host_dtypes: frozenset[str]
+    initializer: Any,
+    shape: Any,
+    dtype: Any,
+    size_bytes: int,
+    host_dtypes: frozenset[str],
+    handed: list[Number],
 ) -> Events:
-    """Return what calling the initializer asks for, op by op; only the value where it cannot tell."""
+    """Return what calling the initializer asks for, op by op; only the value where it cannot tell.
+
+    Args:
+        initializer: Called with shape and dtype it returns the value.
+        shape: Sizes of the axes.
+        dtype: The element type.
+        size_bytes: Of the value.
+        host_dtypes: Element types that are not counted.
+        handed: Gets the numbers that its ops are handed.
+    """
     plain: Events = [(0, size_bytes)]
     try:
-        watched = watched_events(initializer, shape, dtype, host_dtypes)
+        watched = watched_events(initializer, shape, dtype, host_dtypes, handed)
     except Exception:
         watched = None
     if watched:
