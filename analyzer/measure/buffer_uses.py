@@ -61,7 +61,9 @@ def _last_ends(op_runs: pd.DataFrame, step: Step | None) -> dict[str, int]:
     runs = op_runs
     if step is not None and step.start_ps is not None and step.end_ps is not None:
         runs = runs[(runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)]
-    return {str(op): int(end) for op, end in runs.groupby("op", observed=True)["end_ps"].max().items()}
+    return {
+        str(op): int(end) for op, end in runs.groupby("op", observed=True)["end_ps"].max().items()
+    }
 
 
 def _use(
