@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
-from analyzer.capture.targets.target_spec import parse_assumptions, parse_shapes, parse_target
+from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
@@ -29,6 +29,7 @@ from analyzer.report.result import Result
 _FOR_CPU: Final = "Predicting for this machine's CPU; --gpu NAME predicts for a card."
 
 
+@options.taking_groups
 # Long: its options are its parameters.
 def estimate(
     target: Annotated[
@@ -48,13 +49,9 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    *,
     batch_size: options.BatchSize = None,
-    mode: options.Mode = "",
-    shape: options.Shape = None,
-    optimizer: options.OptimizerName = "",
-    loss: options.Loss = "",
-    jit: options.Jit = None,
-    dtype_policy: options.DtypePolicy = "",
+    step: options.StepOptions,
     device: Annotated[
         str,
         typer.Option(
@@ -118,20 +115,9 @@ def estimate(
             show_default=False,
         ),
     ] = None,
-    out: options.Out = None,
-    force: options.Force = False,
-    no_save: options.NoSave = False,
-    json: options.JsonFile = None,
-    html: options.HtmlFile = None,
-    csv: options.CsvFile = None,
-    graph: options.GraphFile = None,
-    markdown: options.MarkdownFile = None,
-    perfetto: options.PerfettoFile = None,
-    parquet: options.ParquetFile = None,
-    max_peak: options.MaxPeak = None,
-    limit: options.Limit = None,
-    growth: options.Growth = None,
-    fragmentation_fraction: options.FragmentationFraction = None,
+    place: Place,
+    outputs: Outputs,
+    replay: options.ReplayOptions,
     remedies: Annotated[
         str,
         typer.Option(
@@ -143,50 +129,29 @@ def estimate(
             show_default=False,
         ),
     ] = "",
-    open_page: options.OpenPage = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Predict the memory of a step without running it, and say where it goes and what to change.
 
     The model is made without its weights' bytes, the step is traced and its graph optimised as for a
     run; the executor's order, the kernels and the allocator are simulated.
     """
-    outputs = Outputs(
-        json=json,
-        html=html,
-        csv=csv,
-        graph=graph,
-        markdown=markdown,
-        perfetto=perfetto,
-        parquet=parquet,
-        open_page=open_page,
-        quiet=quiet,
-        max_peak=max_peak,
-    )
     outputs.check()
-    options.check_choice("--mode", mode, ("train", "infer"))
     options.check_choice("--device", device, ("cpu", "gpu"))
     spec = parse_target(target)
     check_not_read(outputs.paths, spec.source)
     card = _card(device, gpu)
-    chosen = CaptureOptions(
+    chosen = replace(
+        step.captured(),
         steps=steps,
-        mode=mode,
         batch_size=batch_size,
-        shapes=parse_shapes(shape or []),
-        optimizer=optimizer,
-        loss=loss,
-        jit=jit,
-        dtype_policy=dtype_policy,
         inter_op_threads=inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
         assume=parse_assumptions(assume or []),
     )
-    what_if = options.what_if_of(limit, growth, fragmentation_fraction)
+    what_if = replay.what_if
     if card and spec.kind is not TargetKind.TRACE:
         chosen = replace(chosen, memory_limit_bytes=what_if.memory_limit_bytes)
-    place = Place(out=out, force=force, no_save=no_save)
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.ESTIMATE, given_options(chosen))
         place.refuse_for(spec)
@@ -213,7 +178,7 @@ def estimate(
     place.check()
     compiling = CardOptions(both=both_products, time_out_s=compile_timeout or int(TIME_OUT_S))
     with place.made(spec) as folder:
-        result = _result(spec, chosen, folder, force, threads, what_if, compiling)
+        result = _result(spec, chosen, folder, place.force, threads, what_if, compiling)
         if names is not None:
             with progress_bar() as progress:
                 from analyzer.batch_fit.what_if import with_remedies
@@ -221,12 +186,14 @@ def estimate(
                 result = with_remedies(
                     result, spec, chosen, names, folder, threads=threads, progress=progress
                 )
-        if not card and spec.kind is not TargetKind.TRACE and not quiet:
+        if not card and spec.kind is not TargetKind.TRACE and not outputs.quiet:
             print(_FOR_CPU, file=sys.stderr)
         deliver(place.seen(result), outputs)
     if spec.kind is not TargetKind.TRACE:
         written = result.folder or folder
-        place.say("report.html, report.json, and the graph", "estimate", written, quiet=quiet)
+        place.say(
+            "report.html, report.json, and the graph", "estimate", written, quiet=outputs.quiet
+        )
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,13 +12,13 @@ import typer
 from analyzer.batch_fit.all_cards import fit_all
 from analyzer.batch_fit.fit_target import FitQuestion, fit_target
 from analyzer.batch_fit.what_if import names_in
-from analyzer.capture.targets.target_spec import parse_assumptions, parse_shapes, parse_target
+from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import check_not_read, check_paths, open_in_browser, write_all
 from analyzer.commands.progress import progress_bar
 from analyzer.commands.stdout import DASH, printing, terminal
-from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind
+from analyzer.contract.messages.capture_request import TargetKind
 from analyzer.errors import ExitCode, InputError
 from analyzer.gpus import find_gpu
 from analyzer.report.exports.output_files import write_text
@@ -28,6 +29,7 @@ _ALL: Final = "all"
 _FOR_CPU: Final = "For this machine's CPU; --gpu NAME asks about a card."
 
 
+@options.taking_groups
 # Long: its options are its parameters.
 def fit(
     target: Annotated[
@@ -37,6 +39,7 @@ def fit(
             show_default=False,
         ),
     ],
+    *,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -83,12 +86,7 @@ def fit(
             show_default=False,
         ),
     ] = "",
-    mode: options.Mode = "",
-    shape: options.Shape = None,
-    optimizer: options.OptimizerName = "",
-    loss: options.Loss = "",
-    jit: options.Jit = None,
-    dtype_policy: options.DtypePolicy = "",
+    step: options.StepOptions,
     inter_op_threads: Annotated[
         int | None,
         typer.Option(
@@ -121,7 +119,6 @@ def fit(
     the allocator. Exits with 3 where not even a batch of 1 fits, or the one wanted does not.
     """
     check_paths(json, html)
-    options.check_choice("--mode", mode, ("train", "infer"))
     spec = parse_target(target)
     check_not_read((json, html), spec.source)
     if spec.kind is TargetKind.TRACE:
@@ -131,14 +128,9 @@ def fit(
         )
     is_all = gpu.strip().lower() == _ALL
     card = "" if is_all or not gpu else find_gpu(gpu).id
-    chosen = CaptureOptions(
-        mode=mode,
+    chosen = replace(
+        step.captured(),
         batch_size=batch_size,
-        shapes=parse_shapes(shape or []),
-        optimizer=optimizer,
-        loss=loss,
-        jit=jit,
-        dtype_policy=dtype_policy,
         inter_op_threads=inter_op_threads,
         device="gpu" if card or is_all else "cpu",
         gpu=card,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from analyzer.commands import shared_options as options
 from analyzer.commands.stdout import DASH, check_open, printing, terminal, write_to_stdout
 from analyzer.contract.kept_result import REPORT_HTML
 from analyzer.errors import InputError, LimitError
@@ -32,18 +33,21 @@ Writer = Callable[[Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What was asked for: files by path, ``-`` for standard output, None for not at all."""
+    """What was asked for: files by path, ``-`` for standard output, None for not at all.
 
-    json: Path | None = None
-    html: Path | None = None
-    csv: Path | None = None
-    graph: Path | None = None
-    markdown: Path | None = None
-    perfetto: Path | None = None
-    parquet: Path | None = None
-    open_page: bool = False
-    quiet: bool = False
-    max_peak: str | None = None
+    Each field is an option.
+    """
+
+    json: options.JsonFile = None
+    html: options.HtmlFile = None
+    csv: options.CsvFile = None
+    graph: options.GraphFile = None
+    markdown: options.MarkdownFile = None
+    perfetto: options.PerfettoFile = None
+    parquet: options.ParquetFile = None
+    max_peak: options.MaxPeak = None
+    open_page: options.OpenPage = False
+    quiet: options.Quiet = False
 
     @property
     def paths(self) -> tuple[Path | None, ...]:

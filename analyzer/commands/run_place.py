@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analyzer.capture.process.run_folders import default_out
+from analyzer.commands import shared_options as options
 from analyzer.commands.outputs import say_wrote
-from analyzer.commands.shared_options import refuse_given
 from analyzer.contract.messages.capture_request import TargetKind, TargetSpec
 from analyzer.report.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What was asked for.
+    """What was asked for; each field is an option.
 
     Attributes:
         out: The folder; None for ``traces/NAME-TIME``.
@@ -26,9 +26,9 @@ class Place:
         no_save: Keep no folder.
     """
 
-    out: Path | None
-    force: bool
-    no_save: bool
+    out: options.Out = None
+    force: options.Force = False
+    no_save: options.NoSave = False
 
     def check(self) -> None:
         """Refuse options that contradict each other.
@@ -37,7 +37,7 @@ class Place:
             InputError: they do.
         """
         if self.no_save:
-            refuse_given(
+            options.refuse_given(
                 "and --no-save exclude each other", "Leave one out.", out=self.out, force=self.force
             )
 
@@ -47,7 +47,7 @@ class Place:
         Raises:
             InputError: one was given.
         """
-        refuse_given(
+        options.refuse_given(
             f"cannot be honoured: {spec.text} is only opened, and makes no run folder",
             "Leave it out; --json FILE and --html FILE write the result.",
             out=self.out,

@@ -1,14 +1,18 @@
-"""Options that more than one command takes, declared once."""
+"""Options that more than one command takes, declared once: one by one, and in groups."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from analyzer.capture.targets.target_spec import OPTIMIZER
-from analyzer.contract.messages.capture_request import BATCH_SIZE
+from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
+from analyzer.contract.messages.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.errors import InputError
 from analyzer.findings.replay_settings import WhatIf
 from analyzer.units import parse_bytes
@@ -171,25 +175,94 @@ Quiet = Annotated[
 ]
 
 
-def what_if_of(
-    limit: str | None, growth: bool | None, fragmentation_fraction: float | None
-) -> WhatIf:
-    """Return the settings of the allocator to replay under, as they were asked for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """How the step is made; each field is an option."""
+
+    mode: Mode = ""
+    shape: Shape = None
+    optimizer: OptimizerName = ""
+    loss: Loss = ""
+    jit: Jit = None
+    dtype_policy: DtypePolicy = ""
+
+    def captured(self) -> CaptureOptions:
+        """Return them as a capture takes them, all else left open.
+
+        Raises:
+            InputError: a mode is not known, or a shape is none.
+        """
+        check_choice("--mode", self.mode, ("train", "infer"))
+        return CaptureOptions(
+            mode=self.mode,
+            shapes=parse_shapes(self.shape or []),
+            optimizer=self.optimizer,
+            loss=self.loss,
+            jit=self.jit,
+            dtype_policy=self.dtype_policy,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Settings of the allocator to replay under; each field is an option."""
+
+    limit: Limit = None
+    growth: Growth = None
+    fragmentation_fraction: FragmentationFraction = None
+
+    @property
+    def what_if(self) -> WhatIf:
+        """They as the replay takes them.
+
+        Raises:
+            InputError: the limit is not a size.
+        """
+        return WhatIf(
+            memory_limit_bytes=None if self.limit is None else parse_bytes(self.limit),
+            growth=self.growth,
+            fragmentation_fraction=self.fragmentation_fraction,
+        )
+
+
+def taking_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of the groups among its parameters.
 
     Args:
-        limit: A size such as ``8GiB``; None for the allocator's own limit.
-        growth: Whether the pool grows by and by; None as it was.
-        fragmentation_fraction: Share of the limit from which a left-over is split off; None
-            as it was.
-
-    Raises:
-        InputError: the limit is not a size.
+        command: A function for Typer. A parameter whose type is a dataclass is a group: its fields
+            become options, in the parameter's place, and the command is called with the group.
     """
-    return WhatIf(
-        memory_limit_bytes=None if limit is None else parse_bytes(limit),
-        growth=growth,
-        fragmentation_fraction=fragmentation_fraction,
-    )
+    known = inspect.signature(command, eval_str=True)
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in known.parameters.values():
+        group = parameter.annotation
+        if not (isinstance(group, type) and is_dataclass(group)):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = group
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(group)
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    run.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def refuse_given(why: str, hint: str, **given: object) -> None:

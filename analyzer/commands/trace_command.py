@@ -10,7 +10,7 @@ import typer
 
 from analyzer.capture.phantom.phantom_environment import cards_named
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
-from analyzer.capture.targets.target_spec import parse_card_assumptions, parse_shapes, parse_target
+from analyzer.capture.targets.target_spec import parse_card_assumptions, parse_target
 from analyzer.commands import shared_options as options
 from analyzer.commands.gpu_list import list_gpus
 from analyzer.commands.outputs import Outputs, check_not_read, deliver
@@ -28,6 +28,7 @@ from analyzer.opening import open_result
 from analyzer.report.result import Result
 
 
+@options.taking_groups
 # Long: its options are its parameters.
 def trace(
     target: Annotated[
@@ -45,6 +46,7 @@ def trace(
             show_default=False,
         ),
     ] = None,
+    *,
     batch_size: options.BatchSize = None,
     steps: Annotated[
         int | None,
@@ -64,12 +66,7 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    mode: options.Mode = "",
-    shape: options.Shape = None,
-    optimizer: options.OptimizerName = "",
-    loss: options.Loss = "",
-    jit: options.Jit = None,
-    dtype_policy: options.DtypePolicy = "",
+    step: options.StepOptions,
     device: Annotated[
         str,
         typer.Option(
@@ -109,20 +106,9 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    out: options.Out = None,
-    force: options.Force = False,
-    no_save: options.NoSave = False,
-    json: options.JsonFile = None,
-    html: options.HtmlFile = None,
-    csv: options.CsvFile = None,
-    graph: options.GraphFile = None,
-    markdown: options.MarkdownFile = None,
-    perfetto: options.PerfettoFile = None,
-    parquet: options.ParquetFile = None,
-    max_peak: options.MaxPeak = None,
-    limit: options.Limit = None,
-    growth: options.Growth = None,
-    fragmentation_fraction: options.FragmentationFraction = None,
+    place: Place,
+    outputs: Outputs,
+    replay: options.ReplayOptions,
     host: Annotated[
         str,
         typer.Option(
@@ -140,8 +126,6 @@ def trace(
         ),
     ] = "",
     scheduler: options.Scheduler = "",
-    open_page: options.OpenPage = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Capture the memory of a step, or open a trace, and say where it goes and what to change.
 
@@ -152,37 +136,19 @@ def trace(
     run as Python would run it, with its own arguments, input, output and exit
     code. Its steps are found, a few are traced, and the report follows.
     """
-    outputs = Outputs(
-        json=json,
-        html=html,
-        csv=csv,
-        graph=graph,
-        markdown=markdown,
-        perfetto=perfetto,
-        parquet=parquet,
-        open_page=open_page,
-        quiet=quiet,
-        max_peak=max_peak,
-    )
     outputs.check()
     spec = parse_target(target, scripts=True)
     check_not_read(outputs.paths, spec.source)
-    options.check_choice("--mode", mode, ("train", "infer"))
     options.check_choice("--device", device, ("cpu", "gpu"))
-    chosen = CaptureOptions(
+    chosen = replace(
+        step.captured(),
         steps=steps,
-        mode=mode,
         batch_size=batch_size,
-        shapes=parse_shapes(shape or []),
-        optimizer=optimizer,
-        loss=loss,
-        jit=jit,
-        dtype_policy=dtype_policy,
         inter_op_threads=inter_op_threads,
         device=device,
         gpu=gpu,
     )
-    what_if = options.what_if_of(limit, growth, fragmentation_fraction)
+    what_if = replay.what_if
     if not gpu or spec.kind is TargetKind.TRACE:
         options.refuse_given(
             "cannot be honoured: only of a card that is not there anything is assumed",
@@ -200,7 +166,6 @@ def trace(
             assume=parse_card_assumptions(assume or []),
         )
         what_if = replace(what_if, memory_limit_bytes=None, growth=None)
-    place = Place(out=out, force=force, no_save=no_save)
     if spec.kind is TargetKind.SCRIPT:
         options.refuse_given(
             "cannot be honoured: a script is not there to be read yet",
@@ -237,7 +202,7 @@ def trace(
             spec,
             chosen,
             folder,
-            force,
+            place.force,
             host,
             allocator,
             what_if,
@@ -250,7 +215,7 @@ def trace(
             "report.html, report.json, and a TensorBoard logdir",
             "trace",
             result.folder or folder,
-            quiet=quiet,
+            quiet=outputs.quiet,
         )
     _exit_where_bad(result, spec)
 

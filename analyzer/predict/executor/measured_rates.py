@@ -1,7 +1,8 @@
 """How fast kernels and threads are: the table ``measured_rates.csv``.
 
 Each row has a value with its unit, what it is of, what it was read off and the machine that it was
-measured on. Only ratios count, and those within a factor of a few: a draw stretches them by chance.
+measured on, which used two intra-op threads; they are taken for any number of those. Only ratios count,
+and those within a factor of a few: a draw stretches them by chance.
 ``benchmarks/accuracy/kernel_rates.py`` measures the rates of kernels anew on another machine; the
 script that the first ones were read off with was not kept.
 """

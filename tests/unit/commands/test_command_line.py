@@ -122,7 +122,7 @@ def test_what_would_be_passed_over_is_refused(
 def test_every_file_that_is_written_is_named(folder: Path) -> None:
     names = {"--json": "a.json", "--html": "a.html", "--csv": "a.csv", "--markdown": "a.md"}
     arguments = [word for pair in names.items() for word in pair]
-    done = analyze("trace", sample_folder("cnn"), "--quiet", *arguments)
+    done = analyze("trace", sample_folder("infer"), "--quiet", *arguments)
     assert done.code == 0
     assert done.out == ""
     assert done.err.splitlines() == [f"Wrote {name}" for name in names.values()]
@@ -139,18 +139,18 @@ def test_every_file_that_is_written_is_named(folder: Path) -> None:
     ],
 )
 def test_a_dash_is_standard_output(option: str, starts: bytes, folder: Path) -> None:
-    line = f"$ANALYZE trace {sample_folder('cnn')} {option} -"
+    line = f"$ANALYZE trace {sample_folder('infer')} {option} -"
     code, out, err = shell(line, folder, PYTHONIOENCODING="ascii")
     assert (code, err) == (0, b"")
     assert out.startswith(starts)
-    analyze("trace", sample_folder("cnn"), "--quiet", option, "file")
+    analyze("trace", sample_folder("infer"), "--quiet", option, "file")
     assert (folder / "file").read_bytes() == out
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h"])
 def test_an_encoding_without_box_characters(encoding: str, rest: str, folder: Path) -> None:
-    rest = rest.replace("SAMPLE", str(sample_folder("cnn")))
+    rest = rest.replace("SAMPLE", str(sample_folder("infer")))
     code, out, err = shell(f"$ANALYZE {rest}", folder, PYTHONIOENCODING=encoding)
     assert (code, err) == (0, b"")
     text = out.decode(encoding)
@@ -179,7 +179,7 @@ def test_a_limit_is_held_though_no_one_reads(folder: Path) -> None:
     "rest", ["trace SAMPLE", "diff SAMPLE SAMPLE", "-h", "trace SAMPLE --json -"]
 )
 def test_a_full_standard_output_is_one_line(rest: str, folder: Path) -> None:
-    rest = rest.replace("SAMPLE", str(sample_folder("cnn")))
+    rest = rest.replace("SAMPLE", str(sample_folder("infer")))
     code, _, err = shell(f"$ANALYZE {rest} > /dev/full", folder)
     assert code == 2, err
     assert err.startswith(b"analyze: Standard output")
@@ -189,12 +189,12 @@ def test_a_full_standard_output_is_one_line(rest: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("rest", ["trace SAMPLE", "-h"])
 def test_a_closed_standard_output_prints_nothing(rest: str, folder: Path) -> None:
-    rest = rest.replace("SAMPLE", str(sample_folder("cnn")))
+    rest = rest.replace("SAMPLE", str(sample_folder("infer")))
     assert shell(f"$ANALYZE {rest} >&-", folder) == (0, b"", b"")
     assert shell(f"$ANALYZE {rest} <&- >&- 2>&-", folder)[0] == 0
 
 
 def test_a_result_is_not_written_into_a_closed_standard_output(folder: Path) -> None:
-    code, _, err = shell(f"$ANALYZE trace {sample_folder('cnn')} --json - >&-", folder)
+    code, _, err = shell(f"$ANALYZE trace {sample_folder('infer')} --json - >&-", folder)
     assert code == 2
     assert err == b"analyze: Standard output is closed. Name a file instead of -.\n"
