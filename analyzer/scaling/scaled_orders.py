@@ -334,7 +334,14 @@ def _elsewhere(
         raise NotOneFamily(f"other constants are computed beforehand at {size}")
     made = build_up_of(note, prepared).made
     here = replace(
-        first, size=size, note=note, prepared=prepared, owners=owners, made=made, started={}
+        first,
+        size=size,
+        note=note,
+        prepared=prepared,
+        owners=owners,
+        made=made,
+        started={},
+        drawn={},
     )
     lived = [[(one.born, one.dies, one.variable) for one in each] for each in (first.made, made)]
     return here, other_size(first.prepared, prepared) if lived[0] == lived[1] else None
