@@ -54,6 +54,9 @@ DRAWS: Final = 7
 FEWEST: Final = 3
 """The same where each is much work."""
 
+STARTS: Final = 3
+"""Orders of each kind that are played from the process's start: one is taken for all."""
+
 RUNS: Final = 120_000
 """Runs of ops that the orders together may take at one size, between three orders and all."""
 
@@ -195,7 +198,7 @@ def play_orders(
     inexact = 0.0
     for number in first.kinds:
         orders = []
-        start = first.play(0, number)
+        start = first.play(0, number) if draws == 1 else _usual_start(first, number)
         for seed in range(draws or first.draws):
             order, share = _order(sizes, first, others, _Asked.of(first, start, seed, number))
             inexact = max(inexact, share)
@@ -222,6 +225,7 @@ class _AtSize:
         draws: Orders of each.
         made: What there is before the first step.
         started: By seed and threads, orders that were played from the process's start.
+        drawn: Those of which one step was played.
     """
 
     size: int
@@ -232,6 +236,7 @@ class _AtSize:
     draws: int
     made: Sequence[Made]
     started: dict[tuple[int, int], Played] = field(default_factory=dict)
+    drawn: dict[tuple[int, int], Draw] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -262,11 +267,43 @@ class _AtSize:
             made=build_up_of(note, prepared).made,
         )
 
+    def play_once(self, seed: int, threads: int) -> Draw:
+        """Return one step of an order; several where each step may be another."""
+        at = seed, threads
+        if at not in self.drawn:
+            self.drawn[at] = play(self.prepared, seed, threads=threads)
+        return self.drawn[at]
+
     def play(self, seed: int, threads: int) -> Played:
+        """Return an order from the process's start."""
         at = seed, threads
         if at not in self.started:
             self.started[at] = play_from_start(self.note, self.prepared, self.owners, seed, threads)
         return self.started[at]
+
+
+def _usual_start(first: _AtSize, threads: int) -> Played:
+    """Return a start of the process that is as large as most: all orders that are drawn follow on it.
+
+    Of the orders in the middle a few are played from the start, and of these the one with the middle
+    peak before its last step is taken: a rare order in the first steps would be in all of them.
+
+    Args:
+        first: The step.
+        threads: Threads that run ops side by side.
+    """
+    drawn = [first.play_once(seed, threads) for seed in range(first.draws)]
+    ranked = [draw.seed for draw in sorted(drawn, key=lambda draw: draw.peak_bytes)]
+    if any(len(draw.steps) > 1 for draw in drawn):
+        return first.play(ranked[(len(ranked) - 1) // 2], threads)
+    least = (len(ranked) - STARTS) // 2
+    starts = [first.play(seed, threads) for seed in ranked[least : least + STARTS]]
+
+    def before_last(start: Played) -> int:
+        live = start.sequence().live_rounded_bytes()
+        return int(live[: start.steps[-1].first].max(initial=0))
+
+    return sorted(starts, key=before_last)[(len(starts) - 1) // 2]
 
 
 def _elsewhere(
@@ -297,7 +334,14 @@ def _elsewhere(
         raise NotOneFamily(f"other constants are computed beforehand at {size}")
     made = build_up_of(note, prepared).made
     here = replace(
-        first, size=size, note=note, prepared=prepared, owners=owners, made=made, started={}
+        first,
+        size=size,
+        note=note,
+        prepared=prepared,
+        owners=owners,
+        made=made,
+        started={},
+        drawn={},
     )
     lived = [[(one.born, one.dies, one.variable) for one in each] for each in (first.made, made)]
     return here, other_size(first.prepared, prepared) if lived[0] == lived[1] else None
@@ -327,7 +371,7 @@ class _Asked:
     def of(cls, at: _AtSize, start: Played, seed: int, threads: int) -> _Asked:
         draw = start.draw
         if seed != draw.seed:
-            draw = play(at.prepared, seed, threads=threads)
+            draw = at.play_once(seed, threads)
             if len(draw.steps) > 1:  # each step is another: it is played from the start
                 start = at.play(seed, threads)
                 draw = start.draw

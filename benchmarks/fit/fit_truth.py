@@ -156,12 +156,12 @@ def _row(name: str, remedy: StepRemedy, before: list[int], after: list[int]) -> 
 
 
 MIB = 1 << 20
-STEPS = 6
+STEPS = 8
 DEFAULT_THREADS = "--threads" in sys.argv
 JIT = "--jit" in sys.argv
 CARD = next((word.removeprefix("--card=") for word in sys.argv if word.startswith("--card=")), "")
 CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-RUNS = 2
+RUNS = 1
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":

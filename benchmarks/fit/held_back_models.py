@@ -118,7 +118,7 @@ def separable() -> keras.Model:
     x = image
     for width in (16, 32, 64):
         x = layers.SeparableConv2D(width, 3, padding="same", activation="swish")(x)
-        x = layers.AveragePooling2D()(layers.GroupNormalization(4)(x))
+        x = layers.AveragePooling2D(2)(layers.GroupNormalization(4)(x))
     return keras.Model(image, layers.Dense(6)(layers.Flatten()(x)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
 from analyzer.scaling import scaled_orders
-from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
+from analyzer.scaling.scaled_orders import ScaledOrders, _usual_start, play_orders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
 
@@ -76,3 +77,24 @@ def test_other_constants_are_another_step(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(scaled_orders, "prepare_alike", lambda *given, **named: None)
     with pytest.raises(NotOneFamily, match="at 24"):
         orders()
+
+
+def test_a_rare_order_is_no_start_for_all() -> None:
+    peaks = [900, 500, 501, 502, 503, 504, 900]
+    first_steps = {3: 900, 4: 501, 5: 502}
+
+    class First:
+        draws = len(peaks)
+
+        def play_once(self, seed: int, threads: int) -> SimpleNamespace:
+            return SimpleNamespace(seed=seed, steps=((0, 9),), peak_bytes=peaks[seed])
+
+        def play(self, seed: int, threads: int) -> SimpleNamespace:
+            live = np.array([first_steps[seed], 0, peaks[seed]])
+            return SimpleNamespace(
+                seed=seed,
+                steps=(SimpleNamespace(first=0), SimpleNamespace(first=2)),
+                sequence=lambda: SimpleNamespace(live_rounded_bytes=lambda: live),
+            )
+
+    assert _usual_start(First(), 1).seed == 5  # type: ignore[arg-type,attr-defined]
