@@ -21,6 +21,9 @@ _KINDS: Final = (list, dict, set, deque)
 _ENTRY_BYTES: Final = 4096
 """An entry from this size on is looked at: what is smaller takes a million steps to matter."""
 
+_MOST_FILLED: Final = 1 << 16
+"""Entries beyond which no list is one that C is just filling; a copy of it would take memory."""
+
 _DEEP: Final = 3
 _PARTS: Final = 16
 _MOST: Final = 32
@@ -74,8 +77,10 @@ def _entry_bytes(container: Any) -> int:
     """Return the bytes of the entry that was put in last; of a set, of any."""
     try:
         if type(container) is dict:
-            return host_bytes(container[next(reversed(container))])
+            return host_bytes(next(reversed(container.values())))
         if type(container) is list:
+            if len(container) > _MOST_FILLED:
+                return host_bytes(container[-1])
             return host_bytes(_parts(container)[0])  # a list names its last entry first
         return host_bytes(next(iter(container)))
     except (IndexError, KeyError, StopIteration, RuntimeError):  # another thread changes it
