@@ -1,23 +1,25 @@
 """What watching costs a step: beside the profiler alone while steps are traced, and after them.
 
-    python benchmarks/watch/watch_overhead.py [--rounds 5] [--steps 30]
+    python benchmarks/watch/watch_overhead.py [--rounds 12] [--steps 25]
 
 In one process and for each kind of step (op by op, a tf.function, Keras' train_on_batch), in turn:
 steps alone, under TensorFlow's profiler alone, traced by ``analyzer.watch``, and after the traced ones
-in the same block. Times are the processor's, of all threads, so that a busy machine tells little else.
-Each figure is the median step of a round; the ratio is that of the least of all rounds. At last what
-the counter that stays adds to a call: of an empty tf.function, the least of many batches with it and
-without.
+in the same block. Times are the processor's, of all threads, and each op uses one thread, so that a busy
+machine tells little else. Rounds are short and follow each other, every second one in the other order; a
+round's figure is the median step, and ratios are of figures of one round, so that what slows the machine
+for a while slows both. The median of the rounds' ratios is told, with the ranks between which the true
+median lies with 95 %. At last what the counter that stays adds to a call: of an empty tf.function, the
+least of many batches with it and without.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,41 +111,62 @@ def counter_s(calls: int = 400, batches: int = 15) -> float:
     return min(found[True]) - min(found[False])
 
 
+def measured(
+    name: str, step: Callable[[], object], count: int, is_turned: bool
+) -> dict[str, float]:
+    """Return the median step of each kind in one round, seconds."""
+    found: dict[str, float] = {}
+
+    def alone() -> None:
+        found["alone"] = statistics.median(timed(step, count))
+
+    def profiled() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            tf.profiler.experimental.start(folder)
+            found["profiled"] = statistics.median(timed(step, count))
+            tf.profiler.experimental.stop()
+
+    def watched() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "watched"
+            block = WatchBlock(place, steps=count, warmup=WARMUP, name=name, force=False)
+            block.begin()
+            timed(step, WARMUP + 3)  # a function that was traced before may be no training
+            found["watched"] = statistics.median(timed(step, count)[:-4])
+            found["after"] = statistics.median(timed(step, count))
+            block.end()
+
+    order = [alone, profiled, watched]
+    for part in reversed(order) if is_turned else order:
+        part()
+    return found
+
+
+def told(rounds: list[dict[str, float]], over: str, under: str) -> str:
+    """Return the median ratio of two kinds with the range of the true median."""
+    ratios = sorted(one[over] / one[under] for one in rounds)
+    count = len(ratios)
+    low = max(round(count / 2 - 0.98 * math.sqrt(count)), 1)
+    middle = statistics.median(ratios)
+    return f"{over}/{under} {middle:.3f} ({ratios[low - 1]:.3f} to {ratios[count - low]:.3f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=25)
     asked = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     print(f"{'step':16} {'alone':>9} {'profiled':>9} {'watched':>9} {'after':>9}   ratios")
     for name, step in steps().items():
         timed(step, WARMUP)
-        found: dict[str, list[float]] = defaultdict(list)
-        for _ in range(asked.rounds):
-            with tempfile.TemporaryDirectory() as folder:
-                found["alone"].append(statistics.median(timed(step, asked.steps)))
-                tf.profiler.experimental.start(f"{folder}/profiled")
-                found["profiled"].append(statistics.median(timed(step, asked.steps)))
-                tf.profiler.experimental.stop()
-                block = WatchBlock(
-                    Path(folder) / "watched",
-                    steps=asked.steps,
-                    warmup=WARMUP,
-                    name=name,
-                    force=False,
-                )
-                block.begin()
-                timed(step, WARMUP + 3)  # a function that was traced before may be no training
-                traced = timed(step, asked.steps)
-                found["watched"].append(statistics.median(traced[:-4]))
-                found["after"].append(statistics.median(timed(step, asked.steps)))
-                block.end()
-        best = {kind: min(times) for kind, times in found.items()}
-        ms = "".join(f" {best[kind] * 1e3:7.2f}ms" for kind in best)
-        print(
-            f"{name:16}{ms}   watched/profiled {best['watched'] / best['profiled']:.3f}, "
-            f"after/alone {best['after'] / best['alone']:.3f}",
-            flush=True,
+        rounds = [measured(name, step, asked.steps, bool(turn % 2)) for turn in range(asked.rounds)]
+        kinds = ("alone", "profiled", "watched", "after")
+        ms = "".join(
+            f" {statistics.median(one[kind] for one in rounds) * 1e3:7.2f}ms" for kind in kinds
         )
+        ratios = f"{told(rounds, 'watched', 'profiled')}, {told(rounds, 'after', 'alone')}"
+        print(f"{name:16}{ms}   {ratios}", flush=True)
     print(f"the counter adds {counter_s() * 1e6:.1f} microseconds to a call")
 
 

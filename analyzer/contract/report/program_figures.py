@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from analyzer.contract.fields import Name, Text
 from analyzer.contract.report.figures import ReportRecord, Total
+
+MOST_READINGS: Final = 256
+"""Readings that a report has."""
 
 Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
@@ -32,6 +35,20 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
     level_bytes: Total = 0
 
 
+class HeldReading(ReportRecord, frozen=True, kw_only=True):
+    """What was held after one step.
+
+    Attributes:
+        step: How many steps had been made.
+        in_use_bytes: In use in the device's allocator.
+        host_bytes: Resident memory of the process; null where it was not read then.
+    """
+
+    step: Total
+    in_use_bytes: Total
+    host_bytes: Total | None = None
+
+
 class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     """A program whose own steps were traced.
 
@@ -41,6 +58,7 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
         steps, warmup: Steps made, and steps before the traced ones.
         device: What is in use in the device's allocator after each step.
         host: The process' resident memory.
+        readings: What was held after steps, in order; thinned out where there were many.
         ended: How the program ended; empty for by itself.
     """
 
@@ -50,4 +68,5 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     warmup: Total
     device: TrendFigures
     host: TrendFigures
+    readings: Annotated[tuple[HeldReading, ...], Meta(max_length=MOST_READINGS)] = ()
     ended: Text = ""

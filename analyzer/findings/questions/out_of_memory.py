@@ -21,6 +21,11 @@ from analyzer.units import format_bytes
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
 _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
+# xla_ops.cc: "Out of memory while trying to allocate 1.50GiB", "... 6291456 bytes": one block
+_BLOCK: Final = re.compile(
+    r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(bytes|[KMGT]?i?B)"
+)
+_UNITS: Final = {"bytes": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
 _EVIDENCE_ROWS: Final = 15  # tensors told one by one
 
@@ -45,7 +50,9 @@ def find_out_of_memory(analysis: Analysis) -> list[Finding]:
         if wanted is not None and wanted <= free:
             detail += ", but in no piece as large: the pool is fragmented."
         elif wanted is not None:
-            detail += f": {format_bytes(wanted - free)} too little for this tensor."
+            error = analysis.recording.error
+            what = "tensor" if error is not None and _REQUEST.search(error.message) else "block"
+            detail += f": {format_bytes(wanted - free)} too little for this {what}."
         else:
             detail += "."
     return [
@@ -100,10 +107,15 @@ def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
 
 
 def requested_by(message: str) -> int | None:
-    """Return the bytes that the failing request asked for, None where the message does not say."""
+    """Return the bytes that the failing request asked for, None where the message does not say.
+
+    Of a compiled step's block the message may print no more than two decimals.
+    """
     match = _REQUEST.search(message)
     if match is None:
-        return None
+        block = _BLOCK.search(message)
+        power = None if block is None else _UNITS.get(block[2])
+        return None if block is None or power is None else round(float(block[1]) * 1024**power)
     item = ITEM_BYTES.get(_TYPES.get(match[2], match[2]))
     axes = [int(axis) for axis in match[1].split(",") if axis.strip()]
     return None if item is None else item * math.prod(axes)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from analyzer.contract.report.program_figures import ProgramFigures, TrendFigures
+from analyzer.contract.report.program_figures import (
+    MOST_READINGS,
+    HeldReading,
+    ProgramFigures,
+    TrendFigures,
+)
 from analyzer.contract.watch_note import WatchNote
 from analyzer.findings.running.slope import StepGrowth, growth_of
 
@@ -18,7 +23,19 @@ def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
         warmup=watch.warmup,
         device=_trend(growth_of(watch.readings, watch.warmup)),
         host=_trend(growth_of(watch.readings, watch.warmup, lambda one: one.host_bytes)),
+        readings=_thinned(watch),
         ended=watch.ended,
+    )
+
+
+def _thinned(watch: WatchNote) -> tuple[HeldReading, ...]:
+    """Return the readings, every second, third ... of them where there are many; and the last."""
+    stride = -(-len(watch.readings) // (MOST_READINGS - 1)) or 1
+    last = watch.readings[-1:]
+    chosen = [one for one in watch.readings[::stride] if one.step != last[0].step]
+    return tuple(
+        HeldReading(step=one.step, in_use_bytes=one.in_use_bytes, host_bytes=one.host_bytes)
+        for one in (*chosen, *last)
     )
 
 

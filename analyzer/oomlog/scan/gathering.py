@@ -245,18 +245,24 @@ class Gatherer:
             process.current[message.thread] = process.latest = last
             process.is_in_histogram = False
             return True
+        is_head = wordings.HISTOGRAM.search(text) is not None
         taker = process.taker(message.thread)
+        if is_head and (taker is None or taker.kind is not MishapKind.ASYNC):
+            taker = self._dump_alone(process, message, "")  # its list is printed of failures alone
+            taker.kind = MishapKind.ASYNC
         if taker is None or taker.kind is not MishapKind.ASYNC:
             return False
         match = wordings.CARD_FREE.search(text)
         if match is not None:
             taker.card_free, taker.card_total = int(match[1]), int(match[2])
             return True
-        if wordings.HISTOGRAM.search(text):
-            process.is_in_histogram = True
+        if is_head:
+            if not taker.histogram:
+                process.is_in_histogram, process.histogram_thread = True, message.thread
             return True
         match = wordings.HISTOGRAM_ROW.match(text) if process.is_in_histogram else None
-        if match is not None and len(taker.histogram) < _MOST_ROWS:
+        is_own = message.thread == process.histogram_thread  # several threads may list at once
+        if match is not None and is_own and len(taker.histogram) < _MOST_ROWS:
             taker.histogram.append((int(match[1]), int(match[2])))
         return match is not None or "CU_MEMPOOL_ATTR" in text
 

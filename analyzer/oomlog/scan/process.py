@@ -34,6 +34,7 @@ class LogProcess:
         refusals: Numbers of the runs since the last failure.
         card: The card that is being described, and lines since it was named.
         is_in_histogram: Whether rows of sizes may come.
+        histogram_thread: The thread whose rows they are.
         is_in_usage: Whether rows of nodes may come.
         is_in_buffers: Whether XLA's list of buffers may go on.
         has_no_algorithm: Lines left in which a request that failed is a convolution's.
@@ -54,6 +55,7 @@ class LogProcess:
     card: SeenCard | None = None
     card_age: int = 0
     is_in_histogram: bool = False
+    histogram_thread: str = ""
     is_in_usage: bool = False
     is_in_buffers: bool = False
     has_no_algorithm: int = 0

@@ -22,6 +22,7 @@ from analyzer.recording.records import Recording
 from analyzer.report.page.columns import pack
 from analyzer.report.page.payload import payload, requested_at
 from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
+from analyzer.report.page.steps_chart import steps_charts
 from analyzer.report.page.verdict_words import (
     CATEGORY_LABELS,
     error_line,
@@ -127,6 +128,7 @@ def render(
         theme_script=Markup(asset(_PAGE, "assets/theme.js")),
         policy=_policy(),
         packed=pack(header, columns),
+        steps_charts=steps_charts(report.program),
     )
     return writable(text)
 

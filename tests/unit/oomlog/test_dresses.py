@@ -17,6 +17,7 @@ from unit.oomlog.test_every_version import FULL, PIECES
 from analyzer.errors import InputError
 from analyzer.oomlog import OomReport, read_oom_log
 from analyzer.oomlog.amounts import amount, printed
+from analyzer.oomlog.scan.gathering import hear
 
 LOG = log_of(PIECES, "2.9")
 
@@ -349,3 +350,24 @@ def test_sizes_are_printed_as_tensorflow_prints_them() -> None:
     assert [printed(size) for size in (0, 1023, 1024, 77_760_000, 1 << 30, 36_000_000_000)] == [
         *("0B", "1023B", "1.0KiB", "74.16MiB", "1.00GiB", "33.53GiB")
     ]
+
+
+def listed(thread: int, text: str) -> str:
+    return f"E1103 18:23:55.102130 {thread} gpu_cudamallocasync_allocator.cc:73] {text}\n"
+
+
+def test_lists_that_two_threads_write_at_once_are_not_added_up() -> None:
+    head = "Histogram of current allocation: (allocation_size_in_bytes, nb_allocation_of_...), ...;"
+    log = listed(7, head) + listed(8, head)
+    for row in ("2048, 57", "2097152, 784"):
+        log += listed(7, row) + listed(8, row)
+    heard = hear(io.BytesIO(log.encode()))
+    assert [each.histogram for each in heard.mishaps if each.histogram] == [
+        [(2048, 57), (2097152, 784)]
+    ]
+    assert report(log.encode()).document.failures[0].asked is None
+
+
+def test_a_progress_bar_and_numbers_of_steps_are_passed_over_to_the_failure() -> None:
+    bar = "\r".join(f"{step}/468 [=====>...] - ETA: {step}s - loss: 1e-9" for step in range(468))
+    check((f"{bar}\n" * 200 + LOG + f"{bar}\n" * 200).encode())

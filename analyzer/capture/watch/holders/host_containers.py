@@ -21,6 +21,9 @@ _KINDS: Final = (list, dict, set, deque)
 _ENTRY_BYTES: Final = 4096
 """An entry from this size on is looked at: what is smaller takes a million steps to matter."""
 
+_MOST_FILLED: Final = 1 << 16
+"""Entries beyond which no list is one that C is just filling; a copy of it would take memory."""
+
 _DEEP: Final = 3
 _PARTS: Final = 16
 _MOST: Final = 32
@@ -74,12 +77,22 @@ def _entry_bytes(container: Any) -> int:
     """Return the bytes of the entry that was put in last; of a set, of any."""
     try:
         if type(container) is dict:
-            return host_bytes(container[next(reversed(container))])
-        if type(container) is set:
-            return host_bytes(next(iter(container)))
-        return host_bytes(container[-1])
+            return host_bytes(next(reversed(container.values())))
+        if type(container) is list:
+            if len(container) > _MOST_FILLED:
+                return host_bytes(container[-1])
+            return host_bytes(_parts(container)[0])  # a list names its last entry first
+        return host_bytes(next(iter(container)))
     except (IndexError, KeyError, StopIteration, RuntimeError):  # another thread changes it
         return 0
+
+
+def _parts(container: Any) -> list[Any]:
+    """Return what a list or tuple refers to.
+
+    The collector knows those too that C is just filling: to read an empty place ends the process.
+    """
+    return gc.get_referents(container)
 
 
 def host_bytes(thing: Any, deep: int = _DEEP) -> int:
@@ -94,6 +107,6 @@ def host_bytes(thing: Any, deep: int = _DEEP) -> int:
     if type(thing) in (bytes, bytearray, str):
         return sys.getsizeof(thing)
     if deep and type(thing) in (tuple, list, dict):
-        parts = thing.values() if type(thing) is dict else thing
+        parts = thing.values() if type(thing) is dict else _parts(thing)
         return sum(host_bytes(part, deep - 1) for part in islice(parts, _PARTS))
     return 0

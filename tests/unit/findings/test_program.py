@@ -1,0 +1,70 @@
+"""What is said of a program from its readings and its stages, and what a failed request asked for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from analyzer.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.questions.out_of_memory import requested_by
+from analyzer.findings.running.data_held import stage_that_fills
+from analyzer.findings.running.staying_bytes import find_unexplained
+
+MIB = 1 << 20
+
+
+def seen(per_step_bytes: int, **fields: Any) -> WatchNote:
+    readings = tuple(
+        Reading(step=step, in_use_bytes=100 * MIB + per_step_bytes * step) for step in range(1, 61)
+    )
+    return WatchNote(step="a call of f", warmup=3, steps=60, readings=readings, **fields)
+
+
+def traced(kind: str = "cpu") -> Analysis:
+    recording = SimpleNamespace(steps=[None] * 5, device=SimpleNamespace(kind=kind))
+    return cast(Analysis, SimpleNamespace(recording=recording))
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "is_cause"),
+    [("cpu", 100, True), ("cpu", 10, False), ("gpu", 100, False)],
+)
+def test_a_stage_explains_growth_that_it_may_still_hold(
+    kind: str, elements: int, is_cause: bool
+) -> None:
+    stage = DataStage(kind="cache", where="train.py:4", elements=elements, element_bytes=MIB)
+    found = stage_that_fills(traced(kind), seen(MIB, stages=(stage,)))
+    assert found is (stage if is_cause else None)
+
+
+def test_a_stage_explains_nothing_where_nothing_grows() -> None:
+    stage = DataStage(kind="cache", where="train.py:4", elements=100, element_bytes=MIB)
+    assert stage_that_fills(traced(), seen(0, stages=(stage,))) is None
+
+
+def test_arrays_that_a_container_keeps_are_told_with_its_line() -> None:
+    kept = HeldTensors(holder="the list `rows`", where="train.py:9", count=5, size_bytes=5 * MIB)
+    (found,) = find_unexplained(traced(), seen(0, on_host=(kept,)))
+    assert found.id == "grows-on-host"
+    assert "1.00 MiB of each step" in found.title
+    assert "the list `rows` (train.py:9)" in found.title
+
+
+def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:
+    assert find_unexplained(traced(), seen(300)) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "size_bytes"),
+    [
+        ("OOM when allocating tensor with shape[8,64] and type half on X by allocator Y", 1024),
+        ("Out of memory while trying to allocate 6291456 bytes.", 6 * MIB),
+        ("Out of memory while trying to allocate 1.50GiB. [Op:f]", 1536 * MIB),
+        ("Out of memory while trying to allocate something", None),
+    ],
+)
+def test_what_a_failed_request_asked_for(message: str, size_bytes: int | None) -> None:
+    assert requested_by(message) == size_bytes

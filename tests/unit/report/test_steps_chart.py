@@ -1,0 +1,36 @@
+"""The chart of what a program held: its ends and heights are those of the readings."""
+
+from __future__ import annotations
+
+from analyzer.contract.report.program_figures import HeldReading, ProgramFigures, TrendFigures
+from analyzer.contract.watch_note import Reading, WatchNote
+from analyzer.findings.running.program_trend import program_figures
+from analyzer.report.page.steps_chart import HEIGHT, WIDTH, steps_charts
+
+FLAT = TrendFigures(trend="flat")
+
+
+def test_readings_lie_at_their_steps_and_heights() -> None:
+    readings = [
+        HeldReading(step=step, in_use_bytes=size) for step, size in ((1, 50), (6, 0), (11, 100))
+    ]
+    program = ProgramFigures(
+        step="", steps=11, warmup=3, device=FLAT, host=FLAT, readings=tuple(readings)
+    )
+    (chart,) = steps_charts(program)  # the process' own memory was not read
+    places = [tuple(map(float, place.split(","))) for place in chart.points.split()]
+    assert [across for across, _ in places] == [0, WIDTH / 2, WIDTH]
+    heights = [HEIGHT - down for _, down in places]
+    assert heights[1] == 0
+    assert abs(heights[2] - 2 * heights[0]) < 0.02
+    assert (chart.least_bytes, chart.most_bytes, chart.top_bytes) == (0, 100, 108)
+    assert chart.warmup == 200
+
+
+def test_a_report_keeps_the_last_of_many_readings() -> None:
+    many = tuple(Reading(step=step, in_use_bytes=step) for step in range(1, 1001))
+    program = program_figures(WatchNote(readings=many, steps=1000))
+    assert program is not None
+    assert 200 < len(program.readings) <= 256
+    assert [one.step for one in program.readings][-1] == 1000
+    assert program_figures(WatchNote()).readings == ()  # type: ignore[union-attr]
