@@ -56,4 +56,4 @@ def _key(op: Op) -> tuple[str, str, str] | None:
     devices = [str(op.attrs.get(name, "")) for name in ("send_device", "recv_device")]
     if not all(_CPU in device for device in devices):
         return None
-    return str(op.attrs.get("tensor_name", "")), *devices
+    return str(op.attrs.get("tensor_name", "")), devices[0], devices[1]
