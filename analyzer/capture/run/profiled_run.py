@@ -214,6 +214,10 @@ def _run(
 _NO_ROOM_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
 """What "No algorithm worked!" says of each algorithm where there was no room to try one."""
 
+_NO_ROOM_FOR_RECURRENCE: Final = "Failed to call DoRnn"
+"""What a recurrent layer of cuDNN's says where it finds no room for its workspace or reserve space
+(``cudnn_rnn_ops.cc``); with a card that is there it may mean another fault of the library too."""
+
 
 def step_failure(failure: BaseException) -> Failure:
     """Return how a step failed, for the note."""
@@ -225,6 +229,9 @@ def step_failure(failure: BaseException) -> Failure:
     if isinstance(failure, tf.errors.ResourceExhaustedError):
         return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
     if isinstance(failure, tf.errors.NotFoundError) and _NO_ROOM_TO_TRY in str(failure):
+        return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
+    is_phantom = "PHANTOM_CARDS" in os.environ  # its libraries refuse nothing but memory
+    if is_phantom and _NO_ROOM_FOR_RECURRENCE in str(failure):
         return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
     error = _error(type(failure).__name__, str(failure), ExitCode.BAD_INPUT)
     return replace(error, where=line_of_user(failure))

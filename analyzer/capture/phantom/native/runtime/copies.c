@@ -1,10 +1,19 @@
 // Copies and fills. Device memory is host memory; what nobody looks at is left out.
 #include "phantom.h"
 
+// zeros over zeros are not written: a page that nobody wrote takes no memory, and reading it none either
+static int is_zero(const char *p, uint64_t n) { return !*p && !memcmp(p, p + 1, n - 1); }
+static void move(char *to, const char *from, uint64_t n) {
+  for (uint64_t at = 0, size; at < n; at += size) {
+    size = n - at < 4096 ? n - at : 4096;
+    if (n <= 4096 || !is_zero(from + at, size) || !is_zero(to + at, size))
+      memcpy(to + at, from + at, size);
+  }
+}
 // copies: device memory is host memory; long ones are left out (the bytes are never looked at)
 static long copy(void *to, const void *from, uint64_t n, uint64_t limit) {
   if (n <= limit)
-    memcpy(to, from, n);
+    move(to, from, n);
   return OK;
 }
 API(cuMemcpyHtoD_v2)(void *t, const void *f, uint64_t n) { return copy(t, f, n, copy_most); }
@@ -17,7 +26,7 @@ static long back(void *t, const void *f, uint64_t n, void *s) {
   if (n == 1 && runs_modules(s))
     *(char *)t = 0;
   else
-    memcpy(t, f, n);
+    move(t, f, n);
   return OK;
 }
 API(cuMemcpyDtoH_v2)(void *t, const void *f, uint64_t n) { return back(t, f, n, 0); }
