@@ -14,6 +14,14 @@ from analyzer.errors import InputError
 
 
 def device(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run folder: the card's memory at the peak of its step.",
+            metavar="[RUN]",
+            show_default=False,
+        ),
+    ] = None,
     pid: Annotated[
         int | None,
         typer.Option(
@@ -52,13 +60,21 @@ def device(
             "--pid looks at a process that is there; --measure and --gpu start one.",
             hint="Leave one out.",
         )
+    if run is not None and (pid is not None or measure or gpu):
+        raise InputError(
+            "A run folder says what was; --pid, --measure and --gpu look at what is.",
+            hint="Leave one out.",
+        )
     from analyzer.devices.device_reading import (
         cards_of_machine,
+        device_of_run,
         measured_device,
         process_from_outside,
     )
 
-    if pid is not None:
+    if run is not None:
+        found = device_of_run(run)
+    elif pid is not None:
         found = process_from_outside(pid)
     else:
         found = measured_device(gpu) if measure or gpu else cards_of_machine()
