@@ -23,7 +23,7 @@ from analyzer.units import format_bytes
 
 DEVICE_VERSION: Final = 1
 
-Source = Literal["tensorflow", "driver", "difference"]
+Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
 
 
 class CardPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from analyzer.devices.device_account import (
     account_of_stages,
     no_card,
 )
+from analyzer.devices.run_account import account_of_run
 from analyzer.errors import InputError
 from analyzer.gpus.loaded_libraries import environment_of, libraries_of
 from analyzer.gpus.nvml_reading import read_cards
@@ -85,6 +86,18 @@ def cards_of_machine() -> DeviceReport:
     except InputError as error:
         return DeviceReport(no_card(error.message, os.environ))
     return DeviceReport(account_of_cards(reading, os.environ))
+
+
+def device_of_run(folder: Path) -> DeviceReport:
+    """Return the parts of a card at the peak of a run's step; no TensorFlow is started.
+
+    Raises:
+        InputError: it ran on no card, or on one that is not in the catalogue.
+        TraceError: there is no readable run.
+    """
+    from analyzer.opening import open_result  # pandas and Numba: for this alone
+
+    return DeviceReport(account_of_run(open_result(folder, search=False).report, str(folder)))
 
 
 def process_from_outside(pid: int) -> DeviceReport:

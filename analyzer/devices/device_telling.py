@@ -20,6 +20,8 @@ _SOURCES: Final = {
     "tensorflow": "TensorFlow's",
     "driver": "the driver's",
     "difference": "difference",
+    "predicted": "predicted",
+    "reports": "public reports",
 }
 _PHANTOM: Final = (
     "On a phantom card: TensorFlow's own runtime, no card, no CUDA library's own memory."

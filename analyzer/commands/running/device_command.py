@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,19 @@ from analyzer.commands.outputs import check_paths, write_all
 from analyzer.commands.stdout import printing, terminal
 from analyzer.errors import InputError
 
+if TYPE_CHECKING:
+    from analyzer.devices.device_reading import DeviceReport
+
 
 def device(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run folder: the card's memory at the peak of its step.",
+            metavar="[RUN]",
+            show_default=False,
+        ),
+    ] = None,
     pid: Annotated[
         int | None,
         typer.Option(
@@ -47,24 +58,46 @@ def device(
     0; with --pid or --measure, which need one, with 2.
     """
     check_paths(json)
-    if pid is not None and (measure or gpu):
-        raise InputError(
-            "--pid looks at a process that is there; --measure and --gpu start one.",
-            hint="Leave one out.",
-        )
-    from analyzer.devices.device_reading import (
-        cards_of_machine,
-        measured_device,
-        process_from_outside,
-    )
-
-    if pid is not None:
-        found = process_from_outside(pid)
-    else:
-        found = measured_device(gpu) if measure or gpu else cards_of_machine()
+    found = _asked(run, pid, measure, gpu)
     is_taken = write_all((path, found.to_json) for path in (json,) if path is not None)
     if not is_taken and not quiet:
         from analyzer.devices.device_telling import print_device
 
         with printing():
             print_device(found.plain, terminal())
+
+
+def _asked(run: Path | None, pid: int | None, measure: bool, gpu: str) -> DeviceReport:
+    """Return the account that was asked for.
+
+    Args:
+        run: A run folder.
+        pid: A process.
+        measure: Start a process of ours.
+        gpu: The card that it runs on.
+
+    Raises:
+        InputError: two were asked for at once, or the one cannot be had.
+    """
+    if pid is not None and (measure or gpu):
+        raise InputError(
+            "--pid looks at a process that is there; --measure and --gpu start one.",
+            hint="Leave one out.",
+        )
+    if run is not None and (pid is not None or measure or gpu):
+        raise InputError(
+            "A run folder says what was; --pid, --measure and --gpu look at what is.",
+            hint="Leave one out.",
+        )
+    from analyzer.devices.device_reading import (
+        cards_of_machine,
+        device_of_run,
+        measured_device,
+        process_from_outside,
+    )
+
+    if run is not None:
+        return device_of_run(run)
+    if pid is not None:
+        return process_from_outside(pid)
+    return measured_device(gpu) if measure or gpu else cards_of_machine()

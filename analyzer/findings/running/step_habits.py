@@ -7,6 +7,7 @@ from typing import Final
 from analyzer.contract.watch_note import LiveModels, WatchNote
 from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.findings.running.staying_bytes import staying
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
@@ -54,13 +55,15 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     size_bytes = int(old["requested_bytes"].sum())
     if size_bytes < max(_LEAST_BYTES, _SHARE * analysis.peak.requested_bytes):
         return []
-    names = [held for held in watch.held if not held.grows][:_ROWS]
+    growing = [one.held for one in staying(analysis, watch)]
+    names = [held for held in watch.held if held not in growing][:_ROWS]
+    by = f", held by {names[0].holder} ({names[0].where})" if names else ""
     shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
     return [
         Finding(
             id="held-over",
             severity=Severity.LOW,
-            title=f"{format_bytes(size_bytes)} of the step before are alive at the peak",
+            title=f"{format_bytes(size_bytes)} of the step before are alive at the peak{by}",
             detail="A name keeps its tensors until it is bound anew, which in a loop is one step later. "
             + (f"Held after a step: {shown}. " if shown else "")
             + "`del` them at the end of the step, or make the step a function: its names end with it.",

@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import queue
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,3 +125,18 @@ def _holders(thing: Any, frame: FrameType | None) -> list[tuple[str, str, bool]]
     owners = [one for one in gc.get_referrers(thing) if not inspect.isframe(one)]
     found = [search.of(owner, thing) for owner in owners if owner is not search.local_names]
     return [(one.words, one.where.rpartition("/")[2], one.grows) for one in found]
+
+
+def test_a_look_at_local_names_keeps_nothing_alive() -> None:
+    thing = Thing()
+    left = weakref.ref(thing)
+    HolderSearch(inspect.currentframe())
+    del thing
+    assert left() is None
+
+
+def test_names_that_the_program_has_asked_for_itself_stay() -> None:
+    thing = Thing()
+    names = locals()
+    HolderSearch(inspect.currentframe())
+    assert names["thing"] is thing

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from analyzer.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
@@ -12,6 +14,7 @@ from analyzer.findings.analysis import Analysis
 from analyzer.findings.questions.out_of_memory import requested_by
 from analyzer.findings.running.data_held import stage_that_fills
 from analyzer.findings.running.staying_bytes import find_unexplained
+from analyzer.findings.running.varying_shapes import find_varying_shapes
 
 MIB = 1 << 20
 
@@ -68,3 +71,39 @@ def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:
 )
 def test_what_a_failed_request_asked_for(message: str, size_bytes: int | None) -> None:
     assert requested_by(message) == size_bytes
+
+
+def steps_of(sizes: list[int]) -> Analysis:
+    """Return an analysis of steps that each make one tensor of a size, in MiB, and free it."""
+    count = len(sizes)
+    rows = pd.DataFrame(
+        {
+            "op": ["matmul"] * count,
+            "step": range(count),
+            "requested_bytes": [size * MIB for size in sizes],
+            "source": ["train.py:5"] * count,
+        }
+    )
+    allocated = np.zeros(2 * count + 1, dtype=np.int64)
+    allocated[1::2] = rows["requested_bytes"]
+    recording = SimpleNamespace(
+        steps=[SimpleNamespace(first=2 * index, last=2 * index + 1) for index in range(count)],
+        allocator="cpu",
+        events=pd.DataFrame(
+            {"allocator": ["cpu"] * 2 * count, "fragmentation": [0.25] * 2 * count}
+        ),
+    )
+    line = SimpleNamespace(allocated=allocated)
+    return cast(Analysis, SimpleNamespace(rows=rows, recording=recording, line=line))
+
+
+def test_steps_of_varying_shapes_are_told_with_their_peaks() -> None:
+    (found,) = find_varying_shapes(steps_of([10, 40, 20, 30, 15]), seen(0, where="train.py:3"))
+    assert "10.00 MiB to 40.00 MiB (train.py:3)" in found.title
+    assert "25%" in found.detail
+    assert found.evidence[0]["where"] == "train.py:5"
+
+
+@pytest.mark.parametrize("sizes", [[40, 40, 40, 40, 10], [40] * 5, [40, 39, 38, 40, 40]])
+def test_a_last_smaller_batch_is_no_varying_shape(sizes: list[int]) -> None:
+    assert find_varying_shapes(steps_of(sizes), seen(0)) == []
