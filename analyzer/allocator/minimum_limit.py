@@ -50,6 +50,9 @@ FEWEST_PROBES = 24
 EXPECTED_RUNS = 12
 """Whole runs that a search takes, counting parts of them as such: for the choice of the engine."""
 
+WHOLE_RUNS = 2 * FEWEST_PROBES
+"""The same where the pool is taken at once: its size is the limit, and each limit tried is a run."""
+
 LONG_OPERATIONS = 20_000
 """From this length on a sequence is searched finely."""
 
@@ -263,7 +266,7 @@ def minimum_limit(
         needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
         return _async_limit(int(needed.live_requested_bytes().max(initial=0)))
     if engine is Engine.AUTO:
-        engine = engine_for(sequence)
+        engine = engine_for(sequence, growth=options.growth)
     search = _Search(sequence, options, step_bytes, engine)
     spread = search.spread()
     least = int(search.needed.live_rounded_bytes().max(initial=0))
@@ -339,7 +342,7 @@ def safe_limit(
         engine: Which implementation replays.
     """
     if engine is Engine.AUTO:
-        engine = engine_for(sequence)
+        engine = engine_for(sequence, growth=options.growth)
     search = _Search(sequence, options, step_bytes, engine)
     limits = sorted({*search.spread(), *search.tried}, reverse=True)
     fits: int = limits[0]
@@ -353,9 +356,16 @@ def safe_limit(
     return max(fits, least_bytes)
 
 
-def engine_for(sequence: Sequence, searches: int = 1) -> Engine:
-    """Return the implementation that so many searches of such a sequence's limit use."""
-    return choose(Engine.AUTO, len(sequence) * EXPECTED_RUNS * searches)
+def engine_for(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> Engine:
+    """Return the implementation that so many searches of such a sequence's limit use.
+
+    Args:
+        sequence: What is allocated and freed.
+        searches: How many searches.
+        growth: Whether the pool grows; the limits tried have then most of their runs in common.
+    """
+    runs = EXPECTED_RUNS if growth else WHOLE_RUNS
+    return choose(Engine.AUTO, len(sequence) * runs * searches)
 
 
 def _async_limit(requested: int) -> MinimumLimit:

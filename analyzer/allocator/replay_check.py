@@ -29,7 +29,7 @@ FRAGMENTATION_DIGITS = 6
 """Significant digits with which TensorFlow writes the fragmentation."""
 
 _RESPECTS: Final = ("address", "chunk_bytes", "in_use_bytes", "peak_in_use_bytes", "fragmentation")
-_BLOCK_EVENTS: Final = 1 << 20  # compared at a time
+_BLOCK_EVENTS: Final = 1 << 18  # compared at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -102,9 +103,12 @@ def feed_sparing(allocator: Feedable, sequence: Sequence, first: int = 0) -> tup
     slot, request, end = sequence.slot, sequence.request, len(sequence)
     done = first
     missed: list[int] = []
-    frees: list[int] = []
+    frees: list[int] = []  # of what found no room, the earliest first
+    freed_at: Table | None = None
     while True:
-        stop = min((at for at in frees if at >= done), default=end)
+        while frees and frees[0] < done:
+            heappop(frees)
+        stop = frees[0] if frees else end
         done += allocator.feed(slot[done:stop], request[done:stop])
         if done == end:
             return done, missed
@@ -113,9 +117,18 @@ def feed_sparing(allocator: Feedable, sequence: Sequence, first: int = 0) -> tup
             if not sequence.spare.size or not sequence.spare[buffer]:
                 return done, missed
             missed.append(buffer)
-            later = np.flatnonzero((slot[done + 1 :] == buffer) & (request[done + 1 :] == 0))
-            frees += [done + 1 + int(later[0])] if later.size else []
+            freed_at = _freed_at(sequence) if freed_at is None else freed_at
+            if freed_at[buffer] > done:
+                heappush(frees, int(freed_at[buffer]))
         done += 1
+
+
+def _freed_at(sequence: Sequence) -> Table:
+    """Return the operation that frees each buffer, -1 for none, shape ``(n_buffers,)``."""
+    at = np.full(sequence.n_buffers, -1, np.int64)
+    frees = np.flatnonzero(sequence.request == 0)
+    at[sequence.slot[frees]] = frees
+    return at
 
 
 def allocator_of(options: BfcOptions, n_buffers: int, *, is_compiled: bool) -> Feedable:
