@@ -99,7 +99,8 @@ static int is_generated(const char *name) {
 // TensorFlow's generated element-wise kernels ("IsFinite_GPU_DT_FLOAT_DT_BOOL_kernel") take, beside
 // sizes, each tensor as its address twice, an offset, and its axes; the last tensor is the result. The
 // arguments lie one behind the other, 8 bytes each. A result reads as 0, as any other kernel's does, but
-// for truths: the values of a card are taken to be finite, and conjunctions of truths are computed.
+// for truths: the values of a card are taken to be finite, and conjunctions of truths are computed (also
+// where the kernel was compiled under the name that all such have: a loop over a layer's steps ends else).
 static void generated(const char *name, void **args) {
   uint64_t value[64];
   char *tensor[32];
@@ -122,6 +123,8 @@ static void generated(const char *name, void **args) {
     truth = *tensor[0] && *tensor[1];
   else if (!strncmp(name, "LogicalOr_", 10) && tensors == 3)
     truth = *tensor[0] || *tensor[1];
+  else if (!strcmp(name, "main_kernel") && tensors == 3) // of two truths, as a loop's condition has them
+    truth = *tensor[0] == 1 && *tensor[1] == 1;
   clear(out);
   if (truth)
     *out = 1;
