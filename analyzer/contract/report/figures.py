@@ -8,18 +8,19 @@ from msgspec import Meta, Struct
 
 from analyzer.contract.fields import Name, Text
 
-_MOST: Final = (1 << 62) - 1  # bytes; a sum of two still fits 64 bits
+MOST_TOTAL: Final = (1 << 62) - 1
+"""Bytes, or things, that a sum may come to: a sum of two such still fits 64 bits."""
 
-Total = Annotated[int, Meta(ge=0, le=_MOST)]
+Total = Annotated[int, Meta(ge=0, le=MOST_TOTAL)]
 """Bytes, or a number of things, summed over as many as there are."""
 
-Signed = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+Signed = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]
 """A difference of two totals."""
 
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
 """A row of the events: the state just after it; -1 is the state before the first one."""
 
-Picoseconds = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+Picoseconds = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]
 """A time on the trace's clock."""
 
 Cell = bool | Signed | float | Text | None

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.contract.element_sizes import ITEM_BYTES
+from analyzer.contract.report.figures import MOST_TOTAL
 from analyzer.errors import TraceError
 from analyzer.recording.records import BooksCheck, Damage
 from analyzer.recording.timeline import running_sum
@@ -150,7 +151,7 @@ def books_of(account: Account, allocations: pd.DataFrame, events: int) -> BooksC
         events=len(account.rows),
         disagreeing=int(wrong.sum()),
         first_time_ps=int(account.time_ps[np.argmax(wrong)]) if wrong.any() else None,
-        largest_difference_bytes=int(np.abs(difference).max(initial=0)),
+        largest_difference_bytes=min(int(np.abs(difference).max(initial=0)), MOST_TOTAL),
     )
 
 

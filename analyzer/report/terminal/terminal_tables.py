@@ -38,7 +38,7 @@ def categories_table(report: ReportFile, width: int) -> RenderableType:
     for name, size_bytes in categories.items():
         if not size_bytes:
             continue
-        share = size_bytes / total
+        share = min(size_bytes / total, 1.0)
         bar = Text("█" * max(round(share * _BAR_CELLS), 0) or "▏", style=_STYLES.get(name, ""))
         rows.append([name.replace("_", " "), format_bytes(size_bytes), f"{share:.1%}", bar])
     rows.append([Text("sum", style="dim"), format_bytes(sum(categories.values())), "", ""])
