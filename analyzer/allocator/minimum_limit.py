@@ -1,13 +1,14 @@
 """The smallest memory limit under which a sequence succeeds, and what it consists of.
 
 Success is not monotone in the limit. With growth, the last region is what the limit leaves over; a
-slightly smaller or larger one makes the best fit choose other chunks, and a limit that is a few
-per cent above one that works may fail. So the search does not only bisect: it tries limits evenly
+slightly smaller or larger one makes the best fit choose other chunks, and a limit that is a few per
+cent above one that works may fail. So the search does not only bisect: it tries limits evenly
 spread from a bound that none can go under to one that is surely enough (the pool that an unlimited
-replay takes), then bisects at the lowest success and above the highest failure. Without growth the end is
-the first that succeeds of limits a quarter apart: a failure above it, which 1 of 1,000 random sequences
-had, is not looked for. ``limit_bytes`` is the smallest success found; ``safe_bytes`` the smallest above
-which nothing that was tried failed, and the figure to rest "does it fit" on.
+replay takes), then bisects at the lowest success and above the highest failure. Without growth the
+end is the first that succeeds of limits a quarter apart: a failure above it, which 1 of 1,000
+random sequences had, is not looked for. ``limit_bytes`` is the smallest success found;
+``safe_bytes`` the smallest above which nothing that was tried failed, and the figure to rest "does
+it fit" on.
 
     requested peak  1000 MB      what the live tensors asked for
     + rounding        12 MB      to multiples of 256 B
