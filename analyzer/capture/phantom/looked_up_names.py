@@ -32,11 +32,10 @@ def looked_up(tensorflow: Path) -> frozenset[bytes]:
     """
     found = {name for name in exported(tensorflow / _FRAMEWORK) if _APIS.fullmatch(name)}
     if found:
-        with (
-            (tensorflow / _LIBRARY).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
-        ):
-            found |= {match[1] for match in _IN_TEXT.finditer(data)}
+        with (tensorflow / _LIBRARY).open("rb") as file:
+            # Not closed by a ``with``: where Ctrl-C ends the search, the search still holds it.
+            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        found |= {match[1] for match in _IN_TEXT.finditer(data)}
     return frozenset(found)
 
 

@@ -12,6 +12,7 @@ from analyzer.capture.phantom import core_build as compiling
 from analyzer.capture.phantom import core_library as library
 from analyzer.capture.phantom import elf
 from analyzer.capture.phantom import library_folder as folder
+from analyzer.capture.phantom import looked_up_names
 from analyzer.capture.phantom.phantom_environment import PhantomOptions, phantom_environment
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu
@@ -47,6 +48,22 @@ def test_what_the_core_has_is_not_answered_by_the_names(made):
 def test_it_is_made_once(made, cache, monkeypatch):
     monkeypatch.setattr(folder.names, "looked_up", lambda place: pytest.fail("read again"))
     assert folder.library_folder(cache) == made
+
+
+def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(tmp_path, monkeypatch):
+    """The search holds the mapped file when Ctrl-C comes, which then cannot be closed."""
+
+    class Interrupted:
+        def finditer(self, data):
+            held = memoryview(data)
+            yield [held[:1], b"cusolverDnCreate"]
+            raise KeyboardInterrupt
+
+    (tmp_path / "libtensorflow_cc.so.2").write_bytes(b"\0cusolverDnCreate\0")
+    monkeypatch.setattr(looked_up_names, "exported", lambda path: iter([b"cuInit"]))
+    monkeypatch.setattr(looked_up_names, "_IN_TEXT", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        looked_up_names.looked_up(tmp_path)
 
 
 def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
