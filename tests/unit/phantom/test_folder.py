@@ -10,9 +10,8 @@ import pytest
 
 from analyzer.capture.phantom import core_build as compiling
 from analyzer.capture.phantom import core_library as library
-from analyzer.capture.phantom import elf
+from analyzer.capture.phantom import elf, looked_up_names
 from analyzer.capture.phantom import library_folder as folder
-from analyzer.capture.phantom import looked_up_names
 from analyzer.capture.phantom.phantom_environment import PhantomOptions, phantom_environment
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu
