@@ -21,6 +21,7 @@ from analyzer.parse.hlo_module import (
 )
 from analyzer.parse.hlocheck import check_hlo
 from analyzer.parse.hloproto import Hlo as _Proto
+from analyzer.parse.untrusted_text import text_of
 
 ELEMENT_TYPES: Final[dict[int, str]] = {
     1: "bool",
@@ -92,7 +93,7 @@ def _hlo(proto: Any) -> Hlo:
     by_name = {instruction.name: instruction.id for instruction in instructions.values()}
     buffers = {raw.id: _buffer(raw, instructions, by_name) for raw in assignment.logical_buffers}
     return Hlo(
-        name=_text(module.name),
+        name=text_of(module.name),
         entry=module.entry_computation_id,
         roots={computation.id: computation.root_id for computation in module.computations},
         instructions=instructions,
@@ -127,25 +128,25 @@ def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
     metadata = raw.metadata
     source = ""
     if metadata.source_file:
-        source = f"{_text(metadata.source_file)}:{metadata.source_line}"
+        source = f"{text_of(metadata.source_file)}:{metadata.source_line}"
     elif 0 < metadata.stack_frame_id <= len(files):
         source = files[metadata.stack_frame_id - 1]
-    opcode = _text(raw.opcode)
+    opcode = text_of(raw.opcode)
     return Instruction(
         id=raw.id,
-        name=_text(raw.name),
+        name=text_of(raw.name),
         opcode=opcode,
-        target=_text(raw.custom_call_target),
+        target=text_of(raw.custom_call_target),
         shapes=dict(_shapes(raw.shape, ())),
-        op_name=_text(metadata.op_name),
-        op_type=_text(metadata.op_type),
+        op_name=text_of(metadata.op_name),
+        op_type=text_of(metadata.op_type),
         source=source,
         parameter=raw.parameter_number if opcode == "parameter" else None,
         tuple_index=raw.tuple_index,
         operands=tuple(raw.operand_ids),
         calls=tuple(raw.called_computation_ids),
         computation=computation,
-        fusion_kind=_text(raw.fusion_kind),
+        fusion_kind=text_of(raw.fusion_kind),
         axes=tuple(raw.dimensions),
     )
 
@@ -162,7 +163,7 @@ def _shapes(
 
 def _sources(frames: Any) -> list[str]:
     """Return ``file:line`` of each stack frame, in order; frames are numbered from 1."""
-    names = [_text(name) for name in frames.file_names]
+    names = [text_of(name) for name in frames.file_names]
     found = []
     for frame in frames.stack_frames:
         at = frame.file_location_id - 1
@@ -178,7 +179,7 @@ def _sources(frames: Any) -> list[str]:
 def _buffer(
     raw: Any, instructions: Mapping[int, Instruction], by_name: Mapping[str, int]
 ) -> LogicalBuffer:
-    name = _text(raw.defined_at.instruction_name)
+    name = text_of(raw.defined_at.instruction_name)
     instruction = by_name[name] if name else raw.defined_at.instruction_id
     if instruction not in instructions:
         raise KeyError(f"instruction {instruction}")
@@ -217,7 +218,3 @@ def _event(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> HeapEvent:
         buffer=buffers[raw.buffer_id].id,
         shares_with=buffers[raw.share_with_canonical_id].id if action is HeapAction.SHARE else None,
     )
-
-
-def _text(content: bytes) -> str:
-    return content.decode("utf-8", "replace")

@@ -19,6 +19,7 @@ import pandas as pd
 from google.protobuf.message import DecodeError
 
 from analyzer.errors import TraceError
+from analyzer.parse.untrusted_text import text_of
 from analyzer.parse.wire.byte_source import ByteSource, opened_source
 from analyzer.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.parse.wire.growing_column import GrowingColumn
@@ -186,7 +187,7 @@ class _Reading:
                 self._planes.append(self._plane(field))
             elif field.number == _HOSTNAMES:
                 name = source.read(field.start, field.end)
-                self._hostnames.append(name.decode("utf-8", "replace"))
+                self._hostnames.append(text_of(name))
 
     @property
     def has_planes(self) -> bool:
@@ -294,7 +295,7 @@ class _Reading:
             markers=tuple(sorted(marks, key=lambda span: span.start_ps)),
             op_runs=self._op_runs(bases),
             devices=tuple(
-                plane.name.decode("utf-8", "replace")
+                text_of(plane.name)
                 for plane, _ in self._planes
                 if plane.name.startswith(b"/device:")
             ),
@@ -345,7 +346,7 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
         if stat.ref_value:
             yield name, names.get(stat.ref_value, "")
         elif stat.str_value:
-            yield name, stat.str_value.decode("utf-8", "replace")
+            yield name, text_of(stat.str_value)
         else:
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
 

@@ -149,7 +149,15 @@ def _within(values: np.ndarray, low: int, high: int) -> bool:
 
 
 def _graph(folder: Path) -> nx.MultiDiGraph:
-    """Return the graph that lies in the folder, read when first asked for."""
+    """Return the graph that lies in the folder, read when first asked for.
+
+    Raises:
+        TraceError: it is not there, or damaged.
+    """
     structure = structure_of(read_run(folder / RUN_FILE))
-    assert structure is not None
+    if structure is None:
+        raise TraceError(
+            f"{folder / RUN_FILE} holds no graph, and the finished estimate beside it is of one.",
+            hint="Make the estimate anew.",
+        )
     return build_graph(structure)

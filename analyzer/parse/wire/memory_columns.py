@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.parse.dtypes import DTYPE_NAMES
+from analyzer.parse.untrusted_text import text_of
 from analyzer.parse.wire.event_columns import EventBlock, StatColumns
 from analyzer.parse.wire.growing_column import GrowingColumn
 from analyzer.parse.wire.plane_names import (
@@ -107,7 +108,7 @@ class MemoryColumns:
         own = np.flatnonzero((stats.ref[here] == 0) & (stats.text_end[here] > 0))
         for at in own.tolist():
             text = events.block.text(int(stats.text_start[here[at]]), int(stats.text_end[here[at]]))
-            found[at] = self.texts.of(text.decode("utf-8", "replace"))
+            found[at] = self.texts.of(text_of(text))
         return found
 
     def damages(self, unnamed: int) -> tuple[Damage, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from analyzer.parse.untrusted_text import text_of
 from analyzer.parse.wire.wire_fields import Positions
 from analyzer.recording.text_columns import TextNumbers
 
@@ -60,10 +61,8 @@ class PlaneNames:
         """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
         self.is_host = not plane.name.startswith(b"/device:")
         names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
-        self.stats = {
-            entry.key: entry.value.name.decode("utf-8", "replace") for entry in plane.stat_metadata
-        }
-        self.events = {key: name.decode("utf-8", "replace") for key, name in names.items()}
+        self.stats = {entry.key: text_of(entry.value.name) for entry in plane.stat_metadata}
+        self.events = {key: text_of(name) for key, name in names.items()}
         self._event_keys, self._stat_keys = _sorted(names), _sorted(self.stats)
         ordered = [names[key] for key in self._event_keys.tolist()]
         prefix = MARKER_PREFIX.encode()
@@ -106,4 +105,4 @@ def _op_of(name: bytes) -> str | None:
     is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
     if not colon or not op or op.endswith(b":") or not is_type:
         return None
-    return op.decode("utf-8", "replace")
+    return text_of(op)

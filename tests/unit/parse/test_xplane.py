@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 
+import analyzer
+from analyzer.contract.report.writing import report_of
 from analyzer.errors import TraceError
 from analyzer.parse import xplane
 from analyzer.parse.xplane import read_trace
@@ -230,3 +233,16 @@ def test_markers_of_more_steps_than_a_profile_has_are_refused(monkeypatch) -> No
     monkeypatch.setattr(xplane, "_MOST_STEPS", 1)
     with pytest.raises(TraceError, match="it holds more than 1 step markers"):
         read_trace(sample_trace("infer"))
+
+
+def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(tmp_path: Path) -> None:
+    """A report of it can be written, and read again."""
+    long = "n" * 200_000
+    trace = small_trace(op=long + "a")
+    trace.allocate(315, 0x4000, 512, op=long + "b").free(316, 0x4000)
+    result = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb"))
+    names = {op for op in result.analysis.recording.events["op"].unique() if op[0] == "n"}
+    assert len(names) == 2
+    assert max(map(len, names)) < 1 << 15
+    result.to_json(tmp_path / "report.json")
+    report_of(json.loads((tmp_path / "report.json").read_bytes()))

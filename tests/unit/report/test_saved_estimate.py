@@ -199,3 +199,12 @@ def test_a_difference_of_two_finished_estimates(folder: Path, predicted: list[Pa
     found = analyzer.diff(folder, folder)
     assert found.growth_bytes == 0
     assert predicted == []
+
+
+def test_a_finished_estimate_whose_graph_is_gone_says_so(folder: Path) -> None:
+    note = json.loads((folder / "run.json").read_bytes())
+    del note["graph"]
+    (folder / "run.json").write_text(json.dumps(note))
+    (folder / KEPT_FILE).write_bytes(kept_facts(folder))
+    with pytest.raises(TraceError, match="holds no graph"):
+        assert analyzer.open_trace(folder).analysis.recording.graph
