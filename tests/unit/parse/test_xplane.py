@@ -241,7 +241,7 @@ def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(tmp_path: P
     trace = small_trace(op=long + "a")
     trace.allocate(315, 0x4000, 512, op=long + "b").free(316, 0x4000)
     result = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb"))
-    names = {op for op in result.analysis.recording.events["op"].unique() if op[0] == "n"}
+    names = {op for op in result.analysis.recording.events["op"].unique() if op[:1] == "n"}
     assert len(names) == 2
     assert max(map(len, names)) < 1 << 15
     result.to_json(tmp_path / "report.json")
