@@ -27,7 +27,7 @@ from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, UNTRACED_FILE
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.contract.messages.capture_request import TargetSpec
-from analyzer.contract.messages.request_file import write_request
+from analyzer.contract.messages.message_file import write_message
 from analyzer.contract.messages.watch_request import WatchRequest
 from analyzer.contract.watch_note import WatchNote
 from analyzer.interrupts import EXIT_BASE
@@ -93,7 +93,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         environment["XLA_FLAGS"] = dumping_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
         file = staging / "request.json"
-        write_request(file, replace(request, folder=str(staging)))
+        write_message(file, replace(request, folder=str(staging)))
         root = str(Path(__file__).parents[3])
         status = _wait_for([sys.executable, "-c", _START, root, str(file)], environment)
         file.unlink(missing_ok=True)
