@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.keras_callback import MemoryCallback
     from analyzer.devices.device_reading import device
     from analyzer.report.diff_result import Diff
+    from analyzer.report.result import Result
     from analyzer.scaling.fit_answer import FitAnswer
-    from analyzer.session import Result, diff, estimate, open_trace, trace, watch
+    from analyzer.session import diff, estimate, open_trace, trace, watch
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -60,6 +61,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.report.diff_result import Diff
 
         return Diff
+    if name == "Result":
+        from analyzer.report.result import Result
+
+        return Result
     if name == "device":
         from analyzer.devices.device_reading import device
 

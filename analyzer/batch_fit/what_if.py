@@ -15,7 +15,7 @@ from analyzer.batch_fit.step_access import access_of
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.errors import InputError
 from analyzer.report.result import Result
-from analyzer.session import leave_report
+from analyzer.session.target_results import leave_report
 
 ALL: Final = "all"
 """What names every remedy that may save something."""

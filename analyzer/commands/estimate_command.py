@@ -220,7 +220,7 @@ def _result(
                 card_options=compiling,
                 progress=progress,
             )
-        from analyzer.session import estimate_target
+        from analyzer.session.target_results import estimate_target
 
         return estimate_target(
             spec,

@@ -20,7 +20,7 @@ from analyzer.gpus import find_gpu
 from analyzer.oomlog import ModelTensor, OomReport, read_oom_log
 
 if TYPE_CHECKING:
-    from analyzer.session import Result
+    from analyzer.report.result import Result
 
 
 def oom(

@@ -259,7 +259,7 @@ def _result(
                 search=search,
                 progress=progress,
             )
-        from analyzer.session import trace_target
+        from analyzer.session.target_results import trace_target
 
         return trace_target(
             spec,

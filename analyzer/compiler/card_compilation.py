@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.compiler.card_options import TIME_OUT_S
-from analyzer.compiler.compile_child import CompiledModule, Progress, compile_sparing
+from analyzer.compiler.compile_child import (
+    Compilation,
+    CompiledModule,
+    Progress,
+    compile_sparing,
+)
 from analyzer.compiler.plan_cache import PlanCache, key_of
 from analyzer.contract.card_note import Products
 from analyzer.errors import AccountingError
@@ -79,15 +84,15 @@ def plan_for_card(
     key = key_of(module, target, flags, compiler.version)
     compiled = cache.find(key)
     if compiled is None:
-        compiled = compile_sparing(
-            module,
-            target,
-            compiler,
+        how = Compilation(
+            target=target,
+            compiler=compiler,
             flags=flags,
             time_out_s=time_out_s,
             folder=folder,
             progress=progress,
         )
+        compiled = compile_sparing(module, how)
         cache.keep(key, compiled)
     return CardPlan(
         plan=checked_plan(compiled, gpu),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -19,14 +18,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from analyzer.compiler.card_options import TIME_OUT_S
-from analyzer.compiler.compiler_worker import ANSWER, MODULE, REQUEST
 from analyzer.compiler.flags import with_path
 from analyzer.compiler.spared_products import ops_named, without_triton
 from analyzer.contract.card_note import Statistics
-from analyzer.errors import CompilerUnavailable
+from analyzer.contract.messages.compile_messages import (
+    ANSWER_FILE,
+    COMPILE_VERSION,
+    MODULE_FILE,
+    REQUEST_FILE,
+    CompileAnswer,
+    CompileRequest,
+)
+from analyzer.contract.messages.message_file import read_message, write_message
+from analyzer.errors import AnalyzerError, CompilerUnavailable
 from analyzer.gpus.installed_compiler import Compiler
 
 _WORKER: Final = (sys.executable, "-m", "analyzer.compiler.compiler_worker")
@@ -71,20 +78,34 @@ class CompiledModule:
     is_cached: bool = False
 
 
-def compile_sparing(
-    module: bytes,
-    target: str,
-    compiler: Compiler,
-    *,
-    flags: tuple[str, ...] = (),
-    time_out_s: float = TIME_OUT_S,
-    folder: Path | None = None,
-    progress: Progress | None = None,
-) -> CompiledModule:
-    """Compile as :func:`compile_in_child`, with the products that Triton cannot write left to cuBLAS.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """For which card, and how, modules are compiled.
 
-    Args:
-        module, target, compiler, flags, time_out_s, folder, progress: As there.
+    Attributes:
+        target: The card: ``GpuTargetConfigProto`` in text form.
+        compiler: The compiler.
+        flags: XLA flags beside those that make it tell the plan.
+        time_out_s: Seconds after which a compilation is ended.
+        folder: Where its temporary folder is made; None for the system's place.
+        progress: Called with the stage and the share of the time that is likely gone.
+    """
+
+    target: str
+    compiler: Compiler
+    flags: tuple[str, ...] = ()
+    time_out_s: float = TIME_OUT_S
+    folder: Path | None = None
+    progress: Progress | None = None
+
+    def tell(self, share: float) -> None:
+        """Say how much of the time is likely gone, 0 to 1."""
+        if self.progress is not None:
+            self.progress("compiling for the card", share)
+
+
+def compile_sparing(module: bytes, how: Compilation) -> CompiledModule:
+    """Compile as :func:`compile_in_child`, with the products that Triton cannot write left to cuBLAS.
 
     Raises:
         CompilerRefused: it refused the module, and for no product of it.
@@ -93,15 +114,7 @@ def compile_sparing(
     given = module
     for _ in range(_MOST_SPARED):
         try:
-            made = compile_in_child(
-                given,
-                target,
-                compiler,
-                flags=flags,
-                time_out_s=time_out_s,
-                folder=folder,
-                progress=progress,
-            )
+            made = compile_in_child(given, how)
         except CompilerRefused as why:
             spared = without_triton(given, why.ops)
             if spared is None:
@@ -112,67 +125,47 @@ def compile_sparing(
     raise CompilerRefused(f"XLA's compiler refused {_MOST_SPARED} products one after the other.")
 
 
-def compile_in_child(
-    module: bytes,
-    target: str,
-    compiler: Compiler,
-    *,
-    flags: tuple[str, ...] = (),
-    time_out_s: float = TIME_OUT_S,
-    folder: Path | None = None,
-    progress: Progress | None = None,
-) -> CompiledModule:
-    """Compile ``module`` for the card that ``target`` describes.
-
-    Args:
-        module: A serialized ``HloModuleProto``, not optimised.
-        target: ``GpuTargetConfigProto`` in text form.
-        compiler: The compiler.
-        flags: XLA flags beside those that make it tell the plan.
-        time_out_s: After which it is ended.
-        folder: Where its temporary folder is made; None for the system's place.
-        progress: Called with the stage and the share of the time that is likely gone.
+def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
+    """Compile ``module``, a serialized ``HloModuleProto`` that is not optimised.
 
     Raises:
         CompilerRefused: it refused the module or died; the message is one line.
-        CompilerUnavailable: it took too long.
+        CompilerUnavailable: it took too long, or its answer cannot be read.
     """
     with tempfile.TemporaryDirectory(
-        prefix=".xla-", dir=folder, ignore_cleanup_errors=True
+        prefix=".xla-", dir=how.folder, ignore_cleanup_errors=True
     ) as made:
         place = Path(made).resolve()  # the child works there
-        (place / MODULE).write_bytes(module)
-        request = {"library": str(compiler.library), "target": target}
-        (place / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+        (place / MODULE_FILE).write_bytes(module)
+        request = CompileRequest(library=str(how.compiler.library), target=how.target)
+        write_message(place / REQUEST_FILE, request)
         dump = place / "dump"
         log = place / "log"
         expected_s = 1.0 + 3.0 * len(module) / 1e6  # seen: 1.4 s for 78 kB, 10 s for 3.5 MB
         code = _run(
             place,
             log,
-            _environment(place, dump, compiler, flags),
-            time_out_s,
-            lambda gone_s: _tell(progress, min(0.95, gone_s / expected_s)),
+            _environment(place, dump, how.compiler, how.flags),
+            how.time_out_s,
+            lambda gone_s: how.tell(min(0.95, gone_s / expected_s)),
         )
-        answer = _answer(place, code, log)
+        statistics = _statistics(place, code, log)
         plans = sorted(
             dump.glob("*after_optimizations.hlo.pb"), key=lambda file: file.stat().st_size
         )
         if not plans:
             raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
-        _tell(progress, 1.0)
+        how.tell(1.0)
         return CompiledModule(
             hlo=plans[-1].read_bytes(),
-            statistics=Statistics(
-                **{f"{name}_bytes": value for name, value in answer["statistics"].items()}
-            ),
-            compiler=compiler.version,
+            statistics=statistics,
+            compiler=how.compiler.version,
             module_sha256=hashlib.sha256(module).hexdigest(),
         )
 
 
-def _answer(place: Path, code: int, log: Path) -> dict[str, Any]:
-    """Return what the child wrote.
+def _statistics(place: Path, code: int, log: Path) -> Statistics:
+    """Return the compiler's totals from what the child answered.
 
     Args:
         place: The folder that it worked in.
@@ -181,15 +174,19 @@ def _answer(place: Path, code: int, log: Path) -> dict[str, Any]:
 
     Raises:
         CompilerRefused: it refused the module or died.
+        CompilerUnavailable: its answer cannot be read.
     """
-    file = place / ANSWER
+    file = place / ANSWER_FILE
     if not file.is_file():
         raise CompilerRefused(_how_it_died(code, log))
-    answer: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    if "refused" in answer:
-        told = answer["refused"]
+    try:
+        answer = read_message(file, CompileAnswer, COMPILE_VERSION)
+    except AnalyzerError as error:
+        raise CompilerUnavailable(error.message, hint=error.hint) from None
+    if answer.statistics is None:
+        told = answer.refused
         raise CompilerRefused(f"XLA's compiler refused: {_one_line(told)}", ops=ops_named(told))
-    return answer
+    return answer.statistics
 
 
 def _environment(
@@ -252,11 +249,6 @@ def _run(
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-
-
-def _tell(progress: Progress | None, share: float) -> None:
-    if progress is not None:
-        progress("compiling for the card", share)
 
 
 def _how_it_died(code: int, log: Path) -> str:

@@ -1,42 +1,44 @@
 """The child process: loads the compiler, compiles one module, writes what it says.
 
-``python -m analyzer.compiler.compiler_worker FOLDER`` reads ``request.json`` and ``module.hlo.pb``
-there and
-writes ``answer.json``; XLA's flags are in the environment, where XLA reads them once. Only the
-standard library is needed.
+``python -m analyzer.compiler.compiler_worker FOLDER`` reads the request and the module that lie there
+and leaves its answer beside them (:mod:`analyzer.contract.messages.compile_messages`); XLA's flags are
+in the environment, where XLA reads them once.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
 
+from analyzer.compiler.pjrt import PjrtError, Plugin
+from analyzer.contract.messages.compile_messages import (
+    ANSWER_FILE,
+    COMPILE_VERSION,
+    MODULE_FILE,
+    REQUEST_FILE,
+    CompileAnswer,
+    CompileRequest,
+)
+from analyzer.contract.messages.message_file import read_message, write_message
 from analyzer.parent_death import die_with_parent
-
-REQUEST: Final = "request.json"
-MODULE: Final = "module.hlo.pb"
-ANSWER: Final = "answer.json"
 
 
 def main(folder: Path) -> None:
-    """Compile what ``folder`` asks for; leave the statistics, or the compiler's refusal, there."""
-    die_with_parent()
-    from analyzer.compiler.pjrt import PjrtError, Plugin
+    """Compile what ``folder`` asks for; leave the statistics, or the compiler's refusal, there.
 
-    request = json.loads((folder / REQUEST).read_text("utf-8"))
-    answer: dict[str, Any]
+    Raises:
+        AnalyzerError: the request is damaged or of another version.
+    """
+    die_with_parent()
+    request = read_message(folder / REQUEST_FILE, CompileRequest, COMPILE_VERSION)
     try:
-        plugin = Plugin(request["library"])
-        statistics = plugin.compile_for(request["target"], (folder / MODULE).read_bytes())
-        answer = {"statistics": statistics}
+        plugin = Plugin(request.library)
+        module = (folder / MODULE_FILE).read_bytes()
+        answer = CompileAnswer(statistics=plugin.compile_for(request.target, module))
     except PjrtError as error:
-        answer = {"refused": str(error)}
-    unfinished = folder / f"{ANSWER}.part"
-    unfinished.write_text(json.dumps(answer), encoding="utf-8")
-    unfinished.replace(folder / ANSWER)
+        answer = CompileAnswer(refused=str(error))
+    write_message(folder / ANSWER_FILE, answer)
     sys.stderr.flush()
     os._exit(0)  # the library's own tear-down has nothing more to give
 

@@ -12,6 +12,8 @@ import ctypes
 import os
 from typing import Any, Final
 
+from analyzer.contract.card_note import Statistics
+
 TABLE: Final = {
     "Error_Destroy": 0,
     "Error_Message": 1,
@@ -128,7 +130,7 @@ class Plugin:
             )
         self._call("Plugin_Initialize", _Nothing())
 
-    def compile_for(self, target: str, module: bytes) -> dict[str, int]:
+    def compile_for(self, target: str, module: bytes) -> Statistics:
         """Compile a module for a described card.
 
         Args:
@@ -136,7 +138,7 @@ class Plugin:
             module: A serialized ``HloModuleProto``.
 
         Returns:
-            Bytes of the code, arguments, outputs, aliased outputs and temporaries.
+            The compiler's own totals.
 
         Raises:
             PjrtError: the library refused.
@@ -157,9 +159,9 @@ class Plugin:
             options_size=len(_NO_DEVICE),
         )
         self._call("Compile", compiled)
-        statistics = _Statistics(executable=compiled.executable)
-        self._call("Executable_GetCompiledMemoryStats", statistics)
-        return {name: int(getattr(statistics, name)) for name in STATISTICS}
+        told = _Statistics(executable=compiled.executable)
+        self._call("Executable_GetCompiledMemoryStats", told)
+        return Statistics(**{f"{name}_bytes": int(getattr(told, name)) for name in STATISTICS})
 
     def _call(self, name: str, arguments: Any) -> None:
         arguments.struct_size = ctypes.sizeof(arguments)

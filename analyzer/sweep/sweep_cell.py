@@ -15,7 +15,8 @@ from analyzer.errors import AnalyzerError, ExitCode, InputError
 from analyzer.findings.replay_settings import WhatIf
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run
-from analyzer.session import Result, estimate_target
+from analyzer.report.result import Result
+from analyzer.session.target_results import estimate_target
 from analyzer.sweep.sweep_config import CPU
 
 

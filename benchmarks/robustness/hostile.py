@@ -87,7 +87,7 @@ def samples() -> list[Sample]:
 def finished() -> Path:
     """Return a folder with a finished estimate, made once for this process and those forked from it."""
     from analyzer.opening import open_estimate
-    from analyzer.session import leave_report
+    from analyzer.session.target_results import leave_report
 
     place = Path(tempfile.mkdtemp(prefix="hostile-finished-"))
     owner = os.getpid()

@@ -13,7 +13,7 @@ import analyzer
 from analyzer.contract.categories import Category
 from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import open_result
-from analyzer.session import Result
+from analyzer.report.result import Result
 from analyzer.units import format_bytes
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -111,6 +111,7 @@ def test_a_script_that_runs_out_of_memory_is_explained(tmp_path: Path, script: s
     done, report = run(tmp_path, script, TF_CPU_BFC_MEM_LIMIT_IN_MB="400")
     assert done.returncode == 1
     assert "ResourceExhaustedError" in done.stderr
+    assert "another exception occurred" not in done.stderr
     assert report["findings"][0]["id"] == "out-of-memory"
     assert report["error"]["type"] == "ResourceExhaustedError"
     assert report["integrity"]["damages"] == []

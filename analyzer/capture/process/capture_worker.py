@@ -47,7 +47,7 @@ from analyzer.contract.messages.child_messages import (
     StageBegun,
     message_line,
 )
-from analyzer.contract.messages.request_file import read_request
+from analyzer.contract.messages.message_file import read_message
 from analyzer.contract.run_note import TargetNote, encode_run
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
@@ -123,7 +123,7 @@ def main(request_path: str, places: list[str]) -> int:
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
     try:
-        request = read_request(Path(request_path), CaptureRequest, REQUEST_VERSION)
+        request = read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
         target = request.target.text
         _serve(request, places, channel.report)
     except AnalyzerError as error:

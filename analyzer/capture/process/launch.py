@@ -42,7 +42,7 @@ from analyzer.contract.messages.child_messages import (
     Message,
     StageBegun,
 )
-from analyzer.contract.messages.request_file import write_request
+from analyzer.contract.messages.message_file import write_message
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
 
@@ -121,7 +121,7 @@ def capture(
         if on_card:
             environment |= phantom.variables(options, staging)
         with refusals_told(out):
-            write_request(request, asked)
+            write_message(request, asked)
             _run(request, environment, spec, progress, keeps_a_part=kind == "run")
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / phantom.FOLDER, ignore_errors=True)

@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
-from analyzer.contract.messages.request_file import read_request
+from analyzer.contract.messages.message_file import read_message
 from analyzer.contract.messages.watch_request import WATCH_VERSION, WatchRequest
 from analyzer.contract.run_note import TargetNote
 from analyzer.interrupts import EXIT_BASE
@@ -273,5 +273,5 @@ def main(request_path: str, before: frozenset[str], places: list[str]) -> NoRetu
         before: Names of the modules that a bare Python has loaded.
         places: ``sys.path`` of a Python of the user's own, without the script's folder.
     """
-    request = read_request(Path(request_path), WatchRequest, WATCH_VERSION)
+    request = read_message(Path(request_path), WatchRequest, WATCH_VERSION)
     ScriptRun(request).run(before, places)

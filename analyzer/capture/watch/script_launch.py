@@ -18,16 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.launch import base_environment
 from analyzer.capture.process.run_folders import check_free, publish, staging_folder
 from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_all
-from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, UNTRACED_FILE
+from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, take_untraced
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.contract.messages.capture_request import TargetSpec
-from analyzer.contract.messages.request_file import write_request
+from analyzer.contract.messages.message_file import write_message
 from analyzer.contract.messages.watch_request import WatchRequest
 from analyzer.contract.watch_note import WatchNote
 from analyzer.interrupts import EXIT_BASE
@@ -93,28 +91,20 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         environment["XLA_FLAGS"] = dumping_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
         file = staging / "request.json"
-        write_request(file, replace(request, folder=str(staging)))
+        write_message(file, replace(request, folder=str(staging)))
         root = str(Path(__file__).parents[3])
         status = _wait_for([sys.executable, "-c", _START, root, str(file)], environment)
         file.unlink(missing_ok=True)
         for name in (DUMP, phantom.FOLDER):
             shutil.rmtree(staging / name, ignore_errors=True)
         fault = _text_of(staging / FAULT_FILE)
-        seen = _note_of(staging / UNTRACED_FILE)
+        seen = take_untraced(staging)
         begun = (staging / BEGUN_FILE).exists()
         (staging / BEGUN_FILE).unlink(missing_ok=True)
         if not (staging / RUN_FILE).is_file() or not (staging / "plugins").is_dir():
             return ScriptEnd(status=status, seen=seen, has_tensorflow=begun, fault=fault)
         folder = publish(staging, out, force=force)
         return ScriptEnd(status=status, folder=folder, has_tensorflow=begun, fault=fault)
-
-
-def _note_of(path: Path) -> WatchNote | None:
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        note = msgspec.json.decode(path.read_bytes(), type=WatchNote)
-        path.unlink()
-        return note
-    return None
 
 
 def _text_of(path: Path) -> str:

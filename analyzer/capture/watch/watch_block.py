@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from analyzer.capture.process.live_capture import can_trace_here
 from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
-from analyzer.capture.watch.watch_files import UNTRACED_FILE
+from analyzer.capture.watch.watch_files import take_untraced
 from analyzer.contract.messages.capture_request import TargetKind, TargetSpec
 from analyzer.contract.run_note import TargetNote
 from analyzer.contract.watch_note import WatchNote
@@ -88,13 +86,9 @@ class WatchBlock:
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             if not (self._folder / RUN_FILE).is_file():
-                self.seen = _note(self._folder / UNTRACED_FILE)
+                self.seen = take_untraced(self._folder)
                 return None
             return publish(self._folder, self._out, force=self._force)
         finally:
             _running.clear()
             self._staging.__exit__(None, None, None)
-
-
-def _note(path: Path) -> WatchNote:
-    return msgspec.json.decode(path.read_bytes(), type=WatchNote)

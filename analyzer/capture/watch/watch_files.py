@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from pathlib import Path
 from typing import Final
 
-UNTRACED_FILE: Final = "watch.json"
+import msgspec
+
+from analyzer.contract.watch_note import WatchNote
+
+_UNTRACED_FILE: Final = "watch.json"
 """What was seen where no step was traced: a :class:`analyzer.contract.watch_note.WatchNote`."""
 
 FAULT_FILE: Final = "watch.error"
@@ -15,3 +22,19 @@ BEGUN_FILE: Final = "watch.begun"
 
 DUMP: Final = ".xla"
 """Folder that XLA leaves compiled modules in while the script runs."""
+
+
+def write_untraced(folder: Path, note: WatchNote) -> None:
+    """Leave what was seen in a folder where no step was traced."""
+    text = json.dumps(msgspec.to_builtins(note, str_keys=True))
+    (folder / _UNTRACED_FILE).write_text(text, "utf-8")
+
+
+def take_untraced(folder: Path) -> WatchNote | None:
+    """Read what :func:`write_untraced` left, and remove it; None where there is nothing readable."""
+    path = folder / _UNTRACED_FILE
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        note = msgspec.json.decode(path.read_bytes(), type=WatchNote)
+        path.unlink()
+        return note
+    return None

@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
-import resource
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import tensorflow as tf
-from msgspec import to_builtins
 
 from analyzer.capture.private_names import (
     concrete_functions,
@@ -33,49 +27,23 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.profiled_run import Captured, step_failure
-from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
+from analyzer.capture.watch.holders.held_after_steps import HeldAfterSteps, held_after_steps
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.host_containers import grown_since, host_containers
-from analyzer.capture.watch.holders.live_holders import (
-    bytes_of,
-    held_by,
-    live_tensors,
-    new_since,
-)
-from analyzer.capture.watch.holders.user_lines import calling_line
-from analyzer.capture.watch.step_hooks import Hooks
-from analyzer.capture.watch.traced_window import Window
-from analyzer.capture.watch.watch_files import UNTRACED_FILE
-from analyzer.contract.run_note import Failure, TargetNote, encode_run, read_run_file
-from analyzer.contract.watch_note import HeldTensors, LargeConstant, Reading, WatchNote
+from analyzer.capture.watch.holders.host_containers import host_containers
+from analyzer.capture.watch.steps.step_candidates import GRADIENTS, StepCandidates, StepRank
+from analyzer.capture.watch.steps.step_hooks import Hooks
+from analyzer.capture.watch.steps.step_readings import StepReadings
+from analyzer.capture.watch.steps.traced_window import Window
+from analyzer.capture.watch.watch_files import write_untraced
+from analyzer.contract.run_note import Failure, RunFile, TargetNote, encode_run, read_run_file
+from analyzer.contract.watch_note import WatchNote
 from analyzer.errors import ExitCode
 from analyzer.parse.logdir import RUN_FILE
 
-_TRAINS, _GRADIENT, _COMPUTES = 2, 1, 0
-"""What may be a step, the higher the rather."""
-
-_LATER: Final = 3
-"""Steps more that are waited for where something that trains may follow."""
-
-_ALL_READ: Final = 64
-"""Steps at the beginning of which each is read."""
-
-_READINGS: Final = 1024
-"""Readings that are kept; where there are more, every second one goes."""
-
-_SHARE: Final = 0.005
-"""Share of the time that readings may take."""
-
-_HOST_EVERY_S: Final = 0.2
-"""Seconds between two looks at the resident memory, which the system takes long to tell."""
-
-_NAMED: Final = 64
-"""Tensors from before the traced steps whose holders are looked for, the largest."""
-
-_HELD_BYTES: Final = 1 << 20
-"""Tensors from this size on that live through all traced steps are noted."""
+_MOST_FUNCTIONS: Final = 50
+"""Functions that the note tells of, those traced most often."""
 
 
 class Watcher:
@@ -99,7 +67,7 @@ class Watcher:
         dump: Path | None = None,
         complete: Callable[[Captured], None] = lambda found: None,
     ) -> None:
-        self._folder, self._steps, self._warmup = folder, steps, warmup
+        self._folder, self._wanted, self._warmup = folder, steps, warmup
         self._target, self._dump, self._complete = target, dump, complete
         self._owner = os.getpid()
         self._hooks = Hooks(self)
@@ -107,28 +75,19 @@ class Watcher:
         self._observed: Observations | None = None
         self.functions = FunctionLedger()
         self.data = DataLedger()
-        self._counts: Counter[Any] = Counter()
-        self._ranks: dict[Any, int] = {}
+        self._candidates = StepCandidates(warmup)
+        self._readings = StepReadings()
         self._window: Window | None = None
         self._first: Window | None = None
         self._has_looked = False
-        self._key: Any = None
-        self._first_key: Any = None
+        self._first_key: Hashable = None
         self._first_record: FunctionRecord | None = None
         self._done: Captured | None = None
         self._is_done = False
-        self._words, self._where = "", ""
-        self._readings: list[Reading] = []
-        self._stride = 1
-        self._next_s = self._host_s = 0.0
-        self._held: tuple[HeldTensors, ...] = ()
-        self._on_host: tuple[HeldTensors, ...] = ()
         self._containers: dict[int, int] = {}
-        self._tapes: tuple[Any, ...] = ()
-        self._constants: list[LargeConstant] = []
+        self._left = HeldAfterSteps()
         self._last_args: tuple[Any, ...] = ()
         self._failure: Failure | None = None
-        self._device = ""
         self._starting = False
 
     # What the process does with it
@@ -196,23 +155,24 @@ class Watcher:
                 self._collect(record)
         count = function.experimental_get_tracing_count() - traces
         if count:
-            record.traced(self._counts[self._key], args, kwargs, count)
+            record.traced(self._candidates.steps, args, kwargs, count)
         if observed is not None and len(observed.gradients) > gradients:
             record.trains = True
         elif traces and record.calls == 1:  # it was traced before it was watched
             record.trains = updates_variables(function)
         self._last_args = args
-        self._boundary(record.code or id(function), _TRAINS if record.trains else _COMPUTES, record)
+        rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
+        self._boundary(record.code or id(function), rank, record)
         return result
 
     def applied(self, optimizer: Any) -> None:
         """Count a step that was made op by op."""
-        self._boundary(("optimizer", id(optimizer)), _TRAINS, None)
+        self._boundary(("optimizer", id(optimizer)), StepRank.TRAINS, None)
 
     def gradient_taken(self, tape: Any) -> None:
         """Count a step of a program without an optimizer."""
         self.data.tape_used(tape)
-        self._boundary("gradients", _GRADIENT, None)
+        self._boundary(GRADIENTS, StepRank.GRADIENT, None)
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
         """Note a tape."""
@@ -251,8 +211,7 @@ class Watcher:
             return
         if self._first is not None and self._first.is_open:
             self._window, self._first = self._first, None
-            self._key = self._first_key
-            self._words, self._where = self._described(self._key, self._first_record)
+            self._candidates.choose(self._first_key, self._first_record)
             self._window.function = self._concrete_of(self._first_record)
         if self._window is not None and self._window.is_open:
             self._failure = failure
@@ -266,7 +225,7 @@ class Watcher:
             return
         self._has_looked = True
         self._first_record = record
-        self._first_key = "gradients" if record is None else record.code
+        self._first_key = GRADIENTS if record is None else record.code
         self._first = self._opened(None, wanted=1)
 
     def _opened(self, function: Any, *, wanted: int, is_compiled: bool = False) -> Window:
@@ -291,59 +250,46 @@ class Watcher:
         concrete = concrete_functions(alive[-1]) if alive else []
         return concrete[-1] if concrete else None
 
-    def _boundary(self, key: Any, rank: int, record: FunctionRecord | None) -> None:
-        count = self._counts[key] = self._counts[key] + 1
-        self._ranks[key] = rank
+    def _boundary(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
+        """Count a call that may be a step: it ends one, and may begin the trace."""
+        count = self._candidates.counted(key, rank)
         if self._first is not None:
             self._first.discard()
             self._first = None
-        if key == self._key:
+        if key == self._candidates.chosen:
             window = self._window
             if window is not None and window.is_open and not window.next_step():
                 self._close()
-            self._read(count)
-            return
-        if self._key is not None and rank <= self._ranks[self._key]:
-            return
-        self._read(count)
-        waiting = self._warmup + (0 if rank == _TRAINS else _LATER)
-        if count >= max(waiting, 1) and not self._is_done:
-            self._open(key, record)
+            self._readings.read(count)
+        elif self._candidates.goes_before(key):
+            self._readings.read(count)
+            if self._candidates.is_warm(key) and not self._is_done:
+                self._open(key, record)
 
-    def _open(self, key: Any, record: FunctionRecord | None) -> None:
+    def _open(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Begin to trace; what was traced of something less like a step is dropped."""
         if self._window is not None:
             self._window.discard()
         self._done = None
         if self._observed is None:
             return
-        self._key = key
-        self._readings = self._readings[-1:]  # those before may be of other calls
-        self._words, self._where = self._described(key, record)
+        self._candidates.choose(key, record)
+        self._readings.keep_last()  # those before may be of other calls
         self._containers = host_containers()
         alive = [] if record is None else record.alive()
         self._window = self._opened(
             self._concrete_of(record),
-            wanted=self._steps,
+            wanted=self._wanted,
             is_compiled=bool(alive) and is_jit_compiled(alive[-1]),
         )
-
-    def _described(self, key: Any, record: FunctionRecord | None) -> tuple[str, str]:
-        line = calling_line()
-        if record is not None and record.is_keras:
-            return f"a call of Keras' {record.name}", line
-        if record is not None:
-            return f"a call of {record.name}", record.where
-        what = "an eager update" if key != "gradients" else "an eager gradient"
-        return f"{what}, op by op", line
 
     def _close(self, *, interrupted: bool = False) -> None:
         """End the trace, look at what is left, and keep what is known as plain data."""
         window = self._window
         assert window is not None
         window.close(interrupted=interrupted, failed=self._failure is not None)
-        self._look_around(window)
-        records = [one for one in self.functions.records() if one.code == self._key]
+        self._left = held_after_steps(window, self._containers, self.functions, self.data)
+        records = [one for one in self.functions.records() if one.code == self._candidates.chosen]
         partitions = records[0].partitions if records else []
         self._done = window.captured(
             partitions,
@@ -356,52 +302,11 @@ class Watcher:
             record.partitions = []
         self._done.run = self._with_note("")
         window.write(self._done, self._target)
-        if self._ranks[self._key] == _TRAINS:
+        if self._candidates.trains:
             self._hooks.remove()
             self._observing.close()
             self._observed = None
             self._hooks.lighten()
-
-    def _look_around(self, window: Window) -> None:
-        """Note what Python holds between two steps."""
-        frame = sys._getframe(1)  # not this one: it would hold itself
-        made = new_since(window.before)
-        held = held_by(made, frame)
-        self._held = tuple(held)
-        made_ids = {id(one) for one in made}
-        del made
-        search = HolderSearch(frame)
-        self._tapes = tuple(self.data.tapes(search))
-        self._on_host = grown_since(self._containers, window.done, search)
-        self._constants = [*self._resident(made_ids), *self.functions.constants()]
-
-    def _resident(self, made: set[int]) -> list[LargeConstant]:
-        """Return the large tensors that lived through all traced steps."""
-        large = sorted(
-            (tensor for tensor in live_tensors() if id(tensor) not in made),
-            key=bytes_of,
-            reverse=True,
-        )[:_NAMED]
-        dtypes = {address_of(tensor): tensor.dtype.name for tensor in large}
-        rows = held_by(large, inspect.currentframe())
-        names = {address: row.holder for row in rows for address in row.addresses}
-        assert self._window is not None
-        for key, one in self._window.resident.items():
-            if one.address in names:
-                self._window.resident[key] = replace(one, name=names[one.address])
-        rows = _each_once([row for row in rows if row.size_bytes >= _HELD_BYTES])
-        return [
-            LargeConstant(
-                kind="held",
-                where=row.where,
-                dtype=dtypes.get(row.addresses[0], "") if row.addresses else "",
-                shape=row.shapes[0] if row.shapes else None,
-                size_bytes=row.size_bytes,
-                name=row.holder,
-                copies=row.count,
-            )
-            for row in rows
-        ]
 
     def _batch_size(self) -> int | None:
         for leaf in tf.nest.flatten(self._last_args):
@@ -419,40 +324,9 @@ class Watcher:
                     graph for one in metadata.function_graphs for graph in one.partition_graphs
                 ]
 
-    # Readings
-
-    def _read(self, step: int) -> None:
-        """Read what is in use, not more often than it takes a small share of the time."""
-        now_s = time.perf_counter()
-        if step % self._stride or (now_s < self._next_s and step > _ALL_READ):
-            return
-        if not self._device:
-            gpus = tf.config.list_logical_devices("GPU")
-            self._device = "GPU:0" if gpus else "CPU:0"
-            now_s = time.perf_counter()
-        try:
-            in_use_bytes = int(tf.config.experimental.get_memory_info(self._device)["current"])
-        except (ValueError, tf.errors.OpError):
-            in_use_bytes = 0
-        self._next_s = now_s + (time.perf_counter() - now_s) / _SHARE
-        host = None
-        if now_s >= self._host_s:
-            host = _resident_bytes()
-            self._host_s = now_s + _HOST_EVERY_S
-        self._readings.append(
-            Reading(
-                step=step,
-                in_use_bytes=in_use_bytes,
-                host_bytes=host,
-            )
-        )
-        if len(self._readings) >= _READINGS:
-            self._readings = self._readings[::2]
-            self._stride *= 2
-
     # What is left
 
-    def _with_note(self, ended: str) -> Any:
+    def _with_note(self, ended: str) -> RunFile:
         assert self._done is not None
         return replace(self._done.run, target=self._target, watch=self.note(ended))
 
@@ -465,21 +339,19 @@ class Watcher:
         functions = [one for one in self.functions.records() if one.traces]
         search = HolderSearch(inspect.currentframe())
         return WatchNote(
-            step=self._words,
-            where=self._where,
+            step=self._candidates.words,
+            where=self._candidates.where,
             warmup=self._warmup,
-            steps=self._counts[self._key]
-            if self._key is not None
-            else max(self._counts.values(), default=0),
-            readings=tuple(self._readings),
-            held=self._held,
-            on_host=self._on_host,
-            tapes=self._tapes,
+            steps=self._candidates.most_calls,
+            readings=self._readings.rows,
+            held=self._left.held,
+            on_host=self._left.on_host,
+            tapes=self._left.tapes,
             functions=tuple(
                 one.note(search.container_of(one.alive()[0]) if len(one.alive()) > 2 else "")
                 for one in functions[:_MOST_FUNCTIONS]
             ),
-            constants=(*self._constants, *self.data.slices.values()),
+            constants=(*self._left.constants, *self.data.slices.values()),
             stages=tuple(self.data.stages.values()),
             models=tuple(self.data.models(search)),
             ended=ended,
@@ -488,34 +360,11 @@ class Watcher:
     def save(self, ended: str) -> None:
         """Write the note anew, with what was seen since the traced steps."""
         if self._done is None:
-            note = json.dumps(to_builtins(self.note(ended), str_keys=True))
-            (self._folder / UNTRACED_FILE).write_text(note, "utf-8")
-        else:
-            run = self._with_note(ended)
-            temporary = self._folder / f".{RUN_FILE}"
-            # The files that the note names stand in the one that was written.
-            written = read_run_file(self._folder / RUN_FILE)
-            temporary.write_bytes(encode_run(replace(run, graph=written.graph, xla=written.xla)))
-            temporary.replace(self._folder / RUN_FILE)
-
-
-_MOST_FUNCTIONS: Final = 50
-
-
-def _each_once(rows: list[HeldTensors]) -> list[HeldTensors]:
-    """Return the rows without those whose tensors a name, or a larger holder, holds too."""
-    known: set[int] = set()
-    kept = []
-    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
-        if not row.addresses or not known.issuperset(row.addresses):
-            kept.append(row)
-            known.update(row.addresses)
-    return sorted(kept, key=lambda one: -one.size_bytes)
-
-
-def _resident_bytes() -> int | None:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return None
+            write_untraced(self._folder, self.note(ended))
+            return
+        run = self._with_note(ended)
+        temporary = self._folder / f".{RUN_FILE}"
+        # The files that the note names stand in the one that was written.
+        written = read_run_file(self._folder / RUN_FILE)
+        temporary.write_bytes(encode_run(replace(run, graph=written.graph, xla=written.xla)))
+        temporary.replace(self._folder / RUN_FILE)

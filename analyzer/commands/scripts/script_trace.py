@@ -15,7 +15,7 @@ from analyzer.contract.messages.watch_request import STEPS, WARMUP, WatchRequest
 from analyzer.errors import ExitCode, LimitError
 from analyzer.findings.replay_settings import WhatIf
 from analyzer.report.untrusted import printable
-from analyzer.session import trace_script
+from analyzer.session.target_results import trace_script
 
 
 def trace_a_script(

@@ -18,7 +18,7 @@ from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import find_gpu
 from analyzer.gpus.installed_compiler import has_compiler
 from analyzer.parse.run_folder import read_run
-from analyzer.session import estimate_target
+from analyzer.session.target_results import estimate_target
 from analyzer.xla.assignment import plan_of
 
 pytestmark = pytest.mark.tf

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.contract.card_note import Statistics
 from analyzer.contract.device_figures import MeasuredStages
 from analyzer.contract.messages.capture_request import (
     REQUEST_VERSION,
@@ -26,7 +27,12 @@ from analyzer.contract.messages.child_messages import (
     message_in,
     message_line,
 )
-from analyzer.contract.messages.request_file import read_request, write_request
+from analyzer.contract.messages.compile_messages import (
+    COMPILE_VERSION,
+    CompileAnswer,
+    CompileRequest,
+)
+from analyzer.contract.messages.message_file import read_message, write_message
 from analyzer.contract.messages.watch_request import WATCH_VERSION, WatchRequest
 from analyzer.errors import AnalyzerError
 
@@ -79,20 +85,41 @@ def test_what_is_no_message_is_passed_over(line: bytes) -> None:
 
 def test_a_request_comes_out_as_it_went_in(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
-    write_request(file, CAPTURE)
-    assert read_request(file, CaptureRequest, REQUEST_VERSION) == CAPTURE
+    write_message(file, CAPTURE)
+    assert read_message(file, CaptureRequest, REQUEST_VERSION) == CAPTURE
     script = WatchRequest(script=NO_TEXT, folder="f", arguments=("a", NO_TEXT), options=OPTIONS)
-    write_request(file, script)
-    assert read_request(file, WatchRequest, WATCH_VERSION) == script
+    write_message(file, script)
+    assert read_message(file, WatchRequest, WATCH_VERSION) == script
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        CompileRequest(library=NO_TEXT, target="gpu_device_info { }"),
+        CompileAnswer(refused="No sm_1\n\nat line 2"),
+        CompileAnswer(
+            statistics=Statistics(
+                code_bytes=1, argument_bytes=2, output_bytes=3, alias_bytes=0, temp_bytes=1 << 40
+            )
+        ),
+    ],
+)
+def test_what_a_compilers_child_is_asked_and_answers_comes_out_as_it_went_in(
+    tmp_path: Path, message: CompileRequest | CompileAnswer
+) -> None:
+    file = tmp_path / "message.json"
+    write_message(file, message)
+    assert read_message(file, type(message), COMPILE_VERSION) == message
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
-    write_request(file, replace(CAPTURE, schema_version=REQUEST_VERSION + 1))
+    write_message(file, replace(CAPTURE, schema_version=REQUEST_VERSION + 1))
     with pytest.raises(
         AnalyzerError, match=f"version {REQUEST_VERSION + 1}, and {REQUEST_VERSION}"
     ):
-        read_request(file, CaptureRequest, REQUEST_VERSION)
+        read_message(file, CaptureRequest, REQUEST_VERSION)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +130,7 @@ def test_a_damaged_request_names_its_field(
     tmp_path: Path, field: str, value: object, says: str
 ) -> None:
     file = tmp_path / "request.json"
-    write_request(file, CAPTURE)
+    write_message(file, CAPTURE)
     file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
     with pytest.raises(AnalyzerError, match=says):
-        read_request(file, CaptureRequest, REQUEST_VERSION)
+        read_message(file, CaptureRequest, REQUEST_VERSION)

@@ -11,7 +11,7 @@ import pytest
 
 from analyzer.compiler import pjrt
 from analyzer.compiler.card_compilation import plan_for_card
-from analyzer.compiler.compile_child import CompilerRefused, compile_in_child
+from analyzer.compiler.compile_child import Compilation, CompilerRefused, compile_in_child
 from analyzer.compiler.plan_cache import PlanCache
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import find_gpu
@@ -89,7 +89,10 @@ def test_a_product_that_triton_cannot_write_is_left_to_cublas_alone(tmp_path: Pa
     module = gzip.decompress((DATA / "heads_of_96.hlo.pb.gz").read_bytes())
     h100 = find_gpu("h100-80gb-sxm")
     with pytest.raises(CompilerRefused, match="tile sizes"):
-        compile_in_child(module, target_text(h100), find_compiler(), folder=tmp_path)
+        compile_in_child(
+            module,
+            Compilation(target=target_text(h100), compiler=find_compiler(), folder=tmp_path),
+        )
     found = plan_for_card(module, h100, PlanCache(None), folder=tmp_path)
     assert found.products == "triton"
     assert found.plan.temp_bytes == pytest.approx(65_334_316 - 8_455_952, rel=0.001)

@@ -6,20 +6,29 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from analyzer.compiler import compile_child as run
-from analyzer.compiler.compile_child import compile_in_child
+from analyzer.compiler.compile_child import Compilation, compile_in_child
 from analyzer.errors import CompilerUnavailable
 from analyzer.gpus import installed_compiler as plugin
 from analyzer.gpus.installed_compiler import Compiler, find_compiler
 
-ANSWER = "import sys; open(sys.argv[1] + '/answer.json', 'w').write({!r})"
+
+def answering(text: str) -> str:
+    return f"import sys; open(sys.argv[1] + '/answer.json', 'w').write({text!r})"
 
 
-def a_compiler(tmp_path: Path, library: str = "none.so") -> Compiler:
-    return Compiler(tmp_path / library, tmp_path, "some compiler 1.0")
+TOTALS: Final = (
+    '{"code_bytes": 0, "argument_bytes": 8, "output_bytes": 8, "alias_bytes": 8, "temp_bytes": 4}'
+)
+
+
+def compile_it(tmp_path: Path, library: str = "none.so", **how: Any) -> None:
+    compiler = Compiler(tmp_path / library, tmp_path, "some compiler 1.0")
+    compile_in_child(b"module", Compilation(target="target", compiler=compiler, **how))
 
 
 def a_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -39,8 +48,18 @@ def folder_in(tmp_path: Path) -> Path:
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
         ("print('F0000 00:00 7 x.cc:3] Check failed: a < b'); import os; os.abort()", "a < b"),
         ("raise SystemExit(3)", "status 3"),
-        (ANSWER.format('{"refused": "No sm_1\\n\\nmore"}'), "refused: No sm_1"),
-        (ANSWER.format('{"statistics": {}}'), "no buffer assignment"),
+        (
+            answering('{"schema_version": 1, "refused": "No sm_1\\n\\nmore"}'),
+            "refused: No sm_1",
+        ),
+        (
+            answering(f'{{"schema_version": 1, "statistics": {TOTALS}}}'),
+            "no buffer assignment",
+        ),
+        (answering('{"schema_version": 2, "refused": "No"}'), "version 2, and 1 is understood"),
+        (answering('{"schema_version": 1, "statistics": {}}'), "missing required field"),
+        (answering('{"schema_version": 1}'), "either the compiler's totals or why"),
+        (answering('{"schema_version": 1, "refu'), "cannot be read"),
     ],
 )
 def test_a_child_that_fails_is_one_line(
@@ -49,7 +68,7 @@ def test_a_child_that_fails_is_one_line(
     a_child(monkeypatch, code)
     folder = folder_in(tmp_path)
     with pytest.raises(CompilerUnavailable) as caught:
-        compile_in_child(b"module", "target", a_compiler(tmp_path), folder=folder)
+        compile_it(tmp_path, folder=folder)
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(folder.iterdir())
@@ -60,7 +79,7 @@ def test_a_library_that_is_none_is_refused_in_a_line(tmp_path: Path, library: st
     (tmp_path / "empty.so").write_bytes(b"")
     folder = folder_in(tmp_path)
     with pytest.raises(CompilerUnavailable, match="cannot be loaded") as caught:
-        compile_in_child(b"module", "target", a_compiler(tmp_path, library), folder=folder)
+        compile_it(tmp_path, library, folder=folder)
     assert "\n" not in str(caught.value)
     assert not list(folder.iterdir())
 
@@ -69,7 +88,7 @@ def test_a_child_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     a_child(monkeypatch, "import time; time.sleep(1000)")
     folder = folder_in(tmp_path)
     with pytest.raises(CompilerUnavailable, match="not done after"):
-        compile_in_child(b"m", "t", a_compiler(tmp_path), folder=folder, time_out_s=0.2)
+        compile_it(tmp_path, folder=folder, time_out_s=0.2)
     assert not list(folder.iterdir())
 
 
@@ -89,9 +108,7 @@ def test_an_interrupt_leaves_no_child_and_no_file(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compile_in_child(
-            b"m", "t", a_compiler(tmp_path), folder=folder, progress=interrupt_once_it_runs
-        )
+        compile_it(tmp_path, folder=folder, progress=interrupt_once_it_runs)
     assert not list(folder.iterdir())
     with pytest.raises(ProcessLookupError):
         os.kill(int(told.read_text()), 0)
@@ -108,7 +125,7 @@ def test_the_child_sees_our_flags_and_our_temporary_folder(
         "os.environ['XLA_FLAGS'] + ' ' + os.environ['TMPDIR'])",
     )
     with pytest.raises(CompilerUnavailable):
-        compile_in_child(b"m", "t", a_compiler(tmp_path), flags=("--one", "--two"))
+        compile_it(tmp_path, flags=("--one", "--two"))
     seen = told.read_text()
     assert "--one --two" in seen
     assert "user" not in seen
@@ -122,16 +139,14 @@ def test_a_relative_folder_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "import sys; from pathlib import Path; (Path(sys.argv[1]) / 'request.json').read_text()",
     )
     with pytest.raises(CompilerUnavailable, match="status 0"):
-        compile_in_child(b"m", "t", a_compiler(tmp_path), folder=Path())
+        compile_it(tmp_path, folder=Path())
 
 
 def test_progress_never_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_child(monkeypatch, "import time; time.sleep(0.5)")
     shares: list[float] = []
     with pytest.raises(CompilerUnavailable):
-        compile_in_child(
-            b"m", "t", a_compiler(tmp_path), progress=lambda stage, share: shares.append(share)
-        )
+        compile_it(tmp_path, progress=lambda stage, share: shares.append(share))
     assert shares == sorted(shares)
     assert all(0 <= share <= 1 for share in shares)
 

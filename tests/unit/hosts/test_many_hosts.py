@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +114,20 @@ def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> No
     assert dict(WorkEngine(workers=2).run(die_always, asked)) == {**alone, 1: None}
 
 
-def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+def the_same_on_dask(folder: Path, row: Callable[[tuple[str, str]], object]) -> None:
+    """Read a run on a cluster of two with a function that kills its process once."""
     distributed = pytest.importorskip("distributed")
-    folder = logdir(tmp_path, 5)
     asked = [(str(file), "") for file in find_traces(folder)]
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
     ) as cluster:
         engine = WorkEngine(scheduler=cluster.scheduler_address)
-        assert dict(engine.run(die_once, asked)) == dict(WorkEngine().run(host_row, asked))
+        assert dict(engine.run(row, asked)) == dict(WorkEngine().run(host_row, asked))
         assert (folder / "died").exists()
+
+
+def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+    the_same_on_dask(logdir(tmp_path, 5), die_once)
 
 
 def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +206,4 @@ def test_two_hundred_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_hundred_hosts_on_dask(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    folder = with_changes(tmp_path, 200)
-    asked = [(str(file), "") for file in find_traces(folder)]
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
-    ) as cluster:
-        engine = WorkEngine(scheduler=cluster.scheduler_address)
-        assert dict(engine.run(die_half_way, asked)) == dict(WorkEngine().run(host_row, asked))
-        assert (folder / "died").exists()
+    the_same_on_dask(with_changes(tmp_path, 200), die_half_way)

@@ -24,7 +24,7 @@ from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import open_estimate, open_result
 from analyzer.report.result import Result
 from analyzer.report.saved_estimate import TABLES_FILE
-from analyzer.session import leave_report
+from analyzer.session.target_results import leave_report
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 

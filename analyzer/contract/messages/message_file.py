@@ -1,4 +1,4 @@
-"""A request to a child as a JSON file, written by the command and read by the child.
+"""A message between a command and its child as a JSON file: a request, or an answer.
 
 Names of files may hold bytes that are no text (surrogates in Python): they go through as they are.
 """
@@ -13,10 +13,10 @@ from msgspec import ValidationError, convert, to_builtins
 
 from analyzer.errors import AnalyzerError
 
-_Request = TypeVar("_Request", bound="Request")
+_Record = TypeVar("_Record", bound="Versioned")
 
 
-class Request(Protocol):
+class Versioned(Protocol):
     """A record that says its version."""
 
     @property
@@ -24,21 +24,23 @@ class Request(Protocol):
         """The version of the record."""
 
 
-def write_request(path: Path, request: Request) -> None:
-    """Write a request where the child reads it."""
-    path.write_text(json.dumps(to_builtins(request)), encoding="utf-8")
+def write_message(path: Path, message: Versioned) -> None:
+    """Write a message where the other process reads it: whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(json.dumps(to_builtins(message)), encoding="utf-8")
+    unfinished.replace(path)
 
 
-def read_request(path: Path, record: type[_Request], version: int) -> _Request:
-    """Return what :func:`write_request` wrote.
+def read_message(path: Path, record: type[_Record], version: int) -> _Record:
+    """Return what :func:`write_message` wrote.
 
     Args:
         path: The file.
-        record: The class of the request.
+        record: The class of the message.
         version: The version that this process understands.
 
     Raises:
-        AnalyzerError: the file is missing or damaged, or the command is of another version.
+        AnalyzerError: the file is missing or damaged, or the other process is of another version.
     """
     try:
         plain = json.loads(path.read_bytes())
@@ -48,6 +50,6 @@ def read_request(path: Path, record: type[_Request], version: int) -> _Request:
         return convert(plain, record)
     except (OSError, ValueError, RecursionError) as error:
         raise AnalyzerError(
-            f"The request in {path} cannot be read: {error}.",
+            f"The message in {path} cannot be read: {error}.",
             hint="The command and its child must be of one installation of tf-memory-analyzer.",
         ) from None

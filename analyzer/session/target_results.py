@@ -1,0 +1,227 @@
+"""A target captured or estimated, explained, and its result left in the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analyzer.capture.process.launch import Progress, capture
+from analyzer.capture.process.run_folders import retract
+from analyzer.capture.targets.target_spec import check_steps
+from analyzer.capture.watch.script_launch import ScriptEnd, run_script
+from analyzer.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON, kept_facts
+from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.contract.messages.watch_request import WatchRequest
+from analyzer.contract.report.subject import Kind
+from analyzer.errors import CompilerUnavailable
+from analyzer.findings.replay_settings import WhatIf
+from analyzer.opening import open_estimate, open_result
+from analyzer.parse.logdir import RUN_FILE
+from analyzer.report.exports.output_files import write_text
+from analyzer.report.result import Result
+from analyzer.user_cache import begin_cache
+
+if TYPE_CHECKING:
+    from analyzer.compiler.card_options import CardOptions
+
+
+def trace_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool = False,
+    what_if: WhatIf | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Capture a target's step in a child process, explain it, and leave the result in ``out``.
+
+    Args:
+        spec: What the user named.
+        options: How the step is made and run.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        what_if: Settings of the allocator to replay under.
+        progress: Called with the stage and the share done, 0 to 1.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+        StepOutOfMemory: the system killed the step's process.
+    """
+    report = progress or (lambda stage, share: None)
+    folder = capture(
+        spec, options, out, force=force, progress=lambda stage, share: report(stage, 0.8 * share)
+    )
+    result = open_result(
+        folder,
+        what_if=what_if,
+        progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
+    )
+    return _leave(result, folder, report)
+
+
+def trace_script(
+    spec: TargetSpec,
+    request: WatchRequest,
+    out: Path,
+    *,
+    force: bool = False,
+    what_if: WhatIf | None = None,
+) -> tuple[ScriptEnd, Result | None]:
+    """Run a script with this process' terminal, trace a few of its steps and explain them.
+
+    Args:
+        spec: The script.
+        request: How it is watched.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        what_if: Settings of the allocator to replay under.
+
+    Returns:
+        How the script ended, and the result; None where no step was traced.
+
+    Raises:
+        InputError: ``out`` cannot be used.
+    """
+    end = run_script(spec, request, out, force=force)
+    if end.folder is None:
+        return end, None
+    result = open_result(end.folder, what_if=what_if)
+    return end, leave_report(result, end.folder)
+
+
+def estimate_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    what_if: WhatIf | None = None,
+    card_options: CardOptions | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Take a target's graph in a child process, predict its memory, leave the result in ``out``.
+
+    Args:
+        spec: What the user named.
+        options: How the step is made and run.
+        out: Where the run folder goes.
+        force: Whether a run folder that is there may be replaced.
+        threads: Inter-op threads to predict for; None for those that a run would have.
+        what_if: Settings of the allocator to replay under.
+        card_options: How a card's compiler is run.
+        progress: Called with the stage and the share done, 0 to 1.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+    """
+    check_steps(options)
+    report = progress or (lambda stage, share: None)
+    captured = 0.5 if options.gpu else 0.8
+
+    def capture_graph(options: CaptureOptions, place: Path, *, force: bool) -> Path:
+        return capture(
+            spec,
+            options,
+            place,
+            force=force,
+            progress=lambda stage, share: report(stage, captured * share),
+            kind="static",
+        )
+
+    folder = capture_graph(options, out, force=force)
+    begin_cache()
+    with whole_or_gone(folder):
+        predicted = predict_folder(
+            folder,
+            lambda: capture_graph(replace(options, cpu_plan=True), folder, force=True),
+            threads=threads,
+            what_if=what_if,
+            card_options=card_options,
+            progress=lambda stage, share: report(stage, captured + (0.9 - captured) * share),
+        )
+        return _leave(predicted, folder, report)
+
+
+@contextmanager
+def whole_or_gone(folder: Path) -> Iterator[None]:
+    """Remove a captured step's folder where the block does not end well: there is no result in it."""
+    try:
+        yield
+    except BaseException:
+        retract(folder)
+        raise
+
+
+def predict_folder(
+    folder: Path,
+    capture_again: Callable[[], Path],
+    *,
+    threads: int | None,
+    what_if: WhatIf | None = None,
+    card_options: CardOptions | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Predict from a fresh run folder; capture anew with the CPU's plan where the card's has none.
+
+    Args:
+        folder: The run folder that a capture without a run has left.
+        capture_again: Makes that folder anew, with what the CPU's compiler plans in it.
+        threads: Inter-op threads to predict for; None for those that a run would have.
+        what_if: Settings of the allocator to replay under.
+        card_options: How a card's compiler is run.
+        progress: Called with the stage and the share done, 0 to 1.
+    """
+
+    def opened() -> Result:
+        return open_estimate(
+            folder,
+            threads=threads,
+            what_if=what_if,
+            card_options=card_options,
+            keep=True,
+            progress=progress,
+        )
+
+    try:
+        return opened()
+    except CompilerUnavailable as why:
+        from analyzer.compiler.step_plans import keep_failure
+        from analyzer.parse.run_folder import read_run
+        from analyzer.predict.predicted_device import target_of
+
+        gpu = target_of(read_run(folder / RUN_FILE)).gpu
+        assert gpu is not None
+        capture_again()
+        keep_failure(folder, gpu, why)
+        return opened()
+
+
+def _leave(result: Result, folder: Path, report: Progress) -> Result:
+    report("writing the report", 0.95)
+    leave_report(result, folder)
+    report("done", 1.0)
+    return result
+
+
+def leave_report(result: Result, folder: Path) -> Result:
+    """Write the report into the run's folder; return the result.
+
+    Args:
+        result: The result.
+        folder: The run's folder.
+    """
+    result.to_json(folder / REPORT_JSON)
+    result.to_html(folder / REPORT_HTML)
+    if result.report.kind is Kind.ESTIMATE:
+        from analyzer.report.saved_estimate import keep_tables
+
+        keep_tables(result.recording, folder)
+    elif result.report.what_if is not None:
+        return result  # the trace alone is kept: what it is replayed under is said anew each time
+    write_text(folder / KEPT_FILE, kept_facts(folder).decode())
+    return result

@@ -1,0 +1,129 @@
+"""Steps that the caller's own code makes, watched and explained: a block, or between two calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyzer.contract.messages.watch_request import STEPS, WARMUP
+from analyzer.opening import open_result
+from analyzer.report.result import Result
+from analyzer.session.target_results import leave_report
+
+if TYPE_CHECKING:
+    from analyzer.capture.watch.watch_block import WatchBlock
+    from analyzer.contract.report.finding import Finding
+
+
+@dataclass
+class Watched:
+    """What was seen of the steps of a ``with analyzer.watch():`` block, when it has ended.
+
+    Attributes:
+        result: The traced steps, explained; None where none was traced, or while the block runs.
+        steps: Steps that were made.
+    """
+
+    result: Result | None = None
+    steps: int = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is worth knowing, the weightiest first."""
+        return () if self.result is None else self.result.findings
+
+
+@contextmanager
+def watch(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+    name: str = "watch",
+    force: bool = False,
+) -> Iterator[Watched]:
+    """Find the training or inference steps made in the block, trace a few, and explain them.
+
+    Args:
+        out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
+        steps: Steps to trace.
+        warmup: Steps before them.
+        name: What the report calls them.
+        force: Replace an earlier run in ``out``.
+
+    Raises:
+        InputError: ``out`` cannot be used, or another block is under way.
+        TargetError: TensorFlow was imported with an allocator that writes no memory events.
+    """
+    block = begin_watch(out, steps=steps, warmup=warmup, name=name, force=force)
+    watched = Watched()
+    try:
+        yield watched
+    except BaseException as error:
+        end_watch(block, watched, error)
+        raise
+    end_watch(block, watched)
+
+
+@cache
+def callback_class() -> type[Any]:
+    """Return :class:`analyzer.MemoryCallback`; Keras is imported here."""
+    from analyzer.capture.process.live_capture import can_trace_here
+
+    can_trace_here()  # chooses the allocator, where TensorFlow is imported only now
+    from analyzer.capture.watch.keras_callback import MemoryCallback
+
+    MemoryCallback.begin_watch = staticmethod(begin_watch)
+    MemoryCallback.end_watch = staticmethod(end_watch)
+    return MemoryCallback
+
+
+def begin_watch(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+    name: str = "watch",
+    force: bool = False,
+) -> WatchBlock:
+    """Watch the steps of this process until :func:`end_watch`; for callbacks and plugins.
+
+    Args:
+        out, steps, warmup, name, force: As for :func:`watch`.
+    """
+    from analyzer.capture.watch.watch_block import WatchBlock
+
+    place = None if out is None else Path(out)
+    block = WatchBlock(place, steps=steps, warmup=warmup, name=name, force=force)
+    block.begin()
+    return block
+
+
+def end_watch(
+    block: WatchBlock, watched: Watched | None = None, error: BaseException | None = None
+) -> Watched:
+    """End what :func:`begin_watch` began, and leave the report in its folder.
+
+    Args:
+        block: What it returned.
+        watched: What gets the result; None for a new one.
+        error: What ended the steps; None where they ended by themselves.
+
+    Returns:
+        What was seen.
+    """
+    watched = watched or Watched()
+    folder = block.end(error)
+    if folder is None:
+        watched.steps = 0 if block.seen is None else block.seen.steps
+        return watched
+    result = open_result(folder)
+    seen = result.recording.watch
+    watched.steps = 0 if seen is None else seen.steps
+    watched.result = leave_report(result, folder)
+    return watched
