@@ -11,7 +11,8 @@ for that number of threads. The third step counts. What was
 run is kept in the cache by case and source, so that a broken-off benchmark goes on where it was; what
 is predicted is predicted anew each time. ``--no-run`` only scores what the cache holds. ``--other``
 takes the steps in the manner of tutorials (``other_models.py``), none of which a rule was made by,
-``--hub`` those after KerasHub's models (``hub_models.py``).
+``--hub`` those after KerasHub's models (``hub_models.py``), ``--packages`` and ``--packages-keras-2``
+those with networks of other people's packages (``package_models.py``, ``package_models_keras2.py``).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ HERE = Path(__file__).parent
 MODELS = HERE / "accuracy_models.py"
 OTHER = HERE / "other_models.py"
 HUB = HERE / "hub_models.py"
+PACKAGES = HERE / "package_models.py"
+PACKAGES_KERAS_2 = HERE / "package_models_keras2.py"
 STEPS = ("accumulation", "gan")
 """Networks whose cases are steps with arguments of their own, made for the batch that they name."""
 TUNING_CASES = """
@@ -188,6 +191,10 @@ def main() -> None:
     parser.add_argument("--half", choices=["tuning", "held-out"])
     parser.add_argument("--other", action="store_true", help="steps in the manner of tutorials")
     parser.add_argument("--hub", action="store_true", help="steps after KerasHub's models")
+    parser.add_argument(
+        "--packages", action="store_true", help="steps with other people's packages"
+    )
+    parser.add_argument("--packages-keras-2", action="store_true", help="those that need Keras 2")
     parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
     parser.add_argument("--series", default="one,default", help="one, default or both")
     parser.add_argument("--capped", action="store_true", help="real runs under the stated need")
@@ -195,7 +202,13 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file for the tables")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    models = HUB if options.hub else OTHER if options.other else MODELS
+    ways = {
+        HUB: options.hub,
+        OTHER: options.other,
+        PACKAGES: options.packages,
+        PACKAGES_KERAS_2: options.packages_keras_2,
+    }
+    models = next((file for file, is_chosen in ways.items() if is_chosen), MODELS)
     bench = Bench(options.cache.resolve(), options.runs, not options.no_run, models)
     halves = {"tuning": TUNING, "held-out": HELD_OUT}
     chosen = (
