@@ -73,8 +73,8 @@ def closer_words(report: ReportFile) -> str:
     if waste is None or waste.safe_limit_bytes is None or waste.safe_limit_bytes >= allocated:
         return ""
     return (
-        f"That is less than the {format_bytes(allocated)} allocated: with less room, chunks are handed "
-        "out closer to what is asked for."
+        f"The least limit is below the {format_bytes(allocated)} allocated: with less room, chunks are "
+        "handed out closer to what is asked for."
     )
 
 
