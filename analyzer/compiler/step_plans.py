@@ -7,9 +7,8 @@ estimate opened again needs no compiler.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +24,7 @@ from analyzer.contract.card_note import (
     FunctionPlans,
     Products,
     read_card_file,
+    write_card_file,
 )
 from analyzer.contract.reading import beside, file_bytes, unpack
 from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
@@ -227,7 +227,7 @@ def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
         why: Why its compiler gave no plan.
     """
     failed = CompilerFailure(message=why.message, hint=why.hint)
-    _write(folder, CardFile(card=gpu.id, failed=failed))
+    write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, failed=failed))
 
 
 def module_of(one: CompiledNote) -> bytes:
@@ -259,11 +259,8 @@ def _keep(folder: Path, gpu: Gpu, found: list[_Found], unknown: str) -> None:
             files[products] = f"card-{number}-{products}.plan.gz"
             (folder / files[products]).write_bytes(packed(plan.compiled))
         rows.append(FunctionPlans(ops=one.ops, plans=files))
-    _write(folder, CardFile(card=gpu.id, functions=tuple(rows), without_flags=unknown))
-
-
-def _write(folder: Path, card: CardFile) -> None:
-    (folder / CARD_FILE).write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
+    card = CardFile(card=gpu.id, functions=tuple(rows), without_flags=unknown)
+    write_card_file(folder / CARD_FILE, card)
 
 
 def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_Found] | None, str]:

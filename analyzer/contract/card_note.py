@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -102,6 +103,11 @@ def read_card_file(path: Path) -> CardFile:
         TraceError: it is damaged, or a newer version wrote it.
     """
     return read_record(path, CardFile, version=CARD_VERSION, hint="Estimate again.", check=_check)
+
+
+def write_card_file(path: Path, card: CardFile) -> None:
+    """Write ``card.json``."""
+    path.write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
 
 
 def _check(card: CardFile) -> None:

@@ -128,25 +128,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="+")
     found: Found = defaultdict(list)
+    threads = 0
     with tempfile.TemporaryDirectory() as made:
         for target in parser.parse_args().targets:
             measured = traced(target, Path(made))
             note = measured.note
             assert note is not None
-            prepared = prepare(note.ops, owners_of(note), threads=max(note.threads.intra_op, 1))
+            threads = max(note.threads.intra_op, 1)
+            prepared = prepare(note.ops, owners_of(note), threads=threads)
             rates_of(prepared, seconds_by_step(measured), found)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    where = (f"{platform.machine()}, {os.cpu_count()} cores", threads)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["name", "value", "unit", "observed", "machine"])
+    writer.writerow(["name", "value", "unit", "observed", "machine", "intra_op_threads"])
     for name, values in sorted(found.items()):
         if name != "run":
             value = f"{statistics.median(values):.3g}"
-            writer.writerow([name, value, unit_of(name), f"median of {len(values)}", machine])
+            writer.writerow([name, value, unit_of(name), f"median of {len(values)}", *where])
     if len(found["run"]) > 1:
         lower, _, upper = statistics.quantiles(found["run"], n=4)
         # Of a normal distribution, the quartiles lie 1.349 standard deviations apart.
         spread = f"{(upper - lower) / 1.349:.3g}"
-        writer.writerow(["run_spread", spread, "log", f"{len(found['run'])} runs", machine])
+        writer.writerow(["run_spread", spread, "log", f"{len(found['run'])} runs", *where])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from analyzer.gpus.nvml_reading import own_pids, read_cards
 
 _RANGE_START: Final = 11
 _RANGE_SIZE: Final = 12
-"""``CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`` and ``_SIZE``: what ``cuMemAlloc`` gave out as one piece."""
+"""``CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`` and ``_SIZE`` (``cuda.h``): the piece of memory that an
+address lies in, as ``cuMemAlloc`` gave it out."""
 
 _UUID_BYTES: Final = 16
 _OWN_ALLOCATORS: Final = ("cuda_malloc_async", "cuda_malloc")
@@ -56,6 +57,7 @@ def process_figures(stage: str = "") -> ProcessFigures:
 
 
 def _allocators() -> tuple[AllocatorFigures, ...]:
+    """Return a row for each of TensorFlow's GPUs, in its order; sizes in bytes."""
     driver = _driver()
     logical = tf.config.list_logical_devices("GPU")  # makes the devices
     limits = device_limits()

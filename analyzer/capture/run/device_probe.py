@@ -29,7 +29,7 @@ convolution's trial of algorithms took 54 MiB of it (TensorFlow 2.21)."""
 
 
 def main() -> int:
-    """Do one thing after the other; return the exit code."""
+    """Use the card in one way after the other, each noted; return 0, or 1 where nothing was measured."""
     channel = os.dup(1)
     os.dup2(2, 1)
 
@@ -55,7 +55,7 @@ def main() -> int:
     stages = []
     kept: list[Any] = []
     try:
-        for title, do in _things(tf):
+        for title, do in _uses(tf):
             kept.append(do())
             tf.test.experimental.sync_devices()
             stages.append(process_figures(title))
@@ -66,8 +66,8 @@ def main() -> int:
     return 0
 
 
-def _things(tf: Any) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    """Return what is done, each with what it adds to the process."""
+def _uses(tf: Any) -> tuple[tuple[str, Callable[[], Any]], ...]:
+    """Return the ways of using the card, in order: what each brings into the process, and the call."""
     image = [1, _SIDE, _SIDE, 3]
     return (
         ("context and TensorFlow's own kernels", lambda: tf.ones([_SIDE, _SIDE])),

@@ -1,4 +1,4 @@
-"""Whose line of code it is: the user's, a library's or ours."""
+"""Whose line of code an error comes from, the user's, a library's or ours, and what is shown of it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,8 @@ def describe_user_error(error: BaseException) -> str:
     what = f"{type(error).__name__}: {_told(lines)}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {what}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not is_library(frame.filename):
-            return f"{shown(frame.filename)}:{frame.lineno}: {what}"
-    return what
+    line = line_of_user(error)
+    return f"{line}: {what}" if line else what
 
 
 def _told(lines: list[str]) -> str:
@@ -103,7 +101,7 @@ def shown(filename: str) -> str:
 
 
 def _describe_traced(lines: list[str]) -> str:
-    """Return the same from the text that autograph makes of an error in a traced function.
+    """Return ``file:line: Type: message`` from the text that autograph makes of an error in a function.
 
     Autograph runs a rewritten copy of the user's code; the user's own lines are in its message.
     """

@@ -1,8 +1,9 @@
 """How fast kernels and threads are: the table ``measured_rates.csv``.
 
-Each row has a value with its unit, what it is of, what it was read off and the machine that it was
-measured on, which used two intra-op threads; they are taken for any number of those. Only ratios count,
-and those within a factor of a few: a draw stretches them by chance.
+Each row has a value with its unit, what it is of, what it was read off, the machine that it was
+measured on and how many intra-op threads ran there. The values are taken for any number of those:
+nothing scales them. Only ratios count, and those within a factor of a few: a draw stretches them by
+chance.
 ``benchmarks/accuracy/kernel_rates.py`` measures the rates of kernels anew on another machine; the
 script that the first ones were read off with was not kept.
 """

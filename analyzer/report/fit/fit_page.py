@@ -27,7 +27,7 @@ _BOTTOM: Final = 34  # pixels for the batch sizes
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """Places in the chart, in its own units.
+    """Places in the chart, in pixels from its upper left corner.
 
     Attributes:
         requested, allocated: The curves, as points of a polyline.
@@ -61,6 +61,7 @@ def render_fit_page(answer: FitAnswer) -> str:
 
 
 def _chart(answer: FitAnswer) -> _Chart:
+    """Return the curves and marks; a limit far above the curves is left out: it would flatten them."""
     points = answer.curve
     last = max(point.size for point in points)
     top = max(max(point.allocated_bytes for point in points), answer.limit_bytes) * 1.05

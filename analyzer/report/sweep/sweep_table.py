@@ -10,15 +10,20 @@ from rich.text import Text
 
 from analyzer.contract.runs.sweep_file import SweepCell, SweepFile
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
-from analyzer.report.untrusted import printable, printable_path
+from analyzer.report.untrusted import csv_cell, printable, printable_path
 from analyzer.units import format_bytes
 
 _STYLES = {"yes": "green", "no": "red", "may not": "yellow", "failed": "yellow"}
+"""Of :func:`verdict_word`'s words, those that have a colour."""
+
 _FIGURES = (
     *("requested_bytes", "allocated_bytes", "low_bytes", "high_bytes"),
     *("need_bytes", "limit_bytes", "margin_bytes", "fits", "op", "failed"),
 )
+"""Columns of the CSV that are a cell's own fields; sizes in bytes."""
+
 _ASKED = ("target", "card", "remedy", "batch_size")
+"""Columns before them: fields of a cell's question."""
 
 
 def print_sweep(sweep: SweepFile, console: Console) -> None:
@@ -65,7 +70,11 @@ def sweep_line(sweep: SweepFile) -> str:
 
 
 def verdict_word(cell: SweepCell) -> str:
-    """Return whether a cell fits, in a word."""
+    """Return whether a cell fits, in a word.
+
+    It is ``yes``, ``no``, ``may not`` or ``?`` (which cannot be told), ``failed`` where there is no
+    estimate, and empty where there is no limit to hold it against.
+    """
     if cell.failed:
         return "failed"
     if cell.limit_bytes is None:
@@ -83,15 +92,8 @@ def sweep_csv(sweep: SweepFile) -> str:
     for cell in sweep.cells:
         asked = (getattr(cell.question, name) for name in _ASKED)
         values = (*asked, *(getattr(cell, name) for name in _FIGURES))
-        writer.writerow(["" if value is None else _quoted(value) for value in values])
+        writer.writerow([csv_cell(value) for value in values])
     return file.getvalue()
-
-
-def _quoted(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@"):
-        return f"'{value}"
-    return value
 
 
 def _row(cell: SweepCell) -> list[str | Text]:

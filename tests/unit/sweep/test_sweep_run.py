@@ -86,7 +86,7 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", "=1+1"]\n')
+    path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", " =1+1"]\n')
     sweep = run(monkeypatch, path, made_of)
     rows = list(csv.DictReader(io.StringIO(sweep_csv(sweep))))
     written = json.loads(report_text(sweep))
@@ -94,7 +94,7 @@ def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plain = written["cells"]
     assert [int(row["requested_bytes"]) for row in rows] == [2000, 2000]
     assert [cell["requested_bytes"] for cell in plain] == [2000, 2000]
-    assert rows[1]["remedy"] == "'=1+1"
+    assert rows[1]["remedy"] == "' =1+1"
     assert render_sweep(sweep, 80) is not None
     page = render_sweep_page(sweep)
     assert page.count('title="2,000 bytes"') == 2
