@@ -23,12 +23,16 @@ LAUNCH_SECONDS: Final = measured("launch_s")
 CONVOLUTION_SECONDS: Final = measured("convolution_launch_s")
 HANDED_ON_SECONDS: Final = measured("cheap_s")
 COPY_SECONDS: Final = measured("copy_s")
+COPY_BACK_SECONDS: Final = measured("copy_back_s")
 
-WAITED_FOR: Final = op_types(
+_NUMBERS: Final = op_types(
     """
     Where Unique UniqueV2 DynamicPartition SegmentSum SegmentProd SegmentMax SegmentMin SegmentMean
     """
-) | {COPY, COPY_BACK}
+)
+"""Types whose kernel waits for a number that is copied back from the card."""
+
+_WAITS: Final = {COPY: COPY_SECONDS} | dict.fromkeys((COPY_BACK, *_NUMBERS), COPY_BACK_SECONDS)
 """Types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
 ``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
 
@@ -51,4 +55,4 @@ def _seconds(kind: str, plan: MemoryPlan) -> float:
 
 def waits_of(wiring: Wiring) -> tuple[float, ...]:
     """Return for about how many seconds each node is waited for after its kernel returned; mostly 0."""
-    return tuple(COPY_SECONDS if op.type in WAITED_FOR else 0.0 for op in wiring.ops)
+    return tuple(_WAITS.get(op.type, 0.0) for op in wiring.ops)

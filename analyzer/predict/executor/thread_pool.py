@@ -30,6 +30,7 @@ WAKE_SECONDS: Final = measured("wake_s")
 WAKE_SPREAD: Final = measured("wake_spread")
 SPIN_SECONDS: Final = measured("spin_s")
 NOTICE_SECONDS: Final = measured("notice_s")
+COPY_SPREAD: Final = measured("copy_spread")
 KIND_SPREAD: Final = measured("kind_spread")
 RUN_SPREAD: Final = measured("run_spread")
 RARE_SHARE: Final = measured("rare_share")
@@ -149,7 +150,7 @@ class Workers(Generic[Task]):
             if node >= 0:
                 now += self._seconds[node] * next(self._chances)
                 if self._waits[node]:
-                    wait = self._random.lognormvariate(0.0, WAKE_SPREAD) * self._waits[node]
+                    wait = self._random.lognormvariate(0.0, COPY_SPREAD) * self._waits[node]
                     self._push(now + wait, _OUTSIDE, (task, outputs, in_use))
                     if events[0][0] <= now:
                         self._push(now, worker, None)
