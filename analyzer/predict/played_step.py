@@ -115,13 +115,14 @@ class Prepared:
         return self.wirings[0]
 
     def threads_that_matter(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return which of these numbers of inter-op threads give orders of their own.
+        """Return for which of these numbers of inter-op threads orders are drawn.
 
-        One thread runs all that a card's kernels launch, unless something is waited for.
+        On a card one thread launches all kernels, unless something is waited for; then a second one runs
+        what follows, and the first of the numbers stands for all.
         """
-        if self.device.is_cheap and not any(self.waits):
-            return (1,)
-        return tuple(dict.fromkeys(numbers))
+        if not self.device.is_cheap:
+            return tuple(dict.fromkeys(numbers))
+        return tuple(numbers[:1]) if any(self.waits) else (1,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
