@@ -11,9 +11,9 @@ static void move(char *to, const char *from, uint64_t n) {
   }
 }
 // What is known of the card's memory: short copies to it and what was computed there, by where they begin.
-// A kernel that writes at an address ends what was known from there on. All else reads as 0, lest the host
-// takes what lay there before for a count: kernels' results are cleared at their start alone, and the last
-// of many segments is read at the end.
+// A kernel that writes at an address ends what was known there, and as far as its result is told to go. All
+// else reads as 0, lest the host takes what lay there before for a count: kernels' results are cleared at
+// their start alone, and the last of many segments is read at the end.
 enum { LONGEST = 4096, STEP = 256, KNOWN = 1 << 16, TRIES = 8 };
 static struct {
   char *at;
@@ -38,14 +38,19 @@ static void end_at(const char *p) { // nothing is known from an address on; with
       known[i].size = p - at;
   }
 }
-void forget(const char *p) {
+void forget(const char *p, uint64_t n) {
   pthread_mutex_lock(&knowing);
   end_at(p);
+  for (const char *at = p + STEP; at < p + (n < MIB ? n : MIB); at += STEP) {
+    int i = found(at);
+    if (i >= 0)
+      known[i].at = 0;
+  }
   pthread_mutex_unlock(&knowing);
 }
 void know(const char *p, uint64_t n) {
   if (n > LONGEST || !left_of(p)) {
-    forget(p);
+    forget(p, n);
     return;
   }
   pthread_mutex_lock(&knowing);
@@ -75,7 +80,7 @@ static int is_known(const char *p, uint64_t n) {
 // copies: device memory is host memory; long ones are left out (the bytes are never looked at)
 static long copy(void *to, const void *from, uint64_t n, uint64_t limit) {
   if (n > limit) {
-    forget(to);
+    forget(to, n);
     return OK;
   }
   int is_told = n <= LONGEST && (!left_of(from) || is_known(from, n));
@@ -83,7 +88,7 @@ static long copy(void *to, const void *from, uint64_t n, uint64_t limit) {
   if (is_told)
     know(to, n);
   else
-    forget(to);
+    forget(to, n);
   return OK;
 }
 API(cuMemcpyHtoD_v2)(void *t, const void *f, uint64_t n) { return copy(t, f, n, copy_most); }

@@ -104,7 +104,7 @@ uint64_t left_of(const char *p) {
 }
 void clear(char *p) {
   uint64_t left = left_of(p), n = (uintptr_t)p & 255 ? 16 : 256;
-  forget(p);
+  forget(p, n);
   if (left)
     memset(p, 0, n < left ? n : left);
 }
