@@ -96,6 +96,31 @@ API(cuOccupancyMaxPotentialBlockSizeWithFlags)(int *grid, int *block, void *f, v
 static int is_generated(const char *name) {
   return strstr(name, "_GPU_DT_") || !strcmp(name, "main_kernel");
 }
+// Bytes of the result of such a kernel: the type is the last in its name; behind the address its axes and
+// their strides, the last of which is 1.
+static uint64_t result_size(const char *name, const uint64_t *axes, int n) {
+  static const struct {
+    const char *type;
+    int width;
+  } widths[] = {{"BOOL", 1}, {"HALF", 2}, {"BFLOAT16", 2}, {"INT32", 4}, {"FLOAT", 4}};
+  const char *type = 0;
+  for (const char *at = name; (at = strstr(at, "_DT_")); at += 4)
+    type = at + 4;
+  uint64_t width = 8;
+  for (unsigned i = 0; type && i < sizeof widths / sizeof *widths; i++)
+    if (!strncmp(type, widths[i].type, strlen(widths[i].type)))
+      width = widths[i].width;
+  for (int rank = 1; 2 * rank <= n && rank <= 8; rank++) {
+    uint64_t stride = 1;
+    int at = rank - 1;
+    while (at >= 0 && axes[at] && axes[at] < 1u << 30 && stride < 1ull << 40 &&
+           axes[rank + at] == stride)
+      stride *= axes[at--];
+    if (at < 0)
+      return stride * width;
+  }
+  return width;
+}
 // TensorFlow's generated element-wise kernels ("IsFinite_GPU_DT_FLOAT_DT_BOOL_kernel") take, beside
 // sizes, each tensor as its address twice, an offset, and its axes; the last tensor is the result. The
 // arguments lie one behind the other, 8 bytes each. A result reads as 0, as any other kernel's does, but
@@ -104,14 +129,14 @@ static int is_generated(const char *name) {
 static void generated(const char *name, void **args) {
   uint64_t value[64];
   char *tensor[32];
-  int n = 0, tensors = 0;
+  int n = 0, tensors = 0, last = 0;
   do
     memcpy(&value[n], args[n], 8);
   while (++n < 64 && (char *)args[n] == (char *)args[n - 1] + 8);
   for (int i = 0; i + 2 < n && tensors < 32; i++)
     if (value[i] == value[i + 1] && left_of((char *)value[i])) {
       tensor[tensors++] = (char *)value[i];
-      i += 2;
+      last = i += 2;
     }
   if (!tensors)
     return;
@@ -126,8 +151,12 @@ static void generated(const char *name, void **args) {
   else if (!strcmp(name, "main_kernel") && tensors == 3) // of two truths, as a loop's condition has them
     truth = *tensor[0] == 1 && *tensor[1] == 1;
   clear(out);
-  if (truth)
+  if (last + 1 < n)
+    forget(out, result_size(name, value + last + 1, n - last - 1));
+  if (truth) {
     *out = 1;
+    know(out, 1);
+  }
 }
 API(cuLaunchKernel)(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned smem, void *s, void **args, void **extra) {
