@@ -5,6 +5,7 @@ Does the batch found run, and the next one not; predicted against measured savin
     python benchmarks/fit/fit_truth.py limits cpu|CARD MODEL=LIMIT …
     python benchmarks/fit/fit_truth.py remedies MODEL=BATCH[@REMEDY,REMEDY] …
 
+``--runs=N`` measures N processes of each: one alone keeps the order that its executor begins with.
 With ``--threads`` steps run with TensorFlow's own number of threads on a CPU, else with one between ops;
 with ``--jit`` remedies are held against runs of what XLA compiles, with ``--card=NAME`` on a
 phantom card.
@@ -31,7 +32,10 @@ from analyzer.opening import open_result
 from analyzer.recording.timeline import main_rows, peak_between, timeline
 from analyzer.units import parse_bytes
 
-MODELS = [Path(__file__).with_name(name) for name in ("fit_models.py", "held_back_models.py")]
+MODELS = [
+    Path(__file__).with_name(name)
+    for name in ("fit_models.py", "held_back_models.py", "further_models.py")
+]
 
 
 def _silent(stage: str, share: float) -> None:
@@ -159,9 +163,16 @@ MIB = 1 << 20
 STEPS = 8
 DEFAULT_THREADS = "--threads" in sys.argv
 JIT = "--jit" in sys.argv
-CARD = next((word.removeprefix("--card=") for word in sys.argv if word.startswith("--card=")), "")
+
+
+def _given(name: str, default: str) -> str:
+    start = f"--{name}="
+    return next((word.removeprefix(start) for word in sys.argv if word.startswith(start)), default)
+
+
+CARD = _given("card", "")
 CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-RUNS = 1
+RUNS = int(_given("runs", "1"))
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":
