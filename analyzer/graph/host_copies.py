@@ -9,7 +9,8 @@ all that they make.
 
 Where a kernel on the card reads a tensor that lies in host memory, TensorFlow puts a copy in between
 (``EnsureMemoryTypes`` in ``memory_types.cc``, or the partitioner's ``_Send`` and ``_Recv``), which is a
-buffer on the card: :func:`add_copies`.
+buffer on the card; and the other way round, where what comes after has to wait for the copy:
+:func:`add_copies`.
 
 The registrations are read from ``tensorflow/core/kernels``; the CPU's build of TensorFlow has none of
 them to ask.
@@ -30,6 +31,9 @@ of ``VarHandleOp`` and ``AssignVariableOp`` for them are registered for the host
 
 COPY: Final = "_Recv"
 """Op type of a copy from the host, as TensorFlow names the receiving end."""
+
+COPY_BACK: Final = "_HostRecv"
+"""The same of a copy to the host."""
 
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 """Element types that lie in host memory, but for what :data:`DEVICE_INT32` names."""
@@ -103,6 +107,7 @@ _SHAPES: Final = op_types(
     Shape ShapeN Size Rank VariableShape TensorListLength TensorListElementShape
     BroadcastGradientArgs BroadcastArgs ConcatOffset LoopCond StatelessRandomGetAlg
     VarIsInitializedOp InvertPermutation DataFormatDimMap DataFormatVecPermute
+    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
     """
 )
 """Kernels whose outputs lie in host memory whatever their type."""
@@ -116,6 +121,8 @@ _HOST_INPUTS: Final[dict[str, tuple[int, ...]]] = {
     "LoopCond": (0,),
     "If": (0,),
     "StatelessIf": (0,),
+    "StatelessRandomGetKeyCounter": (0,),
+    "StatelessRandomGetKeyCounterAlg": (0,),
     "Case": (0,),
     "Assert": (0, 1, 2, 3, 4, 5, 6, 7),
 }
@@ -152,7 +159,7 @@ def output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> b
         inputs: What its inputs are; None where not known.
     """
     dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
-    if runs_on_host(op) or op.type in _SHAPES:
+    if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True
     if op.type in _COMPARISONS:
         return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
@@ -170,6 +177,8 @@ def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bo
         inputs: What its inputs are; None where not known.
     """
     spec = inputs[index]
+    if op.type in (COPY, COPY_BACK):
+        return op.type == COPY
     if runs_on_host(op) or spec is None or index in _HOST_INPUTS.get(op.type, ()):
         return True
     if spec.dtype == "int32":
@@ -180,9 +189,10 @@ def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bo
 
 
 def add_copies(ops: Iterable[Op]) -> list[Op]:
-    """Return the graph with a copy on the card of each host tensor that a kernel reads there.
+    """Return the graph with a copy of each tensor that a kernel reads in the other memory.
 
-    All readers of one tensor share one copy, which waits for the tensor alone.
+    All readers of one tensor share one copy, which waits for the tensor alone. What a function returns
+    is copied by its caller.
     """
     listed = list(ops)
     by_name = {op.name: op for op in listed}
@@ -200,16 +210,20 @@ def add_copies(ops: Iterable[Op]) -> list[Op]:
         for index, tensor in enumerate(op.inputs):
             name, output = split_tensor(tensor)
             source, kind = by_name.get(name), inputs[op.name][index]
-            if source is None or kind is None or input_on_host(op, index, inputs[op.name]):
+            if source is None or kind is None:
                 continue
-            if not output_on_host(source, output, inputs[name]):
+            reads_host = input_on_host(op, index, inputs[op.name])
+            if output_on_host(source, output, inputs[name]) == reads_host:
+                continue
+            if reads_host and op.type in RESULT_TYPES:
                 continue
             if tensor not in copies:
-                copies[tensor] = f"{name}/copy_to_gpu_{output}"
+                place = "host" if reads_host else "gpu"
+                copies[tensor] = f"{name}/copy_to_{place}_{output}"
                 result.append(
                     Op(
                         name=copies[tensor],
-                        type=COPY,
+                        type=COPY_BACK if reads_host else COPY,
                         inputs=(tensor,),
                         outputs=(kind,),
                         device=op.device,

@@ -13,6 +13,7 @@ from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.kernels.kernel_device import CPU, KernelDevice
 from analyzer.kernels.shared.memory_plan import VariableAccess
 from analyzer.predict.buffers.reference_counts import Buffers, Ledger, Running
+from analyzer.predict.executor.card_timing import launches_of, waits_of
 from analyzer.predict.executor.control_flow import ControlExecutor
 from analyzer.predict.executor.data_decisions import NOTHING_TOLD, Assumptions, Loop
 from analyzer.predict.executor.op_cost import durations_of, first_durations_of
@@ -83,6 +84,7 @@ class Prepared:
         grows: Whether each step keeps something: one that is compiled anew keeps old values.
         seconds: About how long each node runs.
         first_seconds: The same in a process's first step.
+        waits: About how long each node is waited for after its kernel returned.
         device: The device that it runs on.
         steps: Steps played from the start.
         assumed: What is taken for branches and loops that the data decide.
@@ -102,6 +104,7 @@ class Prepared:
     grows: bool
     seconds: tuple[float, ...]
     first_seconds: tuple[float, ...]
+    waits: tuple[float, ...] = ()
     device: KernelDevice = CPU
     steps: int = STEPS
     assumed: Assumptions = NOTHING_TOLD
@@ -110,6 +113,15 @@ class Prepared:
     def wiring(self) -> Wiring:
         """Nodes and edges in the order in which the graph lists them."""
         return self.wirings[0]
+
+    def threads_that_matter(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return which of these numbers of inter-op threads give orders of their own.
+
+        One thread runs all that a card's kernels launch, unless something is waited for.
+        """
+        if self.device.is_cheap and not any(self.waits):
+            return (1,)
+        return tuple(dict.fromkeys(numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +209,11 @@ def prepare_alike(
     wirings = [replace(wiring, ops=ops) for wiring in like.wirings]
     made = _with_kernels(wirings, owners, threads, like.device, None, like.steps)
     return replace(
-        made, seconds=like.seconds, first_seconds=like.first_seconds, assumed=like.assumed
+        made,
+        seconds=like.seconds,
+        first_seconds=like.first_seconds,
+        waits=like.waits,
+        assumed=like.assumed,
     )
 
 
@@ -222,7 +238,8 @@ def _with_kernels(
     known = [owner for owner in owners if owner.op in number]
     by_node = {number[owner.op]: position for position, owner in enumerate(known)}
     counters = tuple(number[owner.op] for owner in known if owner.is_counter)
-    seconds = durations_of(wiring, kernels.plans)
+    on_card = device.is_cheap
+    seconds = (launches_of if on_card else durations_of)(wiring, kernels.plans)
     return Prepared(
         wirings=tuple(wirings),
         kernels=kernels,
@@ -248,6 +265,7 @@ def _with_kernels(
         ),
         seconds=seconds,
         first_seconds=first_durations_of(wiring, seconds),
+        waits=waits_of(wiring) if on_card else (),
         device=device,
         steps=steps,
     )
@@ -283,21 +301,24 @@ def play(
     stranded: list[int] = []
     spans: list[tuple[int, int]] = []
     running = Running(ledger)
-    machine = ledger if threads == 1 else running
+    in_turn = threads == 1 and not any(prepared.waits)
+    machine = ledger if in_turn else running
     count = steps or _steps_to_settle(prepared)
     for number in range(count):
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
         chosen = _executor(prepared, wiring, fan_out, machine, counters)
-        if threads == 1:
+        if in_turn:
             chosen.run()
         else:
             # The last step has the chances of the last step that a process takes: a draw that is
             # played from the process's start ends in the same order.
             chance = seed * (prepared.steps + 1) + prepared.steps - count + number
             seconds = prepared.first_seconds if begins and not number else prepared.seconds
-            chosen.run_on(Workers(threads, running, seconds, wiring.expensive, chance))
+            chosen.run_on(
+                Workers(threads, running, seconds, wiring.expensive, chance, prepared.waits)
+            )
         if isinstance(chosen, ControlExecutor):
             loops |= chosen.deciding.loops
             branches |= chosen.deciding.branches

@@ -199,8 +199,7 @@ def predict(
         owners: The variables that it uses.
         threads: Intra-op threads of the device, which size oneDNN's scratchpads.
         inter_op: How many threads run ops side by side: the number that is shown and that the range is
-            of, then others to compare it with. A device whose kernels all count as cheap runs them on
-            one.
+            of, then others to compare it with. A card on which nothing is waited for runs all on one.
         draws: How many schedules of the first kind to draw; None chooses by the size of the graph, and
             fewer where all of them peak alike.
         device: The device that it runs on.
@@ -213,7 +212,7 @@ def predict(
     decided = decide(known, told)
     prepared = decided.prepared
     least_bytes = _least_bytes(prepared, ops, owners, threads, compiled)
-    inter_op = (1,) if device.is_cheap else tuple(dict.fromkeys(inter_op))
+    inter_op = prepared.threads_that_matter(inter_op)
     first = play(prepared, 0, threads=inter_op[0])
     runs = len(first.order)
     count = draws or draws_within(RUNS, runs, FEWEST_DRAWS, DRAWS)

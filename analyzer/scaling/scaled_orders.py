@@ -254,8 +254,7 @@ class _AtSize:
         )
         prepared = decide(prepared, assumptions_of(note)).prepared
         kinds = (inter_op,) if inter_op else inter_op_drawn(note.threads)
-        if target.device.is_cheap:
-            kinds = (1,)
+        kinds = prepared.threads_that_matter(kinds)
         draws = draws_within(RUNS, len(prepared.wiring.ops) * len(kinds), FEWEST, DRAWS)
         return cls(
             size=size,

@@ -72,6 +72,17 @@ class _Sizes:
     def depth(self) -> int:
         return self.image[-1] if self.channels_last else self.image[1]
 
+    @property
+    def image_copy_bytes(self) -> int:
+        """Bytes of the (padded) image in the other layout; 0 for one channel, which is only renamed."""
+        return (self.padded_bytes or self.image_bytes) if self.depth > 1 else 0
+
+    @property
+    def result_copy_bytes(self) -> int:
+        """The same of a result that is read."""
+        channels = self.result[-1] if self.channels_last else self.result[1]
+        return self.result_bytes if channels > 1 else 0
+
 
 def plan_convolution(call: Call, capability: Capability) -> MemoryPlan:
     """Forward: the copied filter, a padded input where the padding is uneven, layout copies.
@@ -86,9 +97,7 @@ def plan_convolution(call: Call, capability: Capability) -> MemoryPlan:
         return MemoryPlan(outputs=(output, *allocate_all(call)[1:]))
     temporaries = [sizes.padded_bytes]
     if _copies_layout(call, sizes, capability):
-        if sizes.depth > 1:
-            temporaries.append(sizes.padded_bytes or sizes.image_bytes)
-        temporaries += [sizes.kernel_bytes, sizes.result_bytes]
+        temporaries += [sizes.image_copy_bytes, sizes.kernel_bytes, sizes.result_bytes]
     else:
         temporaries.append(sizes.kernel_bytes)
     return MemoryPlan(
@@ -111,7 +120,8 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
         return MemoryPlan(outputs=allocate_all(call))
     if _copies_layout(call, sizes, capability):
         outputs, before = allocate_all(call), []
-        after = [sizes.kernel_bytes, sizes.result_bytes, sizes.padded_bytes or sizes.image_bytes]
+        after = [sizes.kernel_bytes, sizes.result_copy_bytes]
+        after.append(sizes.padded_bytes or sizes.image_bytes)
         after += [sizes.image_bytes] if sizes.padded_bytes else []
     else:
         outputs, after = (allocate(call, region="temp"),), []
@@ -135,7 +145,7 @@ def plan_filter_gradient(call: Call, capability: Capability) -> MemoryPlan:
         return MemoryPlan(outputs=allocate_all(call))
     temporaries = [sizes.padded_bytes, sizes.kernel_bytes]
     if _copies_layout(call, sizes, capability):
-        temporaries += [sizes.result_bytes, sizes.padded_bytes or sizes.image_bytes]
+        temporaries += [sizes.result_copy_bytes, sizes.image_copy_bytes]
     return MemoryPlan(
         outputs=allocate_all(call),
         after_bytes=asked_for(temporaries),

@@ -21,6 +21,7 @@ from typing import Final
 from analyzer.contract.graph_note import Op
 from analyzer.graph.host_copies import (
     COPY,
+    COPY_BACK,
     HOST_TYPES,
     VARIABLES_ON_HOST,
     output_on_host,
@@ -277,5 +278,6 @@ def _rules(capability: Capability, blocks: int) -> dict[str, Callable[[Call], Me
         "_CopyFromHostToGpu": _plan_swap_in,
         "_CopyFromGpuToHost": _plan_swap_out,
         COPY: _plan_allocating,
+        COPY_BACK: _plan_swap_out,
     }
     return rules

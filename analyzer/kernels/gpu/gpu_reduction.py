@@ -120,25 +120,26 @@ def plan_softmax(call: Call) -> MemoryPlan:
 
 
 def plan_bias_gradient(call: Call) -> MemoryPlan:
-    """Columns of the gradient are summed: NHWC as a reduction over rows, NCHW by atomic additions.
+    """The result alone: a kernel of its own adds the columns up atomically.
 
-    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``. The first call of a shape measures both
-    ways; in NCHW the reduction works on a copy, so that the way that is taken later is a doubt of its
-    size.
+    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``. The first call of a shape times that
+    kernel, then a reduction, and keeps the second only where it was quicker. A reduction asks for more
+    (in NCHW a copy); so the way that is taken later is a doubt of its size.
     """
     shape = call.shape(0)
     if shape is None:
         return MemoryPlan(outputs=allocate_all(call))
-    if call.attr("data_format") in ("NCHW", "NCDHW"):
-        copy_bytes = call.input_size(0)
-        return MemoryPlan(
-            outputs=allocate_all(call),
-            workspace_bytes=copy_bytes,
-            trial=Trial(("BiasAddGrad", shape, call.op.outputs[0].dtype), 0, copy_bytes),
-        )
-    item_bytes = ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
-    found = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
-    return MemoryPlan(outputs=allocate_all(call), after_bytes=(found,) if found else ())
+    found = call.input_size(0)
+    if call.attr("data_format") not in ("NCHW", "NCDHW"):
+        item_bytes = ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
+        found = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
+    return MemoryPlan(
+        outputs=allocate_all(call),
+        workspace_bytes=found,
+        trial=Trial(
+            ("BiasAddGrad", shape, call.attr("data_format"), call.op.outputs[0].dtype), 0, found
+        ),
+    )
 
 
 def plan_top_k(call: Call) -> MemoryPlan:

@@ -4,8 +4,9 @@ The executor's rules are those of :mod:`analyzer.predict.executor.sequential`; w
 each thread has a deque of its own and takes from the other end of another's when it has nothing to do
 (Eigen's ``ThreadPoolTempl``), and that a kernel takes time, in which its inputs and temporaries live on
 while the other threads' kernels allocate theirs. How long is only known roughly
-(:mod:`analyzer.predict.executor.op_cost`), so each draw stretches every kind of op and every run by
-chance.
+(:mod:`analyzer.predict.executor.op_cost`, :mod:`analyzer.predict.executor.card_timing`), so each draw
+stretches every kind of op and every run by chance. A node that is waited for (a copy to a card) gives
+its thread free at once; what follows it is handed to the pool from outside when it is over.
 
 Left out: a deque that is full (1,024 tasks) runs a task at once; here it grows.
 """
@@ -29,10 +30,14 @@ WAKE_SECONDS: Final = measured("wake_s")
 WAKE_SPREAD: Final = measured("wake_spread")
 SPIN_SECONDS: Final = measured("spin_s")
 NOTICE_SECONDS: Final = measured("notice_s")
+COPY_SPREAD: Final = measured("copy_spread")
 KIND_SPREAD: Final = measured("kind_spread")
 RUN_SPREAD: Final = measured("run_spread")
 RARE_SHARE: Final = measured("rare_share")
 RARE_SPREAD: Final = measured("rare_spread")
+
+_OUTSIDE: Final = -1
+"""Stands for a thread that is none of the pool's."""
 
 _CHUNK: Final = 500
 """Ready expensive nodes from which on they are handed over in chunks (``executor.cc``:
@@ -60,6 +65,7 @@ class Workers(Generic[Task]):
         seconds: About how long each node runs.
         expensive: Whether each node is dispatched rather than run at once.
         seed: Which draw of chances.
+        waits: About how long each node is waited for after its kernel returned; 0 for most.
     """
 
     def __init__(
@@ -69,9 +75,11 @@ class Workers(Generic[Task]):
         seconds: Sequence[float],
         expensive: Sequence[bool],
         seed: int,
+        waits: Sequence[float] = (),
     ) -> None:
         self._machine = machine
         self._expensive = expensive
+        self._waits = waits if any(waits) else [0.0] * len(seconds)
         self._random = Random(seed)
         chances = np.random.default_rng(seed)
         expected = np.asarray(seconds, dtype=np.float64)
@@ -112,7 +120,11 @@ class Workers(Generic[Task]):
                 task, outputs, in_use = running
                 for buffer in in_use:
                     self._machine.release(buffer)
-                self._schedule(worker, now, end(task, outputs))
+                ready = end(task, outputs)
+                if worker == _OUTSIDE:
+                    self._hand_over(now, ready)
+                    continue
+                self._schedule(worker, now, ready)
             self._go_on(worker, now, begin, end)
 
     def _go_on(
@@ -137,6 +149,13 @@ class Workers(Generic[Task]):
             node = self._node_of(task)
             if node >= 0:
                 now += self._seconds[node] * next(self._chances)
+                if self._waits[node]:
+                    wait = self._random.lognormvariate(0.0, COPY_SPREAD) * self._waits[node]
+                    self._push(now + wait, _OUTSIDE, (task, outputs, in_use))
+                    if events[0][0] <= now:
+                        self._push(now, worker, None)
+                        return
+                    continue
             if events and events[0][0] <= now:
                 self._push(now, worker, (task, outputs, in_use))
                 return
@@ -173,6 +192,12 @@ class Workers(Generic[Task]):
         size = _CHUNK if len(expensive) >= _CHUNK else 1
         for start in range(0, len(expensive), size):
             self._own[worker].appendleft(expensive[start : start + size])
+            self._wake(now)
+
+    def _hand_over(self, now: float, ready: Sequence[Task]) -> None:
+        """Put tasks at the end of any deque, as a thread outside the pool does."""
+        for task in ready:
+            self._own[self._random.randrange(len(self._own))].append((task,))
             self._wake(now)
 
     def _is_cheap(self, task: Task) -> bool:

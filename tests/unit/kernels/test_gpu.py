@@ -60,6 +60,12 @@ def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
 def test_an_image_of_one_channel_is_not_copied_only_reshaped():
     found = plan("Conv2D", [(8, 28, 28, 1), (3, 3, 1, 32)], [(8, 28, 28, 32)], **NHWC)
     assert found.after_bytes == (size(3, 3, 1, 32), size(8, 28, 28, 32))
+    back = [(8, 28, 28, 1), (4,), (8, 28, 28, 32)], [(3, 3, 1, 32)]
+    found = plan("Conv2DBackpropFilter", *back, **NHWC)
+    assert found.after_bytes == (size(3, 3, 1, 32), size(8, 28, 28, 32))
+    narrow = [(4,), (3, 3, 16, 1), (8, 28, 28, 1)], [(8, 28, 28, 16)]
+    found = plan("Conv2DBackpropInput", *narrow, **NHWC)
+    assert found.after_bytes == (size(3, 3, 16, 1), size(8, 28, 28, 16))
 
 
 @pytest.mark.parametrize(
@@ -230,6 +236,12 @@ def test_the_first_call_of_a_convolution_tries_algorithms_between_guards():
 def test_a_bias_gradient_in_nchw_is_tried_as_a_sum_of_a_copy():
     found = plan("BiasAddGrad", [(8, 16, 28, 28)], [(16,)], data_format="NCHW")
     assert found.trial.scratch_bytes == size(8, 16, 28, 28)
+    assert found.after_bytes == ()
+
+
+def test_a_bias_gradient_in_nhwc_is_tried_as_a_reduction_of_rows():
+    found = plan("BiasAddGrad", [(8, 28, 28, 16)], [(16,)], data_format="NHWC")
+    assert found.trial.scratch_bytes == found.workspace_bytes == size(32, 16)
     assert found.after_bytes == ()
 
 

@@ -145,3 +145,30 @@ def test_a_sleeping_thread_takes_part_where_there_is_time_to_wake_it(lasts, thre
     workers.run([0], lambda task: None, lambda task, _: follow.get(task, []), lambda task: task)
     assert set(ran) == {0, 1, 2}
     assert set(ran.values()) == threads
+
+
+def test_what_follows_a_copy_does_not_hold_up_what_was_ready_before_it():
+    """0 makes 1, a copy, and 2 ready; 3 waits for the copy, and 4 follows 2."""
+    workers = Workers(2, _NoMemory(), [1e-6] * 5, [False] * 5, seed=1, waits=[0.0, 1.0, 0, 0, 0])
+    begun, ended = [], []
+    follow = {0: [1, 2], 1: [3], 2: [4]}
+
+    def end(task, _):
+        ended.append(task)
+        return follow.get(task, [])
+
+    workers.run([0], lambda task: begun.append(task), end, lambda task: task)
+    assert begun == [0, 1, 2, 4, 3]
+    assert ended == [0, 2, 4, 1, 3]
+
+
+def test_one_thread_finishes_its_line_before_it_takes_what_a_copy_made_ready():
+    long, waits = [1e-6, 1e-6, 10.0, 1e-6, 1e-6], [0.0, 1e-3, 0, 0, 0]
+    follow = {0: [1, 2], 1: [3], 2: [4]}
+    orders = []
+    for threads in (1, 2):
+        begun = []
+        workers = Workers(threads, _NoMemory(), long, [False] * 5, seed=1, waits=waits)
+        workers.run([0], begun.append, lambda task, _: follow.get(task, []), lambda task: task)
+        orders.append(begun)
+    assert orders == [[0, 1, 2, 4, 3], [0, 1, 2, 3, 4]]

@@ -1,0 +1,58 @@
+"""What takes time on the host when a step runs on a card: launches, and copies that are waited for.
+
+A kernel on a card only launches what it computes, so the executor counts it as inexpensive
+(``OpKernel::OpKernel`` in ``op_kernel.cc``) and one thread runs all of them in line. A copy between the
+memories is another matter: its kernel (``RecvOp``, an ``AsyncOpKernel``) returns at once, and when the
+copy is over a thread of the ``EventMgr`` hands each node that waited for it to the pool
+(``ExecutorState::ScheduleReady`` without a queue in line). What follows a copy therefore runs on another
+thread, beside what was ready before it. So do kernels that wait for a number from the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from analyzer.graph.host_copies import COPY, COPY_BACK
+from analyzer.graph.ops import op_types
+from analyzer.kernels.shared.memory_plan import MemoryPlan, VariableAccess
+from analyzer.predict.executor.measured_rates import measured
+from analyzer.predict.graph.edges import INEXPENSIVE, Wiring
+
+LAUNCH_SECONDS: Final = measured("launch_s")
+CONVOLUTION_SECONDS: Final = measured("convolution_launch_s")
+HANDED_ON_SECONDS: Final = measured("cheap_s")
+COPY_SECONDS: Final = measured("copy_s")
+COPY_BACK_SECONDS: Final = measured("copy_back_s")
+
+_NUMBERS: Final = op_types(
+    """
+    Where Unique UniqueV2 DynamicPartition SegmentSum SegmentProd SegmentMax SegmentMin SegmentMean
+    """
+)
+"""Types whose kernel waits for a number that is copied back from the card."""
+
+_WAITS: Final = {COPY: COPY_SECONDS} | dict.fromkeys((COPY_BACK, *_NUMBERS), COPY_BACK_SECONDS)
+"""Types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
+``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
+
+
+def launches_of(wiring: Wiring, plans: Sequence[MemoryPlan]) -> tuple[float, ...]:
+    """Return for about how many seconds each node keeps its thread.
+
+    Args:
+        wiring: The graph.
+        plans: What each node's kernel does.
+    """
+    return tuple(_seconds(op.type, plan) for op, plan in zip(wiring.ops, plans, strict=True))
+
+
+def _seconds(kind: str, plan: MemoryPlan) -> float:
+    if kind in INEXPENSIVE or plan.variable is VariableAccess.READ:
+        return HANDED_ON_SECONDS
+    return CONVOLUTION_SECONDS if "Conv" in kind else LAUNCH_SECONDS
+
+
+def waits_of(wiring: Wiring) -> tuple[float, ...]:
+    """Return for about how many seconds each node is waited for after its kernel returned; mostly 0."""
+    return tuple(_WAITS.get(op.type, 0.0) for op in wiring.ops)
