@@ -19,7 +19,7 @@ from analyzer.allocator import BfcOptions, Engine
 from analyzer.allocator import Sequence as Operations
 from analyzer.allocator.bfc.bfc_options import round_up_all
 from analyzer.allocator.replay import choose, in_use_bytes
-from analyzer.allocator.sequence_runner import allocator_of, feed_sparing
+from analyzer.allocator.sequence_runner import allocator_of, feed_sparing, runs_throughout
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.draw_table import rows_of
 from analyzer.predict.graph.constant_folding import fold
@@ -125,6 +125,20 @@ class ScaledOrder:
         is_compiled = choose(Engine.AUTO, len(sequence) * 50) is Engine.COMPILED
         allocator = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
         return feed_sparing(allocator, sequence)[0] == len(sequence)
+
+    def fits_throughout(self, size: int, options: BfcOptions, most_bytes: int) -> bool:
+        """Say whether it comes to its end under every limit from that of the options to another.
+
+        Args:
+            size: The size.
+            options: The allocator, with the lowest limit.
+            most_bytes: The highest.
+        """
+        if self.least_bytes(size) > options.memory_limit_bytes:
+            return False
+        sequence = self.at(size)
+        is_compiled = choose(Engine.AUTO, len(sequence) * 50) is Engine.COMPILED
+        return runs_throughout(sequence, options, most_bytes, is_compiled=is_compiled)
 
     def allocated_bytes(self, size: int, options: BfcOptions) -> int:
         """Return the most bytes of chunks in use in the last step."""
