@@ -23,7 +23,8 @@ from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
 from analyzer.scaling.peak_curve import chunks_at, curve_of, middle_order, moves_of, peak_bytes
 from analyzer.scaling.scaled_orders import ScaledOrders
-from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
+from analyzer.scaling.size_lines import LimitRange
+from analyzer.scaling.size_search import FoundSizes, SizeSearch
 from analyzer.units import format_bytes
 from analyzer.version import __version__
 

@@ -3,6 +3,7 @@
 Does the batch found run, and the next one not; predicted against measured saving (CPU):
 
     python benchmarks/fit/fit_truth.py limits cpu|CARD MODEL=LIMIT …
+    python benchmarks/fit/fit_truth.py confirmed CARD MODEL=LIMIT …
     python benchmarks/fit/fit_truth.py remedies MODEL=BATCH[@REMEDY,REMEDY] …
 
 ``--runs=N`` measures N processes of each: one alone keeps the order that its executor begins with.
@@ -83,6 +84,28 @@ def limits(device: str, cases: list[str]) -> None:
             told[0],
             beyond,
             told[1],
+            len(answer.forms.captured_at),
+        ]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def found_by_runs(card: str, cases: list[str]) -> None:
+    """Print what is predicted for a card beside what the runs of ``--confirm`` find."""
+    print("| model | limit | predicted | safe | runs | the next | off | runs made | captures |")
+    print("|---|--:|--:|--:|--:|---|--:|--:|--:|", flush=True)
+    options = CaptureOptions(jit=JIT, gpu=card, device="gpu")
+    for case in cases:
+        name, _, limit = case.rpartition("=")
+        question = FitQuestion(limit_bytes=parse_bytes(limit), confirm=True)
+        with access_of(_spec(name)) as access:
+            answer, _ = answered(access, options, question, _silent)
+        done = answer.confirmation
+        ran = {run.size: run.ran for run in done.runs}
+        told = {True: "runs", False: "does not", None: "not run"}[ran.get(answer.largest + 1)]
+        off = (done.predicted - answer.largest) / max(answer.largest, 1)
+        cells = [
+            *(name, limit, done.predicted, answer.safe, answer.largest, told, f"{off:+.2%}"),
+            *(" ".join(f"{size}{'+' if ran[size] else '-'}" for size in sorted(ran)),),
             len(answer.forms.captured_at),
         ]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
@@ -176,7 +199,9 @@ RUNS = int(_given("runs", "1"))
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":
-    if sys.argv[1] == "limits":
+    if sys.argv[1] == "confirmed":
+        found_by_runs(sys.argv[2], CASES[2:])
+    elif sys.argv[1] == "limits":
         limits(sys.argv[2], CASES[2:])
     else:
         remedies(CASES[1:])

@@ -13,7 +13,8 @@ from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
 from analyzer.scaling import scaled_orders
-from analyzer.scaling.scaled_orders import ScaledOrders, _usual_start, play_orders
+from analyzer.scaling.order_playing import _usual_start, play_orders
+from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
 
