@@ -83,8 +83,7 @@ def predict_note(
             and one thread beside them as a second kind of schedule.
         plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
             for those in the note.
-        search: Search the memory limit that suffices for the orders that need most, on a CPU: a second
-            or so.
+        search: Search the memory limit that suffices for the orders that need most: a second or so.
         progress: Called with the share done, 0 to 1.
 
     Raises:
@@ -116,7 +115,7 @@ def predict_note(
         prediction,
         owners,
         target.options,
-        search=search and target.gpu is None,
+        search=search,
         progress=lambda share: report((1 + share) / 2),
     )
     return _measured(note, structure, compiled, prediction, chosen, target)

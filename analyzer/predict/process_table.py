@@ -105,13 +105,13 @@ class Played:
         return from_allocations(self._requests(), n_events=self.instants)
 
     def _requests(self) -> pd.DataFrame:
-        """Return size, birth and end of each of the draw's buffers, then of the build-up's alone."""
+        """Return size, birth, end and region of the draw's buffers, then of the build-up's alone."""
         buffers, total = self.draw.buffers, self.instants
         offset, ended = self.grown.instants, self.draw.instants
         rows = rows_of(buffers)
         extra = [self.grown.made[number] for number in self.alone]
         dies = [offset + (buffers.dies[k] if buffers.dies[k] >= 0 else ended) for k in rows]
-        return pd.DataFrame(
+        numbers = pd.DataFrame(
             {
                 "requested_bytes": [buffers.size_bytes[k] for k in rows]
                 + [made.size_bytes for made in extra],
@@ -120,6 +120,7 @@ class Played:
             },
             dtype="int64",
         )
+        return numbers.assign(region=[buffers.region[k] for k in rows] + [""] * len(extra))
 
     def ended_with(self, draw: Draw) -> tuple[Sequence, Step]:
         """Return what the allocator is asked for where another draw takes the last step's place.
@@ -151,9 +152,10 @@ class Played:
             "born": [begins + draw.buffers.born[k] for k in made],
             "dies": [begins + ends[k] if ends[k] >= 0 else total for k in made],
         }
-        every = pd.concat(
-            [requests.assign(dies=dies), pd.DataFrame(joined, dtype="int64")], ignore_index=True
+        later = pd.DataFrame(joined, dtype="int64").assign(
+            region=[draw.buffers.region[k] for k in made]
         )
+        every = pd.concat([requests.assign(dies=dies), later], ignore_index=True)
         last = len(self.draw.steps) - 1
         step = Step(index=last, number=last, first=begins, last=total - 1)
         return from_allocations(every, n_events=total), step

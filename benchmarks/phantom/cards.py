@@ -4,8 +4,9 @@
     python benchmarks/phantom/cards.py --cache FOLDER --no-run --write docs/accuracy.md
 
 A case is a step, a card and a way to run it. Each is run by ``analyze
-trace --gpu`` in a fresh process and estimated by ``analyze estimate --gpu``; the third step counts. With
-one inter-op thread runs repeat; with more of them the order of ops, and with it the peak, may differ.
+trace --gpu`` in a fresh process and estimated by ``analyze estimate --gpu``; the third step counts, and
+with ``--steps`` every later one. With one inter-op thread runs repeat; with more of them what follows a
+copy to or from the card runs beside the rest, so that order and peak may differ from step to step.
 What was run is kept in the cache by case and by the phantom card's source, so that a broken-off
 benchmark goes on where it was; the graph of an estimate is kept until the capture's source changes, and
 what is predicted from it is predicted anew each time. ``--verdict`` runs each case again with the least
@@ -143,6 +144,7 @@ class Bench:
 
     cache: Path
     may_run: bool
+    steps: int = 3
 
     def folder(self, case: Case) -> Path:
         place = HERE / STEPS[case.step][0]
@@ -155,9 +157,10 @@ class Bench:
             kept = sorted(self.folder(case).glob("ran-*-run*.json"))
             first = self.ran(case)
             again = [json.loads(path.read_text(encoding="utf-8")) for path in kept]
-            return [*([] if first is None else [first]), *again]
-        found = [self.ran(case, turn=turn) for turn in range(repeat)]
-        return [one for one in found if one is not None]
+            return later_steps([*([] if first is None else [first]), *again])
+        more = ("--steps", str(self.steps)) if self.steps > 3 else ()
+        found = [self.ran(case, *more, turn=turn) for turn in range(repeat)]
+        return later_steps([one for one in found if one is not None])
 
     def ran(self, case: Case, *options: str, turn: int = 0) -> dict[str, Any] | None:
         """Return what a run on the card that is not there gave; None where nothing is known."""
@@ -185,7 +188,8 @@ class Bench:
         """Return what the estimate says, predicted anew; None where there is none."""
         from analyzer.opening import open_estimate
 
-        key = _hash((ROOT / "analyzer" / "capture").rglob("*.py"))
+        places = (ROOT / "analyzer" / "capture", ROOT / "analyzer" / "graph")
+        key = _hash(file for place in places for file in place.rglob("*.py"))
         out = self.folder(case) / f"note-{key}"
         if not out.is_dir() and self.may_run:
             for old in self.folder(case).glob("note-*"):
@@ -204,6 +208,9 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "requested": last["requested_bytes"],
         "allocated": last["allocated_bytes"],
+        "later": [
+            [step["requested_bytes"], step["allocated_bytes"]] for step in document["steps"][2:]
+        ],
         "op": document["peak"]["op"],
         "resident": document["resident"]["requested_bytes"],
         "resident_allocated": document["resident"]["allocated_bytes"],
@@ -215,6 +222,15 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
         "error": (document.get("error") or {}).get("message", ""),
         "steps": len(document["steps"]),
     }
+
+
+def later_steps(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each run once for each of its steps from the third on, with that step's peak."""
+    return [
+        one | {"requested": requested, "allocated": allocated}
+        for one in runs
+        for requested, allocated in one.get("later") or [[one["requested"], one["allocated"]]]
+    ]
 
 
 def score(bench: Bench, case: Case, *, verdict: bool, repeat: int) -> dict[str, Any] | None:
@@ -350,6 +366,7 @@ def main() -> None:
     parser.add_argument(
         "--repeat", type=int, default=1, help="runs of each case; the median counts"
     )
+    parser.add_argument("--steps", type=int, default=3, help="steps of each run")
     parser.add_argument("--no-run", action="store_true", help="only score what the cache holds")
     parser.add_argument(
         "--write", type=Path, help="Markdown file whose part about cards is written"
@@ -357,7 +374,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="JSON file for the rows")
     parser.add_argument("--of", type=Path, nargs="+", help="score nothing: tables of such files")
     options = parser.parse_args()
-    bench = Bench(options.cache.resolve(), not options.no_run)
+    bench = Bench(options.cache.resolve(), not options.no_run, options.steps)
     rows = [
         row for file in options.of or () for row in json.loads(file.read_text(encoding="utf-8"))
     ]

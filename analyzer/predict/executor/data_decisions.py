@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.contract.graph_note import Op
+from analyzer.graph.host_copies import COPY, COPY_BACK
 from analyzer.predict.executor.loop_frames import Iteration
 from analyzer.predict.executor.scalar_values import Value
 from analyzer.predict.graph.edges import SWITCHES, Wiring
 
 _HANDS_ON: Final = frozenset(
-    ("Identity", "Snapshot", "StopGradient", "PreventGradient", "Squeeze", "Reshape", "Enter")
+    (
+        *("Identity", "Snapshot", "StopGradient", "PreventGradient", "Squeeze", "Reshape"),
+        *("Enter", COPY, COPY_BACK),
+    )
 )
 UNBOUNDED_TRIPS: Final = 1
 """Times that a loop goes round of which nothing tells how often."""

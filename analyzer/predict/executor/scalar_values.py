@@ -54,7 +54,7 @@ _GIVEN: Final = op_types("Const HostConst _Arg _DeviceArg")
 _SAME: Final = op_types(
     """
     Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
-    Exit NextIteration _Recv
+    Exit NextIteration _Recv _HostRecv
     """
 )
 _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {

@@ -90,3 +90,44 @@ def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monke
         [sys.executable, "-c", PROGRAM], env=told, capture_output=True, text=True, check=True
     )
     assert ended.stdout.split() == ["2", str(card.memory_bytes), str(1 << 30), "2", "0"]
+
+
+KERNEL = """
+import ctypes
+TO_CARD, TO_HOST = 1, 2
+ctypes.CDLL("libstdc++.so.6", ctypes.RTLD_GLOBAL)  # as in a process with TensorFlow: it reads names
+runtime = ctypes.CDLL("libcudart.so.12")
+class Dim(ctypes.Structure):
+    _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
+card = ctypes.c_void_p()
+runtime.cudaMalloc(ctypes.byref(card), ctypes.c_uint64(1 << 20))
+def at(number):
+    return ctypes.c_void_p(card.value + 4 * number)
+def read(number):
+    seen = ctypes.c_int32(-1)
+    runtime.cudaMemcpy(ctypes.byref(seen), at(number), ctypes.c_uint64(4), TO_HOST)
+    return seen.value
+given = (ctypes.c_int32 * 1000)(*range(1000))
+runtime.cudaMemcpy(at(0), given, ctypes.c_uint64(4000), TO_CARD)
+found = [read(0), read(500), read(999), read(1000)]
+host, name = ctypes.c_void_p(0x1000), ctypes.c_char_p(b"_Z4castPKfPi")  # cast(float const*, int*)
+runtime.__getattr__("__cudaRegisterFunction")(None, host, None, name)
+pointers = [ctypes.c_void_p(card.value + (1 << 19)), at(512)]
+arguments = (ctypes.c_void_p * 2)(*(ctypes.addressof(each) for each in pointers))
+runtime.cudaLaunchKernel(host, Dim(1, 1, 1), Dim(1, 1, 1), arguments, ctypes.c_uint64(0), None)
+found += [read(500), read(512), read(999)]
+runtime.cudaMemcpy(at(704), given, ctypes.c_uint64(8), TO_CARD)
+print(*found, read(705), read(706))
+"""
+
+
+def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkeypatch):
+    """A kernel's result is not computed: its last number is not what lay there before."""
+    from analyzer.capture.phantom import phantom_environment as environment
+
+    monkeypatch.setattr(environment, "library_folder", lambda cache: made)
+    told = phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
+    ended = subprocess.run(
+        [sys.executable, "-c", KERNEL], env=told, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["0", "500", "999", "0", "500", "0", "0", "1", "0"]

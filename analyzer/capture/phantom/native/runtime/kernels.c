@@ -43,6 +43,7 @@ static void stitch(void **args,
   for (int i = 0; i < total; i++)
     if (indices[i / slice] >= 0)
       memcpy(out + (uint64_t)i * width, from[indices[i / slice]] + (uint64_t)(i % slice) * width, width);
+  know(out, (uint64_t)total * width);
 }
 // What a kernel would have written reads as 0: the start of each output is cleared, lest the host reads
 // what lay there before as a shape. Outputs are told by the kernel's C++ signature: a pointer to what is
@@ -103,6 +104,7 @@ uint64_t left_of(const char *p) {
 }
 void clear(char *p) {
   uint64_t left = left_of(p), n = (uintptr_t)p & 255 ? 16 : 256;
+  forget(p);
   if (left)
     memset(p, 0, n < left ? n : left);
 }
@@ -129,17 +131,21 @@ static void truths(const char *n, void **args) {
     in = count <= 8 ? ((char **)args[0])[1] : *((char ***)args[0])[9];
     out = *(char **)args[4];
   }
-  if (left_of(in) && left_of(out))
+  if (left_of(in) && left_of(out)) {
     *out = *in;
+    know(out, 1);
+  }
 }
 static void gather(void **args) { // GatherOpKernel<.., int, axis is 0>(from, indices, out, .., ..,
                                   // slice, total) of 4-byte integers
   const int *from = *(int **)args[0], *indices = *(int **)args[1];
   int *out = *(int **)args[2];
   int64_t slice = *(int64_t *)args[5], total = *(int64_t *)args[6];
-  if (slice > 0 && total <= 1024)
-    for (int64_t i = 0; i < total; i++)
-      out[i] = from[(int64_t)indices[i / slice] * slice + i % slice];
+  if (slice <= 0 || total > 1024)
+    return;
+  for (int64_t i = 0; i < total; i++)
+    out[i] = from[(int64_t)indices[i / slice] * slice + i % slice];
+  know((char *)out, 4 * total);
 }
 static void
 product(void **args) { // BlockReduceKernel<int *, int *, .., Prod<int>>(from, out, count, ..)
@@ -150,6 +156,7 @@ product(void **args) { // BlockReduceKernel<int *, int *, .., Prod<int>>(from, o
   for (int i = 0; i < n; i++)
     r *= from[i];
   **(int **)args[1] = r;
+  know(*(char **)args[1], sizeof r);
 }
 API(cudaLaunchKernel)(const void *f, Dim grid, Dim block, void **args, uint64_t smem, void *stream) {
   launch(stream);

@@ -63,6 +63,10 @@ extern pthread_mutex_t lock; // of the cards' counters and the blocks
 Block *find(const void *p);  // the block that holds an address, with the lock held
 void *reserve(uint64_t size);
 
+// ---- copies.c: what is known of the card's memory; all else reads as 0
+void know(const char *p, uint64_t n); // bytes were copied or computed there
+void forget(const char *p);           // something else was written from there on
+
 // ---- kernels.c: what a kernel would have written
 uint64_t left_of(const char *p); // bytes of device memory from an address on; 0 where it is none
 void clear(char *p);             // a result reads as 0
