@@ -118,6 +118,7 @@ def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRa
         fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
         careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
         safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
+        each = max((s for s, need in needs.items() if need.high_bytes <= limit), default=0)
         most = min(
             (s for s, need in needs.items() if need.low_bytes > limits.high_bytes), default=0
         )
@@ -137,7 +138,10 @@ def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRa
             )
             safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
         return LargestSizes(
-            size=fitting, safe=min(safe, fitting), most=max(most - 1 if most else fitting, fitting)
+            size=fitting,
+            safe=min(safe, fitting),
+            most=max(most - 1 if most else fitting, fitting),
+            in_each=max(each, min(safe, fitting)),
         )
 
     return answer
