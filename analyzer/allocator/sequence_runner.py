@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from analyzer.allocator.bfc.bfc_options import BfcOptions
+from analyzer.allocator.bfc.bfc_options import BfcOptions, round_down
 from analyzer.allocator.bfc.reference import BfcAllocator
 from analyzer.allocator.numba.compiled_allocator import CompiledAllocator
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from analyzer.allocator.sequence import Sequence
 
     Table = NDArray[np.int64]
+
+MOST_RUNS: Final = 64
+"""Runs at most that answer for a range of limits; with more to do, limits are tried that far apart."""
 
 
 class Feedable(Protocol):
@@ -121,6 +125,33 @@ def feed_sparing(allocator: Feedable, sequence: Sequence, first: int = 0) -> tup
             if freed_at[buffer] > done:
                 heappush(frees, int(freed_at[buffer]))
         done += 1
+
+
+def runs_throughout(
+    sequence: Sequence, options: BfcOptions, most_bytes: int, *, is_compiled: bool
+) -> bool:
+    """Say whether a sequence succeeds under every limit from that of the options to another.
+
+    Success is not monotone in the limit; one run answers for all limits under which it is the same.
+
+    Args:
+        sequence: What is allocated and freed.
+        options: The allocator, with the lowest limit.
+        most_bytes: The highest.
+        is_compiled: Which implementation replays.
+    """
+    limit = options.memory_limit_bytes
+    most_bytes = max(round_down(most_bytes), limit)
+    least_stride = (most_bytes - limit) // MOST_RUNS
+    while limit <= most_bytes:
+        under = replace(options, memory_limit_bytes=limit)
+        allocator = allocator_of(under, sequence.n_buffers, is_compiled=is_compiled)
+        if feed_sparing(allocator, sequence)[0] < len(sequence):
+            return False
+        if limit == most_bytes:
+            return True
+        limit = min(max(allocator.same_under[1] + 1, limit + least_stride, limit + 1), most_bytes)
+    return True
 
 
 def _freed_at(sequence: Sequence) -> Table:

@@ -23,7 +23,7 @@ from analyzer.scaling.fit_answer import CardAnswer, FitAnswer
 from analyzer.scaling.largest_size import largest_of
 from analyzer.scaling.peak_curve import middle_order
 from analyzer.scaling.scaled_orders import ScaledOrders
-from analyzer.scaling.size_search import SizeNeed, crossing
+from analyzer.scaling.size_lines import SizeNeed, crossing
 
 
 def fit_all(

@@ -74,6 +74,7 @@ def confirmed(
         ),
         largest=best,
         safe=min(answer.safe, best),
+        in_each=min(answer.in_each, best),
         most=max(answer.most, best),
     )
 

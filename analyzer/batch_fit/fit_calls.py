@@ -18,8 +18,8 @@ from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.gpus import find_gpu
 from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
-from analyzer.scaling.scaled_orders import play_orders
-from analyzer.scaling.size_search import LimitRange
+from analyzer.scaling.order_playing import play_orders
+from analyzer.scaling.size_lines import LimitRange
 from analyzer.scaling.step_family import StepFamily
 from analyzer.units import parse_bytes
 

@@ -23,7 +23,8 @@ from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
 from analyzer.scaling.peak_curve import chunks_at, curve_of, middle_order, moves_of, peak_bytes
 from analyzer.scaling.scaled_orders import ScaledOrders
-from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
+from analyzer.scaling.size_lines import LimitRange
+from analyzer.scaling.size_search import FoundSizes, SizeSearch
 from analyzer.units import format_bytes
 from analyzer.version import __version__
 
@@ -181,6 +182,7 @@ def _described(
         largest=sizes.size,
         safe=sizes.safe,
         most=sizes.most,
+        in_each=sizes.in_each,
         peak_requested_bytes=None if need is None else need.requested_bytes,
         peak_allocated_bytes=None if need is None else need.allocated_bytes,
         wanted=wanted,
@@ -277,6 +279,11 @@ def _said(answer: FitAnswer) -> FitAnswer:
             says += f": it ran on {by}, and {answer.largest + 1} did not"
         else:
             says += f": it ran on {by}"
+    elif answer.in_each < answer.largest:
+        says = (
+            f"Batch {answer.largest} is the largest that likely fits {where} ({limit}): the order of "
+            f"the ops decides from {answer.in_each + 1} on; {answer.safe} is safe"
+        )
     elif answer.safe < answer.largest:
         says += f"; {answer.safe} is safe"
     return changed(answer, headline=f"{says}.")

@@ -25,6 +25,9 @@ _MOST_SETS: Final = 4
 
 _LARGEST_SET: Final = 3
 
+_RECOMPUTES: Final = frozenset({"recompute-blocks", "recompute-sqrt"})
+"""Remedies that are made of which layers follow on each other."""
+
 _SEARCHED: Final = 0.95
 """Share of the progress of ``analyze fit`` before its remedies."""
 
@@ -115,7 +118,8 @@ def tried_remedies(
     )
     report("estimating the step as it is", 0.0)
     note, before = _need(trial, options, "as-is", made)
-    plans = _chosen(list(plans_for(options, note)), names)
+    op_by_op = _without_xla(trial, note) if _RECOMPUTES & {*names} else None
+    plans = _chosen(list(plans_for(options, note, op_by_op)), names)
     found = []
     for number, plan in enumerate(plans):
         report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
@@ -123,6 +127,16 @@ def tried_remedies(
     if before.fits is False and not any(one.fits for one in found):
         found += _sets(trial, plans, found, before)
     return tuple(sorted(found, key=_place))
+
+
+def _without_xla(trial: RemedyTrial, note: RunNote) -> RunNote | None:
+    """Return the note of a step that XLA compiles, captured op by op: it tells the layers' order."""
+    if not note.step.jit:
+        return None
+    options = replace(trial.options, jit=False)
+    trial.report("capturing the step op by op", 0.0)
+    captures = BatchCaptures(trial.access, options, "op-by-op", threads=trial.threads)
+    return captures.note(options.wanted_batch)
 
 
 def _place(remedy: StepRemedy) -> tuple[bool, int]:
@@ -202,6 +216,12 @@ def _chosen(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPla
     known = {plan.id: plan for plan in plans}
     for name in names:
         if name not in known:
+            if name in _RECOMPUTES:
+                raise InputError(
+                    f"{name} has nothing to recompute between: the step's layers are no chain of three "
+                    "parts or more.",
+                    hint="remat-activations recomputes inside of layers.",
+                )
             raise InputError(
                 f"No remedy of this step is called {name!r}.",
                 hint=f"There are: {', '.join(known)}.",

@@ -79,12 +79,16 @@ def merged(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOption
     return replace(base, **fields, remedy=remedy)
 
 
-def plans_for(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
+def plans_for(
+    options: CaptureOptions, note: RunNote, op_by_op: RunNote | None = None
+) -> Iterator[RemedyPlan]:
     """Yield the remedies that a noted step may have.
 
     Args:
         options: How the step is made.
         note: What its capture noted.
+        op_by_op: What a capture of the same step without XLA noted, where XLA compiles it: which layers
+            follow on each other is read from that; None where no layers are to be recomputed.
     """
     step, batch = note.step, options.wanted_batch
     if batch > 1:
@@ -110,6 +114,7 @@ def plans_for(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
     )
     if step.mode != "infer":
         yield from _training(options, note, batch)
+        yield from _blocks(options, op_by_op or note)
 
 
 def _precisions(options: CaptureOptions, policy: str) -> Iterator[RemedyPlan]:
@@ -175,7 +180,6 @@ def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[Re
             effort=3,
             options=replace(options, remedy=f"remat={mode}"),
         )
-    yield from _blocks(options, note)
     yield RemedyPlan(
         id="freeze",
         title="Only the last layer with weights is trained",

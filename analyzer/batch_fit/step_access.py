@@ -19,7 +19,7 @@ from analyzer.findings.questions.peak_owner import peak_op
 from analyzer.opening import estimated
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote, read_run
-from analyzer.scaling.size_search import SizeNeed
+from analyzer.scaling.size_lines import SizeNeed
 
 Capture = Callable[[CaptureOptions, Path], Path]
 

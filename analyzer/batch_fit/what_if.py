@@ -17,6 +17,8 @@ from analyzer.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.target_results import leave_report
 
+_STEPS_PER_EXECUTION: Final = "steps-per-execution"
+
 ALL: Final = "all"
 """What names every remedy that may save something."""
 
@@ -33,6 +35,12 @@ def names_in(text: str) -> tuple[str, ...] | None:
     if names == (ALL,):
         return ()
     for name in names:
+        if name.replace("_", "-") == _STEPS_PER_EXECUTION:
+            raise InputError(
+                f"{name} saves no memory: steps of one execution run one after another, so the peak "
+                "is that of one step.",
+                hint="Beside it lie the batches that wait for the others.",
+            )
         if name not in NAMES:
             raise InputError(
                 f"No remedy is called {name!r}.", hint=f"There are: all, or {', '.join(NAMES)}."

@@ -135,6 +135,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         safe: The largest that fits in every order of ops that was drawn, with a margin and at the least
             that the limit may be.
         most: Above this it fits in none.
+        in_each: The largest that fits in each order that was drawn, without a margin: where it is less
+            than ``largest``, chance decides between them.
         peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
         wanted: A size asked about; None for none.
         wanted_fits: Whether it fits; None where none was asked about.
@@ -167,6 +169,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     largest: int
     safe: int
     most: int
+    in_each: int = 0
     peak_requested_bytes: int | None
     peak_allocated_bytes: int | None
     wanted: int | None = None

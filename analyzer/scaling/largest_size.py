@@ -23,13 +23,17 @@ class LargestSizes:
 
     Attributes:
         size: In the middle one of the orders of the figure's threads; 0 where none fits.
-        safe: In every order of every kind, with a margin and the least that the limit may be.
+        safe: In every order of every kind, under every limit from the least that it may be, less a
+            margin, to the most: what runs with less memory may fail with more.
         most: In the best of the orders, with the most that the limit may be.
+        in_each: In each of the orders of the figure's threads, under the limit that is the figure: where
+            it is less than ``size``, the order that a run takes decides.
     """
 
     size: int
     safe: int
     most: int
+    in_each: int
 
 
 def largest(
@@ -57,10 +61,16 @@ def largest(
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
     for order in orders.every:
-        if not order.fits(safe, careful) if safe else False:
-            safe = largest_of(order, careful, safe)
+
+        def holds(size: int, order: ScaledOrder = order) -> bool:
+            return order.fits_throughout(size, careful, high)
+
+        if safe and not holds(safe):
+            safe = _last(holds, safe, safe)
     most = max(largest_of(order, under(high), middle) for order in orders.every)
-    return LargestSizes(size=middle, safe=min(safe, middle), most=max(most, middle))
+    return LargestSizes(
+        size=middle, safe=min(safe, middle), most=max(most, middle), in_each=found[0]
+    )
 
 
 def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:

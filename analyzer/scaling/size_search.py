@@ -18,10 +18,17 @@ from analyzer.errors import InputError
 from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
-from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FormsUsed
 from analyzer.scaling.largest_size import MOST, LargestSizes, largest
-from analyzer.scaling.scaled_orders import ScaledOrders, play_orders
+from analyzer.scaling.order_playing import play_orders
+from analyzer.scaling.scaled_orders import ScaledOrders
+from analyzer.scaling.size_lines import (
+    LimitRange,
+    SizeNeed,
+    from_nothing,
+    largest_by_line,
+    next_size,
+)
 from analyzer.scaling.step_family import NotOneFamily, StepFamily, family_of
 
 _ROUNDS: Final = 4
@@ -32,12 +39,6 @@ _CAPTURES: Final = 8
 
 _FURTHEST: Final = 1024
 """How many times the first size the second one may be."""
-
-_FURTHER: Final = 1.25
-"""How much further than on the line through the first size and the last that fits one is tried."""
-
-_CLOSE: Final = 8
-"""A span of sizes in which the next one is looked for on a line, however the last ones came out."""
 
 _PLANS: Final = 10
 """Plans at most that are asked of a card's compiler."""
@@ -62,24 +63,6 @@ _NO_GROWTH: Final = "The step needs no more memory with a larger batch."
 _NO_GROWTH_HINT: Final = "Where its own code makes the batch, change it there."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeNeed:
-    """What one size needs, by an estimate of its own.
-
-    Attributes:
-        low_bytes, bytes, high_bytes: The least memory limit, and its range.
-        requested_bytes, allocated_bytes: Its peak.
-        op: The op whose request makes the peak.
-    """
-
-    low_bytes: int
-    bytes: int
-    high_bytes: int
-    requested_bytes: int
-    allocated_bytes: int
-    op: str = ""
-
-
 class Noting(Protocol):
     """How a step is captured at a size; nothing of it runs."""
 
@@ -97,20 +80,6 @@ class Noting(Protocol):
             note: The step's note there.
             modules: What XLA compiles of it, in the note's order of functions.
         """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRange:
-    """The limit: the figure, and the least and the most that it may be, bytes."""
-
-    bytes: int
-    low_bytes: int
-    high_bytes: int
-
-    @property
-    def three(self) -> tuple[int, int, int]:
-        """The figure, the least, the most."""
-        return self.bytes, self.low_bytes, self.high_bytes
 
 
 @dataclass
@@ -189,7 +158,11 @@ class SizeSearch:
                 why = str(error)
                 if any(note.compiled for note in pair.values()):
                     break
-                guess = self._guess(pair)
+                try:
+                    guess = self._guess(pair)
+                except NotOneFamily as another:
+                    why = str(another)
+                    break
                 near = guess if guess not in pair else near + max(near // 16, 1)
             else:
                 if isinstance(found, FoundSizes):
@@ -228,6 +201,8 @@ class SizeSearch:
 
         Raises:
             InputError: the need does not grow.
+            NotOneFamily: it does not, for the larger step is another one: near a card's limit TensorFlow
+                swaps tensors out to the host (``memory_optimizer.cc``).
         """
         needs: dict[int, int] = {}
         for size, note in noted.items():
@@ -241,6 +216,11 @@ class SizeSearch:
                 needs[0] = order.variables_bytes()
         (low, less), (high, more) = sorted(needs.items())
         slope = (more - less) / (high - low)
+        if (
+            slope <= 0
+            and len({frozenset(op.name for op in note.ops) for note in noted.values()}) > 1
+        ):
+            raise NotOneFamily("the optimiser makes another graph of a larger batch")
         if slope <= 0:
             raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
         guess = min(max(int(low + (limits.bytes / _SLACK - less) / slope), 1), MOST)
@@ -331,7 +311,7 @@ class SizeSearch:
         self._plan(first, needs, None)
         limits = self._limits_of(target_of(self._notes[first]))
         variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
-        near = _from_nothing(variables, first, needs[first].bytes, limits.bytes)
+        near = from_nothing(variables, first, needs[first].bytes, limits.bytes)
         near = min(near, _FURTHEST * first, MOST)
         near = near if near != first else 2 * first
         pair = {size: self._note(size) for size in (first, near)}
@@ -340,7 +320,7 @@ class SizeSearch:
             size: int | None = near
             while size is not None and len(needs) < _PLANS:
                 self._plan(size, needs, family)
-                size = _next(needs, limits.bytes)
+                size = next_size(needs, limits.bytes)
             if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
                 raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
             best = max((n for n, need in needs.items() if need.bytes <= limits.bytes), default=1)
@@ -374,7 +354,7 @@ class SizeSearch:
             limits = limits or self._limits_of(target_of(note))
             if size not in needs:
                 self._plan(size, needs, None)
-            size = _next(needs, limits.bytes)
+            size = next_size(needs, limits.bytes)
         assert limits is not None
         return self._found(needs, limits, note, why)
 
@@ -382,7 +362,7 @@ class SizeSearch:
         self, needs: dict[int, SizeNeed], limits: LimitRange, note: RunNote, why: str
     ) -> FoundSizes:
         return FoundSizes(
-            sizes=_line(needs, limits.bytes)(limits),
+            sizes=largest_by_line(needs, limits.bytes)(limits),
             forms=FormsUsed(
                 captured_at=tuple(sorted(self._notes)),
                 checked_at=tuple(sorted(self._checked)),
@@ -399,98 +379,3 @@ class SizeSearch:
 def _about(size: int, stride: int) -> tuple[int, ...]:
     """Return three sizes from one on: their forms are of the second degree at most."""
     return size, size + stride, size + 2 * stride
-
-
-def _from_nothing(variables: int, size: int, need: int, limit: int) -> int:
-    """Return nearly the largest size under a limit, by a line from the variables, at 0, to one need.
-
-    Args:
-        variables: Bytes of the variables.
-        size: A size.
-        need: The bytes that it needs.
-        limit: The limit, bytes.
-    """
-    slope = max(need - variables, 1) / size
-    return max(int((limit - variables) / slope), 1)
-
-
-def _next(needs: dict[int, SizeNeed], limit: int) -> int | None:
-    """Return the size to try next; None where the answer lies between two that were tried.
-
-    Between one that fits and one that does not it lies on the line between them. Where the last two
-    tried lay on one side, it lies on the line through the two nearest to the limit, or in the middle: a
-    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line.
-
-    Args:
-        needs: What sizes need, in the order in which they were tried.
-        limit: The limit, bytes.
-    """
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
-    if failing and failing - fitting <= 1:
-        return None
-    if len(needs) == 1:
-        return max(failing // 2, 1) if failing else 2 * fitting
-    if not failing:
-        first = min(needs)
-        slope = (needs[fitting].bytes - needs[first].bytes) / max(fitting - first, 1)
-        most = (
-            fitting + int(_FURTHER * (limit - needs[fitting].bytes) / slope) if slope > 0 else MOST
-        )
-        stride = fitting - max((size for size in needs if size < fitting), default=0)
-        creeps = stride < max(fitting // 16, 2)
-        least = fitting + (2 * stride if creeps else 1)
-        return max(min(crossing(needs, limit), most, 16 * fitting), least)
-    if not fitting:
-        return min(max(crossing(needs, limit), 1), failing - 1)
-    *_, before, last = needs.values()
-    if (before.bytes <= limit) == (last.bytes <= limit) and failing - fitting > _CLOSE:
-        guess = crossing(needs, limit)
-        margin = (failing - fitting) // _CLOSE
-        inside = fitting + margin <= guess <= failing - margin
-        return guess if inside else (fitting + failing) // 2
-    low, high = needs[fitting].bytes, needs[failing].bytes
-    guess = fitting + int((failing - fitting) * (limit - low) / (high - low))
-    return min(max(guess, fitting + 1), failing - 1)
-
-
-def crossing(needs: Mapping[int, SizeNeed], limit: int) -> int:
-    """Return where the line through the two sizes nearest to the limit meets it, rounded down."""
-    near = sorted(needs, key=lambda size: abs(needs[size].bytes - limit))[:2]
-    (low, high) = sorted(near)
-    slope = (needs[high].bytes - needs[low].bytes) / (high - low)
-    if slope <= 0:
-        return 2 * high
-    return max(int(low + (limit - needs[low].bytes) / slope), 1)
-
-
-def _line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], LargestSizes]:
-    """Return what tells the largest sizes from what was captured: between, a line."""
-
-    def answer(limits: LimitRange) -> LargestSizes:
-        fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-        careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
-        safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
-        most = min(
-            (s for s, need in needs.items() if need.low_bytes > limits.high_bytes), default=0
-        )
-        if len(needs) > 1:
-            widened = {
-                size: SizeNeed(
-                    low_bytes=need.low_bytes,
-                    bytes=need.high_bytes,
-                    high_bytes=need.high_bytes,
-                    requested_bytes=need.requested_bytes,
-                    allocated_bytes=need.allocated_bytes,
-                )
-                for size, need in needs.items()
-            }
-            over = min(
-                (s for s, need in needs.items() if need.high_bytes > careful), default=fitting + 1
-            )
-            safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
-        return LargestSizes(
-            size=fitting, safe=min(safe, fitting), most=max(most - 1 if most else fitting, fitting)
-        )
-
-    return answer

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from analyzer.kernels.shared.memory_plan import ListUse, MemoryPlan
 from analyzer.predict.buffers.reference_counts import Buffers
 from analyzer.predict.played_step import Prepared
+
+_TEMPORARIES: Final = ("before_bytes", "scratch_bytes", "amid_bytes", "after_bytes")
+"""Fields of a plan with what a kernel asks for beside its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ def _without_bytes(plan: MemoryPlan) -> tuple[object, ...]:
     return (
         tuple(replace(output, size_bytes=0) for output in plan.outputs),
         tuple(map(bool, (one.size_bytes for one in plan.outputs))),
-        *(len(sizes) for sizes in (plan.before_bytes, plan.scratch_bytes, plan.after_bytes)),
+        *(len(getattr(plan, name)) for name in _TEMPORARIES),
         (plan.variable, plan.value, plan.lists, plan.compiled, plan.trial is None),
     )
 
@@ -145,7 +149,7 @@ def _pairs(plan: MemoryPlan, other: MemoryPlan) -> Iterator[tuple[int, int, int]
     """Yield a plan's requests: the output, or -1, the bytes, the bytes elsewhere."""
     for number, (one, same) in enumerate(zip(plan.outputs, other.outputs, strict=True)):
         yield number, one.size_bytes, same.size_bytes
-    for name in ("before_bytes", "scratch_bytes", "after_bytes"):
+    for name in _TEMPORARIES:
         for size, there in zip(getattr(plan, name), getattr(other, name), strict=True):
             yield -1, size, there
     if plan.trial is not None and other.trial is not None:

@@ -3,8 +3,10 @@
 Does the batch found run, and the next one not; predicted against measured saving (CPU):
 
     python benchmarks/fit/fit_truth.py limits cpu|CARD MODEL=LIMIT …
+    python benchmarks/fit/fit_truth.py confirmed CARD MODEL=LIMIT …
     python benchmarks/fit/fit_truth.py remedies MODEL=BATCH[@REMEDY,REMEDY] …
 
+``--runs=N`` measures N processes of each: one alone keeps the order that its executor begins with.
 With ``--threads`` steps run with TensorFlow's own number of threads on a CPU, else with one between ops;
 with ``--jit`` remedies are held against runs of what XLA compiles, with ``--card=NAME`` on a
 phantom card.
@@ -31,7 +33,10 @@ from analyzer.opening import open_result
 from analyzer.recording.timeline import main_rows, peak_between, timeline
 from analyzer.units import parse_bytes
 
-MODELS = [Path(__file__).with_name(name) for name in ("fit_models.py", "held_back_models.py")]
+MODELS = [
+    Path(__file__).with_name(name)
+    for name in ("fit_models.py", "held_back_models.py", "further_models.py")
+]
 
 
 def _silent(stage: str, share: float) -> None:
@@ -79,6 +84,28 @@ def limits(device: str, cases: list[str]) -> None:
             told[0],
             beyond,
             told[1],
+            len(answer.forms.captured_at),
+        ]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def found_by_runs(card: str, cases: list[str]) -> None:
+    """Print what is predicted for a card beside what the runs of ``--confirm`` find."""
+    print("| model | limit | predicted | safe | runs | the next | off | runs made | captures |")
+    print("|---|--:|--:|--:|--:|---|--:|--:|--:|", flush=True)
+    options = CaptureOptions(jit=JIT, gpu=card, device="gpu")
+    for case in cases:
+        name, _, limit = case.rpartition("=")
+        question = FitQuestion(limit_bytes=parse_bytes(limit), confirm=True)
+        with access_of(_spec(name)) as access:
+            answer, _ = answered(access, options, question, _silent)
+        done = answer.confirmation
+        ran = {run.size: run.ran for run in done.runs}
+        told = {True: "runs", False: "does not", None: "not run"}[ran.get(answer.largest + 1)]
+        off = (done.predicted - answer.largest) / max(answer.largest, 1)
+        cells = [
+            *(name, limit, done.predicted, answer.safe, answer.largest, told, f"{off:+.2%}"),
+            *(" ".join(f"{size}{'+' if ran[size] else '-'}" for size in sorted(ran)),),
             len(answer.forms.captured_at),
         ]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
@@ -159,13 +186,22 @@ MIB = 1 << 20
 STEPS = 8
 DEFAULT_THREADS = "--threads" in sys.argv
 JIT = "--jit" in sys.argv
-CARD = next((word.removeprefix("--card=") for word in sys.argv if word.startswith("--card=")), "")
+
+
+def _given(name: str, default: str) -> str:
+    start = f"--{name}="
+    return next((word.removeprefix(start) for word in sys.argv if word.startswith(start)), default)
+
+
+CARD = _given("card", "")
 CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-RUNS = 1
+RUNS = int(_given("runs", "1"))
 SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":
-    if sys.argv[1] == "limits":
+    if sys.argv[1] == "confirmed":
+        found_by_runs(sys.argv[2], CASES[2:])
+    elif sys.argv[1] == "limits":
         limits(sys.argv[2], CASES[2:])
     else:
         remedies(CASES[1:])

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
+from analyzer.scaling.order_playing import play_orders
 from analyzer.scaling.peak_curve import peak_bytes
-from analyzer.scaling.scaled_orders import play_orders
 from analyzer.scaling.step_family import family_of
 
 SIZES = (8, 12)

@@ -3,7 +3,9 @@
 The whole sequence is one kernel. cuDNN keeps what the backward pass needs in a *reserve space* whose
 layout it does not publish; what has to be in it is known: every gate's activation and the states of each
 step, the sequence padded to its full length. ``cudnn_rnn_ops.cc``: ``CudnnRNNForwardOp`` allocates the
-results, then cuDNN asks for the workspace (a temporary) and the reserve space (output 3).
+results, then the length of each row's sequence is copied to the card (``seq_lengths``, 4 bytes a row),
+then cuDNN asks for the workspace (a temporary) and after it for the reserve space (output 3;
+``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass asks for lengths and workspace last.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from analyzer.kernels.shared.memory_plan import MemoryPlan, Output, Way
+from analyzer.kernels.shared.memory_plan import MemoryPlan, Output, Way, asked_for
 from analyzer.kernels.shared.op_call import Call, allocate, allocate_all
 
 _KEPT: Final = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
 """Numbers kept for each unit, step and row of the batch: the gates (four, three, one), the cell's state
 and its tanh (LSTM), the candidate before its gate (GRU), the state."""
+
+_LENGTH_BYTES: Final = 4
 
 _GATES: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -34,9 +38,11 @@ def plan_forward(call: Call) -> MemoryPlan:
     if len(outputs) > 4:
         outputs[4] = Output(Way.NONE, elsewhere=True)  # host_reserved
     workspace = _GATES.get(mode, 4) * units
+    beside = asked_for((_lengths_bytes(call), workspace))
     return MemoryPlan(
         outputs=tuple(outputs),
-        after_bytes=(workspace,) if workspace else (),
+        amid_bytes=beside if reserve else (),
+        after_bytes=() if reserve else beside,
         workspace_bytes=workspace + reserve,
     )
 
@@ -56,9 +62,16 @@ def plan_backward(call: Call) -> MemoryPlan:
             outputs[index] = Output(Way.ALLOCATE, call.input_size(index))
     return MemoryPlan(
         outputs=tuple(outputs) or (allocate(call),),
-        after_bytes=(workspace,) if workspace else (),
+        after_bytes=asked_for((_lengths_bytes(call), workspace)),
         workspace_bytes=workspace,
     )
+
+
+def _lengths_bytes(call: Call) -> int:
+    """Return bytes of the lengths of the rows' sequences, which the third version of the ops has."""
+    states = call.shape(1)
+    has_lengths = call.op.type.endswith("V3")
+    return _LENGTH_BYTES * states[1] if has_lengths and states and len(states) > 1 else 0
 
 
 def _unit_steps_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:

@@ -104,6 +104,8 @@ class MemoryPlan:
         before_bytes: Temporaries allocated before the outputs and freed when the kernel returns.
         scratch_bytes: Temporaries that are freed again before the kernel's last output is
             allocated.
+        amid_bytes: Temporaries allocated before the last output that asks for memory, after the others,
+            and freed when the kernel returns.
         after_bytes: Temporaries allocated after the outputs and freed when the kernel returns.
         variable: What it does to the variable behind its first input.
         value: Input that becomes the variable's value, or joins a TensorList.
@@ -122,6 +124,7 @@ class MemoryPlan:
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()
     scratch_bytes: tuple[int, ...] = ()
+    amid_bytes: tuple[int, ...] = ()
     after_bytes: tuple[int, ...] = ()
     workspace_bytes: int = 0
     trial: Trial | None = None
@@ -135,7 +138,7 @@ class MemoryPlan:
     is_plain: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        asks = (*self.before_bytes, *self.scratch_bytes, *self.after_bytes)
+        asks = (*self.before_bytes, *self.scratch_bytes, *self.amid_bytes, *self.after_bytes)
         touches = self.variable is not VariableAccess.UNTOUCHED or self.lists is not ListUse.NO
         is_plain = len(self.outputs) == 1 and not (asks or self.compiled or self.trial or touches)
         object.__setattr__(self, "is_plain", is_plain)

@@ -254,6 +254,9 @@ class Ledger:
             temporaries += more
         elif variable is _READ:
             outputs = [self._read(node)]
+        elif plan.amid_bytes:
+            outputs, more = self._outputs_about(node, plan, buffers)
+            temporaries += more
         else:
             outputs = [
                 self._output(node, index, output, buffers)
@@ -268,6 +271,27 @@ class Ledger:
         elif variable is _ASSIGN:
             self._assign(node, buffers[plan.value or 0])
         temporaries += [buffer for buffer in buffers if buffer >= 0]
+        return outputs, temporaries
+
+    def _outputs_about(
+        self, node: int, plan: MemoryPlan, buffers: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """Return a node's outputs, and the temporaries that it asks for before the last of them.
+
+        Args:
+            node: The node.
+            plan: What its kernel asks for.
+            buffers: Number of the buffer on each of its inputs.
+        """
+        last = max(n for n, output in enumerate(plan.outputs) if output.way is _ALLOCATE)
+        outputs: list[int] = []
+        temporaries: list[int] = []
+        for index, output in enumerate(plan.outputs):
+            if index == last:
+                temporaries = [
+                    self.allocate(node, size, NO_NODE, "temp") for size in plan.amid_bytes
+                ]
+            outputs.append(self._output(node, index, output, buffers))
         return outputs, temporaries
 
     def _try(self, node: int, trial: Trial) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from workloads import SAMPLES, random_operations, sample, sequence_of
 
@@ -77,8 +77,7 @@ def test_an_exhaustive_search_finds_the_same(seed, growth):
     if found.spacing_bytes == MIB:
         assert found.limit_bytes == min(limit for limit, fits in tried.items() if fits)
         highest = max([0, *(n for n, fits in tried.items() if not fits)]) + MIB
-        # Without growth nothing is tried above the first limit that is enough.
-        assert found.safe_bytes == highest if growth else found.safe_bytes <= highest
+        assert found.safe_bytes == highest
         assert found.safe_bytes == found.limit_bytes or not tried[found.safe_bytes - MIB]
     assert tried[found.limit_bytes]
     assert not tried.get(found.limit_bytes - MIB, False)
@@ -134,6 +133,21 @@ def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
     for least in (0, safe - 256, safe, safe + 256, 4 * safe):
         found = safe_limit(sequence, options, least_bytes=least, engine=Engine.REFERENCE)
         assert found == max(safe, least)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 20), above=st.lists(st.floats(0, 1), min_size=8, max_size=8))
+@example(seed=171, above=[0.1 * n for n in range(8)])
+@example(seed=235, above=[0.1 * n for n in range(8)])
+def test_without_growth_no_limit_above_the_safe_one_fails(seed, above):
+    sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
+    found = minimum_limit(sequence, BfcOptions(growth=False), engine=Engine.REFERENCE)
+    below = found.safe_bytes - found.step_bytes
+    if found.safe_bytes > found.bound_bytes:
+        assert not fits(sequence, below, growth=False)
+    for share in above:
+        limit = found.safe_bytes + int(share * found.safe_bytes)
+        assert fits(sequence, limit // 256 * 256, growth=False)
 
 
 def test_what_may_be_done_without_does_not_raise_the_limit_but_takes_room_where_it_fits():

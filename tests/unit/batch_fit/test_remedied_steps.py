@@ -10,7 +10,7 @@ import pytest
 from analyzer.batch_fit import remedied_steps
 from analyzer.batch_fit.remedied_steps import StepNeed, tried_remedies
 from analyzer.batch_fit.remedy_plans import NAMES, merged, plans_for
-from analyzer.batch_fit.step_access import StepAccess
+from analyzer.batch_fit.step_access import BatchCaptures, StepAccess
 from analyzer.batch_fit.what_if import names_in
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.run_note import StepNote
@@ -20,6 +20,7 @@ from analyzer.parse.run_folder import RunNote
 MIB = 1 << 20
 NOTE = RunNote(step=StepNote(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
 OPTIONS = CaptureOptions(batch_size=64)
+NEED = StepNeed(requested_bytes=MIB, allocated_bytes=MIB, fits=None)
 SAVES = {"mixed-bfloat16": 10, "mixed-float16": 9, "optimizer-sgd": 6, "accumulate-4": 12}
 """MiB of 40 that each saves alone; two kinds together save one less than their sum."""
 
@@ -101,6 +102,31 @@ def test_a_name_that_is_none_lists_those_there_are(captured: list[str]) -> None:
 )
 def test_names_are_taken_apart(text: str, names: tuple[str, ...] | None) -> None:
     assert names_in(text) == names
+
+
+def test_steps_of_one_execution_are_no_remedy() -> None:
+    with pytest.raises(InputError, match="saves no memory"):
+        names_in("steps_per_execution")
+
+
+def test_a_compiled_step_is_taken_apart_as_it_is_op_by_op(
+    captured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XLA leaves no layers to tell apart: the order of the layers is read from another capture."""
+    noted: list[bool | None] = []
+
+    def note(captures: BatchCaptures, size: int) -> RunNote:
+        noted.append(captures._options.jit)
+        return replace(NOTE, step=replace(NOTE.step, jit=False))
+
+    monkeypatch.setattr(BatchCaptures, "note", note)
+    compiled = replace(NOTE, step=replace(NOTE.step, jit=True))
+    monkeypatch.setattr(
+        remedied_steps, "_need", lambda trial, options, name, made=None: (compiled, NEED)
+    )
+    with pytest.raises(InputError, match="no chain"):
+        tried(None, "recompute-blocks")
+    assert noted == [False]
 
 
 def test_every_remedy_of_a_step_has_a_name_that_is_known() -> None:

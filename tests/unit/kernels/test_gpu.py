@@ -189,7 +189,7 @@ def test_cudnns_recurrent_layer_keeps_the_gates_of_every_step():
     found = gpu_device(T4, 40).plan(op)
     assert found.outputs[3].size_bytes == 6 * units
     assert found.outputs[4].way is Way.NONE
-    assert found.after_bytes == (4 * units,)
+    assert (found.amid_bytes, found.after_bytes) == ((8 * 4, 4 * units), ())
     op = call("CudnnRNNV3", inputs, [*states, None, None], rnn_mode="gru", is_training=False)
     assert gpu_device(T4, 40).plan(op).outputs[3].size_bytes == 0
 

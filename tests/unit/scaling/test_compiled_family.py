@@ -16,7 +16,8 @@ from analyzer.contract.step_config import StepConfig
 from analyzer.errors import InputError
 from analyzer.gpus import find_gpu
 from analyzer.parse.run_folder import CompiledNote, RunNote
-from analyzer.scaling.size_search import LimitRange, SizeNeed, SizeSearch
+from analyzer.scaling.size_lines import LimitRange, SizeNeed
+from analyzer.scaling.size_search import SizeSearch
 from analyzer.scaling.step_family import NotOneFamily, family_of
 
 T4 = find_gpu("t4")

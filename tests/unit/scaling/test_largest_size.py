@@ -10,7 +10,7 @@ from analyzer.batch_fit.confirming_runs import MOST_RUNS, _last_that_runs
 from analyzer.gpus import all_gpus
 from analyzer.scaling.fit_answer import ConfirmingRun
 from analyzer.scaling.largest_size import _last
-from analyzer.scaling.size_search import SizeNeed, _next
+from analyzer.scaling.size_lines import SizeNeed, next_size
 
 MIB = 1 << 20
 
@@ -57,7 +57,7 @@ def test_captures_close_in_on_the_last_size_that_fits(
         needs[size] = SizeNeed(
             low_bytes=need, bytes=need, high_bytes=need, requested_bytes=need, allocated_bytes=need
         )
-        size = _next(needs, limit)
+        size = next_size(needs, limit)
         assert len(needs) <= 8
     assert max((n for n, need in needs.items() if need.bytes <= limit), default=0) == last
 
@@ -75,7 +75,7 @@ def test_a_need_that_is_held_down_for_a_while_ends_the_search_too(
         needs[size] = SizeNeed(
             low_bytes=need, bytes=need, high_bytes=need, requested_bytes=need, allocated_bytes=need
         )
-        size = _next(needs, limit)
+        size = next_size(needs, limit)
         assert len(needs) <= 40
     assert max(n for n, need in needs.items() if need.bytes <= limit) == 900 + held
 

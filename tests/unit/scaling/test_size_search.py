@@ -10,7 +10,8 @@ from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
-from analyzer.scaling.size_search import FoundSizes, LimitRange, SizeSearch
+from analyzer.scaling.size_lines import LimitRange
+from analyzer.scaling.size_search import FoundSizes, SizeSearch
 
 MIB = 1 << 20
 

@@ -12,8 +12,9 @@ from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
-from analyzer.scaling import scaled_orders
-from analyzer.scaling.scaled_orders import ScaledOrders, _usual_start, play_orders
+from analyzer.scaling import order_playing
+from analyzer.scaling.order_playing import _usual_start, play_orders
+from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
 
@@ -50,7 +51,7 @@ def orders() -> ScaledOrders:
 
 def test_what_the_kernels_say_is_what_a_play_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     told = orders()
-    monkeypatch.setattr(scaled_orders, "other_size", lambda first, here: None)
+    monkeypatch.setattr(order_playing, "other_size", lambda first, here: None)
     played = orders()
     for one, same in zip(told.every, played.every, strict=True):
         for size in (*SIZES, 100):
@@ -66,15 +67,15 @@ def test_the_kernels_are_asked_and_nothing_is_played_again(monkeypatch: pytest.M
         asked.append(other_size(first, here))  # type: ignore[arg-type]
         return asked[-1]
 
-    monkeypatch.setattr(scaled_orders, "other_size", told)
-    monkeypatch.setattr(scaled_orders, "_played_bytes", None)
+    monkeypatch.setattr(order_playing, "other_size", told)
+    monkeypatch.setattr(order_playing, "_played_bytes", None)
     assert len(orders().every) > 2
     assert len(asked) == 2
     assert None not in asked
 
 
 def test_other_constants_are_another_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaled_orders, "prepare_alike", lambda *given, **named: None)
+    monkeypatch.setattr(order_playing, "prepare_alike", lambda *given, **named: None)
     with pytest.raises(NotOneFamily, match="at 24"):
         orders()
 

@@ -1,0 +1,147 @@
+"""Which size to try next, and what a line between those that were tried says of the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from analyzer.predict.representative import LIMIT_MARGIN
+from analyzer.scaling.largest_size import MOST, LargestSizes
+
+_FURTHER: Final = 1.25
+"""How much further than on the line through the first size and the last that fits one is tried."""
+
+_CLOSE: Final = 8
+"""A span of sizes in which the next one is looked for on a line, however the last ones came out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeNeed:
+    """What one size needs, by an estimate of its own.
+
+    Attributes:
+        low_bytes, bytes, high_bytes: The least memory limit, and its range.
+        requested_bytes, allocated_bytes: Its peak.
+        op: The op whose request makes the peak.
+    """
+
+    low_bytes: int
+    bytes: int
+    high_bytes: int
+    requested_bytes: int
+    allocated_bytes: int
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRange:
+    """The limit: the figure, and the least and the most that it may be, bytes."""
+
+    bytes: int
+    low_bytes: int
+    high_bytes: int
+
+    @property
+    def three(self) -> tuple[int, int, int]:
+        """The figure, the least, the most."""
+        return self.bytes, self.low_bytes, self.high_bytes
+
+
+def from_nothing(variables: int, size: int, need: int, limit: int) -> int:
+    """Return nearly the largest size under a limit, by a line from the variables, at 0, to one need.
+
+    Args:
+        variables: Bytes of the variables.
+        size: A size.
+        need: The bytes that it needs.
+        limit: The limit, bytes.
+    """
+    slope = max(need - variables, 1) / size
+    return max(int((limit - variables) / slope), 1)
+
+
+def next_size(needs: dict[int, SizeNeed], limit: int) -> int | None:
+    """Return the size to try next; None where the answer lies between two that were tried.
+
+    Between one that fits and one that does not it lies on the line between them. Where the last two
+    tried lay on one side, it lies on the line through the two nearest to the limit, or in the middle: a
+    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line.
+
+    Args:
+        needs: What sizes need, in the order in which they were tried.
+        limit: The limit, bytes.
+    """
+    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    if failing and failing - fitting <= 1:
+        return None
+    if len(needs) == 1:
+        return max(failing // 2, 1) if failing else 2 * fitting
+    if not failing:
+        first = min(needs)
+        slope = (needs[fitting].bytes - needs[first].bytes) / max(fitting - first, 1)
+        most = (
+            fitting + int(_FURTHER * (limit - needs[fitting].bytes) / slope) if slope > 0 else MOST
+        )
+        stride = fitting - max((size for size in needs if size < fitting), default=0)
+        creeps = stride < max(fitting // 16, 2)
+        least = fitting + (2 * stride if creeps else 1)
+        return max(min(crossing(needs, limit), most, 16 * fitting), least)
+    if not fitting:
+        return min(max(crossing(needs, limit), 1), failing - 1)
+    *_, before, last = needs.values()
+    if (before.bytes <= limit) == (last.bytes <= limit) and failing - fitting > _CLOSE:
+        guess = crossing(needs, limit)
+        margin = (failing - fitting) // _CLOSE
+        inside = fitting + margin <= guess <= failing - margin
+        return guess if inside else (fitting + failing) // 2
+    low, high = needs[fitting].bytes, needs[failing].bytes
+    guess = fitting + int((failing - fitting) * (limit - low) / (high - low))
+    return min(max(guess, fitting + 1), failing - 1)
+
+
+def crossing(needs: Mapping[int, SizeNeed], limit: int) -> int:
+    """Return where the line through the two sizes nearest to the limit meets it, rounded down."""
+    near = sorted(needs, key=lambda size: abs(needs[size].bytes - limit))[:2]
+    (low, high) = sorted(near)
+    slope = (needs[high].bytes - needs[low].bytes) / (high - low)
+    if slope <= 0:
+        return 2 * high
+    return max(int(low + (limit - needs[low].bytes) / slope), 1)
+
+
+def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], LargestSizes]:
+    """Return what tells the largest sizes from what was captured: between, a line."""
+
+    def answer(limits: LimitRange) -> LargestSizes:
+        fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+        careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
+        safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
+        each = max((s for s, need in needs.items() if need.high_bytes <= limit), default=0)
+        most = min(
+            (s for s, need in needs.items() if need.low_bytes > limits.high_bytes), default=0
+        )
+        if len(needs) > 1:
+            widened = {
+                size: SizeNeed(
+                    low_bytes=need.low_bytes,
+                    bytes=need.high_bytes,
+                    high_bytes=need.high_bytes,
+                    requested_bytes=need.requested_bytes,
+                    allocated_bytes=need.allocated_bytes,
+                )
+                for size, need in needs.items()
+            }
+            over = min(
+                (s for s, need in needs.items() if need.high_bytes > careful), default=fitting + 1
+            )
+            safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
+        return LargestSizes(
+            size=fitting,
+            safe=min(safe, fitting),
+            most=max(most - 1 if most else fitting, fitting),
+            in_each=max(each, min(safe, fitting)),
+        )
+
+    return answer
