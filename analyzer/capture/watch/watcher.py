@@ -14,7 +14,9 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,6 +109,12 @@ class Watcher:
         self._observed: Observations | None = None
         self.functions = FunctionLedger()
         self.data = DataLedger()
+        self._scheduled: weakref.WeakKeyDictionary[Any, FunctionRecord] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._worker: int | None = None
+        self._has_gradients = False
+        self._turn = threading.RLock()  # a coordinator's workers end steps on threads of their own
         self._counts: Counter[Any] = Counter()
         self._ranks: dict[Any, int] = {}
         self._window: Window | None = None
@@ -149,6 +157,8 @@ class Watcher:
             return
         if error is not None:
             self.failed(error)
+        elif self._has_gradients:
+            self._boundary("gradients", _GRADIENT, None)
         if self._first is not None:
             self._first.discard()
         if self._window is not None and self._window.is_open:
@@ -194,28 +204,81 @@ class Watcher:
         finally:
             if collects:
                 self._collect(record)
+        self._note_traces(record, function, (traces, gradients), args, kwargs)
+        self._boundary(record.code or id(function), _TRAINS if record.trains else _COMPUTES, record)
+        return result
+
+    def function_scheduled(
+        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Let a coordinator trace a ``tf.function``, and know its calls by what it traced.
+
+        Args:
+            call: What to call; it takes nothing.
+            function: The ``tf.function``.
+            args, kwargs: What it will be called with.
+        """
+        record = self.functions.record_of(function)
+        record.calls += 1
+        traces = function.experimental_get_tracing_count()
+        gradients = 0 if self._observed is None else len(self._observed.gradients)
+        result = call()
+        self._note_traces(record, function, (traces, gradients), args, kwargs)
+        for concrete in concrete_functions(function):
+            self._scheduled[concrete] = record
+        return result
+
+    def scheduled_ran(self, function: Any, worker: int) -> None:
+        """Count a step of the worker that made the first; those of others lie within its steps."""
+        record = None if function is None else self._scheduled.get(function)
+        if record is None:
+            return
+        if self._worker is None:
+            self._worker = worker
+        if worker == self._worker:
+            rank = _TRAINS if record.trains else _COMPUTES
+            self._boundary(record.code or id(record), rank, record)
+
+    def _note_traces(
+        self,
+        record: FunctionRecord,
+        function: Any,
+        before: tuple[int, int],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Note what a call of a ``tf.function`` traced.
+
+        Args:
+            record, function: The function.
+            before: How often it had been traced, and gradients taken, before the call.
+            args, kwargs: The call's.
+        """
+        traces, gradients = before
         count = function.experimental_get_tracing_count() - traces
         if count:
             record.traced(self._counts[self._key], args, kwargs, count)
-        if observed is not None and len(observed.gradients) > gradients:
+        if self._observed is not None and len(self._observed.gradients) > gradients:
             record.trains = True
         elif traces and record.calls == 1:  # it was traced before it was watched
             record.trains = updates_variables(function)
         self._last_args = args
-        self._boundary(record.code or id(function), _TRAINS if record.trains else _COMPUTES, record)
-        return result
 
     def applied(self, optimizer: Any) -> None:
         """Count a step that was made op by op."""
+        self._has_gradients = False
         self._boundary(("optimizer", id(optimizer)), _TRAINS, None)
 
     def gradient_taken(self, tape: Any) -> None:
-        """Count a step of a program without an optimizer."""
+        """Note that a step of a program without an optimizer ends before the next tape is made."""
         self.data.tape_used(tape)
-        self._boundary("gradients", _GRADIENT, None)
+        self._has_gradients = True
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
-        """Note a tape."""
+        """Note a tape; it begins a step where gradients were taken of the one before."""
+        if self._has_gradients:
+            self._has_gradients = False
+            self._boundary("gradients", _GRADIENT, None)
         self._look_first(None)
         self.data.tape_made(tape, frame)
 
@@ -292,6 +355,10 @@ class Watcher:
         return concrete[-1] if concrete else None
 
     def _boundary(self, key: Any, rank: int, record: FunctionRecord | None) -> None:
+        with self._turn:
+            self._count_step(key, rank, record)
+
+    def _count_step(self, key: Any, rank: int, record: FunctionRecord | None) -> None:
         count = self._counts[key] = self._counts[key] + 1
         self._ranks[key] = rank
         if self._first is not None:
@@ -333,7 +400,8 @@ class Watcher:
         if record is not None and record.is_keras:
             return f"a call of Keras' {record.name}", line
         if record is not None:
-            return f"a call of {record.name}", record.where
+            on = "" if self._worker is None else f" on worker {self._worker}"
+            return f"a call of {record.name}{on}", record.where
         what = "an eager update" if key != "gradients" else "an eager gradient"
         return f"{what}, op by op", line
 
