@@ -134,7 +134,7 @@ class Watcher:
         self._containers: dict[int, int] = {}
         self._tapes: tuple[Any, ...] = ()
         self._constants: list[LargeConstant] = []
-        self._last_args: tuple[Any, ...] = ()
+        self._batch_size: int | None = None
         self._failure: Failure | None = None
         self._device = ""
         self._starting = False
@@ -262,7 +262,8 @@ class Watcher:
             record.trains = True
         elif traces and record.calls == 1:  # it was traced before it was watched
             record.trains = updates_variables(function)
-        self._last_args = args
+        if self._done is None:  # a number: to keep the call's tensors would be to hold them
+            self._batch_size = _first_axis(args)
 
     def applied(self, optimizer: Any) -> None:
         """Count a step that was made op by op."""
@@ -415,7 +416,7 @@ class Watcher:
         partitions = records[0].partitions if records else []
         self._done = window.captured(
             partitions,
-            batch_size=self._batch_size(),
+            batch_size=self._batch_size,
             error=self._failure,
             dump=self._dump,
         )
@@ -470,12 +471,6 @@ class Watcher:
             )
             for row in rows
         ]
-
-    def _batch_size(self) -> int | None:
-        for leaf in tf.nest.flatten(self._last_args):
-            if isinstance(leaf, tf.Tensor) and is_eager(leaf) and leaf.shape.rank:
-                return int(leaf.shape[0])
-        return None
 
     def _collect(self, record: FunctionRecord) -> None:
         """Keep the graphs that the executor was built for in a function's first call."""
@@ -568,6 +563,14 @@ class Watcher:
 
 
 _MOST_FUNCTIONS: Final = 50
+
+
+def _first_axis(args: tuple[Any, ...]) -> int | None:
+    """Return the length of the first axis of the first tensor among arguments, None without one."""
+    for leaf in tf.nest.flatten(args):
+        if isinstance(leaf, tf.Tensor) and is_eager(leaf) and leaf.shape.rank:
+            return int(leaf.shape[0])
+    return None
 
 
 def _each_once(rows: list[HeldTensors]) -> list[HeldTensors]:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.contract.watch_note import LiveModels, WatchNote
+import pandas as pd
+
+from analyzer.contract.watch_note import HeldTensors, LiveModels, WatchNote
 from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
-from analyzer.findings.running.staying_bytes import staying
+from analyzer.findings.running.staying_bytes import left_over, staying
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
 _LEAST_BYTES: Final = 8 << 20
 _SHARE: Final = 0.2
-"""What Python holds of the step before is told from this share of the peak on."""
+"""What Python holds of the step before is told from this share of the peak on, whatever holds it."""
+
+_NAMED_SHARE: Final = 0.1
+"""The same of what the names of the program are known to hold: there is a line to change."""
+
+_DATA: Final = ("", "IteratorGetNext")
+"""Ops whose results are the data of a loop."""
 
 _WIDE_SHARE: Final = 0.05
 _WIDE_BYTES: Final = 1 << 20
@@ -52,11 +60,15 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         & (alive["step"].fillna(-1) < analysis.step.index)
         & ~alive["category"].isin(PERSISTENT)
     ]
-    size_bytes = int(old["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _SHARE * analysis.peak.requested_bytes):
-        return []
     growing = [one.held for one in staying(analysis, watch)]
     names = [held for held in watch.held if held not in growing][:_ROWS]
+    named_bytes, old_bytes = _held_by_names(analysis, old, names), int(old["requested_bytes"].sum())
+    peak = analysis.peak.requested_bytes
+    size_bytes = old_bytes
+    if old_bytes < max(_LEAST_BYTES, _SHARE * peak):
+        size_bytes = named_bytes
+        if named_bytes < max(_WIDE_BYTES, _NAMED_SHARE * peak):
+            return []
     by = f", held by {names[0].holder} ({names[0].where})" if names else ""
     shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
     return [
@@ -80,6 +92,21 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
             ),
         )
     ]
+
+
+def _held_by_names(analysis: Analysis, old: pd.DataFrame, names: list[HeldTensors]) -> int:
+    """Return the bytes of ``old`` that are like what names hold after the last step: of one op and size.
+
+    What a loop draws from its data is left out: the name of it is bound anew before the step begins.
+    """
+    addresses = {address for held in names for address in held.addresses}
+    left = left_over(analysis)
+    held = left[left["address"].astype("int64").isin(addresses) & ~left["op"].isin(_DATA)]
+    known = set(zip(held["op"].astype(str), held["requested_bytes"], strict=True))
+    like = [
+        pair in known for pair in zip(old["op"].astype(str), old["requested_bytes"], strict=True)
+    ]
+    return int(old.loc[like, "requested_bytes"].sum())
 
 
 def find_wide_numbers(analysis: Analysis) -> list[Finding]:
