@@ -23,8 +23,8 @@ from analyzer.findings.questions.retained_tensors import (
     find_survivors,
     retained_rows,
 )
+from analyzer.findings.running.copied_inputs import find_input_copies
 from analyzer.findings.running.data_held import find_data, stage_that_fills
-from analyzer.findings.running.input_copies import find_input_copies
 from analyzer.findings.running.retracing import find_retracing
 from analyzer.findings.running.staying_bytes import find_kept, find_unexplained
 from analyzer.findings.running.step_habits import (
