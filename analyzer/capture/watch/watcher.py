@@ -3,7 +3,8 @@
 What a step is, is told from what the program does again and again: it calls a ``tf.function`` (which
 is also what ``fit`` does), or applies an optimizer or takes gradients op by op. What trains goes before
 what only computes. A step ends where that call returns; the next one begins there, so that the data of
-a step belong to it.
+a step belong to it. A program that only takes gradients may ask one tape for several: its step ends
+where the next tape is made. Of what a coordinator schedules, one worker's calls are the steps.
 """
 
 from __future__ import annotations
