@@ -55,7 +55,7 @@ PLANTED = {
     "kept_tapes.py": ("tapes-kept", "tapes.append("),
     "models_in_loop.py": ("models-kept", "model.compile("),
     "input_copies.py": ("input-copies", "tf.cast("),
-    "held_names.py": ("held-over", "hidden = "),
+    "held_names.py": ("held-over", "gradient = "),
 }
 QUICK = ("kept_list.py",)
 

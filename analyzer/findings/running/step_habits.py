@@ -61,14 +61,14 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         & ~alive["category"].isin(PERSISTENT)
     ]
     growing = [one.held for one in staying(analysis, watch)]
-    names = [held for held in watch.held if held not in growing][:_ROWS]
-    named_bytes, old_bytes = _held_by_names(analysis, old, names), int(old["requested_bytes"].sum())
-    peak = analysis.peak.requested_bytes
-    size_bytes = old_bytes
-    if old_bytes < max(_LEAST_BYTES, _SHARE * peak):
+    bound = [held for held in watch.held if held not in growing]
+    names, named_bytes = _names_that_hold(analysis, old, bound)
+    peak, size_bytes = analysis.peak.requested_bytes, int(old["requested_bytes"].sum())
+    if size_bytes < max(_LEAST_BYTES, _SHARE * peak):
         size_bytes = named_bytes
         if named_bytes < max(_WIDE_BYTES, _NAMED_SHARE * peak):
             return []
+    names = (names or bound)[:_ROWS]
     by = f", held by {names[0].holder} ({names[0].where})" if names else ""
     shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
     return [
@@ -94,19 +94,32 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     ]
 
 
-def _held_by_names(analysis: Analysis, old: pd.DataFrame, names: list[HeldTensors]) -> int:
-    """Return the bytes of ``old`` that are like what names hold after the last step: of one op and size.
+def _names_that_hold(
+    analysis: Analysis, old: pd.DataFrame, bound: list[HeldTensors]
+) -> tuple[list[HeldTensors], int]:
+    """Return the names that hold after the last step what ``old`` was before it, and its bytes.
 
-    What a loop draws from its data is left out: the name of it is bound anew before the step begins.
+    It is known by its op and size. What a loop draws from its data is left out: the name of it is bound
+    anew before the step begins.
+
+    Args:
+        analysis: The recording.
+        old: Rows of the step before that are alive at the peak.
+        bound: Names that are bound anew in each step.
     """
-    addresses = {address for held in names for address in held.addresses}
     left = left_over(analysis)
-    held = left[left["address"].astype("int64").isin(addresses) & ~left["op"].isin(_DATA)]
-    known = set(zip(held["op"].astype(str), held["requested_bytes"], strict=True))
-    like = [
-        pair in known for pair in zip(old["op"].astype(str), old["requested_bytes"], strict=True)
-    ]
-    return int(old.loc[like, "requested_bytes"].sum())
+    left = left[~left["op"].isin(_DATA)]
+    made = dict(
+        zip(
+            left["address"].astype("int64"),
+            zip(left["op"].astype(str), left["requested_bytes"], strict=True),
+            strict=True,
+        )
+    )
+    of_old = list(zip(old["op"].astype(str), old["requested_bytes"], strict=True))
+    names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
+    known = {made[one] for held in names for one in held.addresses if one in made}
+    return names, int(old.loc[[one in known for one in of_old], "requested_bytes"].sum())
 
 
 def find_wide_numbers(analysis: Analysis) -> list[Finding]:
