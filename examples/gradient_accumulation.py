@@ -1,8 +1,11 @@
 """A batch at once, and the same batch as four parts whose gradients are added up."""
 
+import sys
+
 import keras
 import tensorflow as tf
 
+STEPS = 12
 BATCH, LARGE_BATCH, PARTS, WIDTH = 256, 4096, 4, 512
 
 
@@ -67,6 +70,9 @@ def accumulated_large_batch():
 
 
 if __name__ == "__main__":
-    for maker in (whole_batch, accumulated):
-        function, args = maker()
-        print(f"{maker.__name__}: loss {[round(float(function(*args)), 5) for _ in range(3)]}")
+    makers = (whole_batch, accumulated, whole_large_batch, accumulated_large_batch)
+    named = {maker.__name__: maker for maker in makers}
+    for name in sys.argv[1:] or ("whole_batch", "accumulated"):
+        function, args = named[name]()
+        losses = [float(function(*args)) for _ in range(STEPS)]
+        print(f"{name}: loss {losses[0]:.5f} to {losses[-1]:.5f}")

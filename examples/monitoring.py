@@ -21,7 +21,7 @@ def device():
 
 if __name__ == "__main__":
     function, args = step()
-    for number in range(3):
+    for number in range(12):
         tf.config.experimental.reset_memory_stats(device())
         function(*args)
         memory = tf.config.experimental.get_memory_info(device())

@@ -1,8 +1,10 @@
 """A loop that keeps what it need not: losses as tensors with their tape, or as Python's numbers."""
 
+import sys
+
 import tensorflow as tf
 
-ROWS, WIDTH = 128, 256
+ROWS, WIDTH, STEPS = 128, 256, 20
 
 
 def _step(*, keeps):
@@ -29,6 +31,8 @@ def keeps_numbers():
 
 
 if __name__ == "__main__":
-    for maker in (keeps_tapes, keeps_numbers):
-        function, args = maker()
-        print(f"{maker.__name__}: {[round(float(function(*args)), 6) for _ in range(5)]}")
+    makers = {maker.__name__: maker for maker in (keeps_tapes, keeps_numbers)}
+    for name in sys.argv[1:] or makers:
+        function, args = makers[name]()
+        losses = [float(function(*args)) for _ in range(STEPS)]
+        print(f"{name}: loss {losses[0]:.6f} to {losses[-1]:.6f}")

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-LIMIT_MIB = 512
+LIMIT_MIB, STEPS = 512, 12
 
 
 def set_up():
@@ -32,6 +32,6 @@ if __name__ == "__main__":
     devices = [d.name for d in tf.config.list_logical_devices(kind)]
     with tf.distribute.MirroredStrategy(devices).scope():
         replicated = model()
-    features = np.ones((64, 64), "float32")
+    features = np.ones((STEPS * 32, 64), "float32")
     replicated.fit(features, features[:, :1], batch_size=32, epochs=1, verbose=0)
     print(f"{len(devices)} devices of one {kind}: {', '.join(devices)}")

@@ -29,6 +29,9 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_gra
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session
 
+# What a coordinator hands to a worker: a call that it makes on a thread of its own.
+from tensorflow.python.distribute.coordinator.cluster_coordinator import Closure
+
 # A call that is cancelled before it begins; the graphs that the runtime built for it; XLA's modules.
 from tensorflow.python.eager import cancellation, context
 
@@ -59,6 +62,7 @@ from tensorflow.python.trackable.base import CheckpointInitialValueCallable
 __all__ = [
     "BaseResourceVariable",
     "CheckpointInitialValueCallable",
+    "Closure",
     "FuncGraph",
     "Function",
     "KerasVariable",
@@ -125,6 +129,11 @@ def functions_in(graph: Any) -> Mapping[Any, Any]:
 def handle_data_of(tensor: Any) -> Any:
     """Return dtype and shape behind a resource handle; None where not known."""
     return getattr(tensor, "_handle_data", None)
+
+
+def function_of(closure: Any) -> Any:
+    """Return the concrete function that a coordinator's call runs; None where it runs another thing."""
+    return getattr(closure, "_concrete_function", None)
 
 
 def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:

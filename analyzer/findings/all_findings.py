@@ -23,6 +23,7 @@ from analyzer.findings.questions.retained_tensors import (
     find_survivors,
     retained_rows,
 )
+from analyzer.findings.running.copied_inputs import find_input_copies
 from analyzer.findings.running.data_held import find_data, stage_that_fills
 from analyzer.findings.running.retracing import find_retracing
 from analyzer.findings.running.staying_bytes import find_kept, find_unexplained
@@ -49,7 +50,7 @@ _OF_THE_PROGRAM: Final = frozenset(
         "tape-outlives-use",
     }
     | {"data-constant", "data-held", "data-slices", "data-stage", "models-kept"}
-    | {"held-over", "float64", "dense-gradient", "varying-shapes"}
+    | {"held-over", "input-copies", "float64", "dense-gradient", "varying-shapes"}
 )
 """What goes wrong from step to step: before what one step needs."""
 
@@ -100,6 +101,7 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
         *find_varying_shapes(analysis, watch),
         *find_data(analysis, watch),
         *find_held_over(analysis, watch),
+        *find_input_copies(analysis, watch),
     ]
 
 

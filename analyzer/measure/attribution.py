@@ -44,6 +44,11 @@ _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
 POOL_THREAD_ROLE: Final = "kernel scratch, asked for on a pool thread"
 """The op's name is noted for the thread that runs the kernel; Eigen's pool threads, which pack blocks
 of a product's operands into scratch of their own, have none."""
+HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
+"""Asked for outside any op on the thread of the program itself, where values become tensors
+(``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
+_HOST_CONSTANT: Final = "_EagerConst"
+"""The op that brings such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
 _REPLICA: Final = re.compile(r"/replica_\d+$")
 """What a capture adds to the path of a variable that a strategy keeps on another device too."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
@@ -271,6 +276,7 @@ def label_eager(
     phases: np.ndarray,
     backward_starts: dict[int, int],
     gradient_rows: set[int],
+    by_python: Mask,
     *,
     infer: bool,
     jit: bool,
@@ -284,6 +290,7 @@ def label_eager(
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
         backward_starts: Step -> first instant of its backward pass.
         gradient_rows: Buffers that the tape returned as gradients.
+        by_python: Buffers asked for on the thread that marks the steps, shape ``(n,)``.
         infer: The step has no backward pass.
         jit: XLA runs the step: what is asked for inside it without an op is XLA's.
     """
@@ -291,6 +298,7 @@ def label_eager(
     codes = op.codes.to_numpy()
     named = _of_categories([name != "" for name in op.categories], codes)
     folded = _of_categories([_FOLDED in name for name in op.categories], codes)
+    given = _of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
     ring = _of_categories([name == _RING_CHUNK for name in op.categories], codes)
     born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
     in_step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
@@ -313,6 +321,7 @@ def label_eager(
         (short & jit, Category.TEMPORARY, XLA_ROLE),
         # Python holds them until the next step returns.
         (until_next & ~named & jit, result, "result of the step"),
+        (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
         (short & ~named, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (folded, Category.CONSTANT, "constant computed beforehand"),

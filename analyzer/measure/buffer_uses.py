@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from analyzer.graph.buffer_sharing import Sharing
 from analyzer.graph.graph_index import Structure
+from analyzer.graph.input_copies import input_copies
 from analyzer.recording.records import Step
 
 
@@ -20,12 +21,14 @@ class BufferUse:
         waits_for_type: Its type.
         last_use_ps: When the last consumer was done, None where no time is known.
         consumers: Number of ops that use the buffer.
+        copied_by: Type of the op that copied an input of the step into it; empty where none did.
     """
 
     waits_for: str = ""
     waits_for_type: str = ""
     last_use_ps: int | None = None
     consumers: int = 0
+    copied_by: str = ""
 
 
 def uses_of(
@@ -48,12 +51,14 @@ def uses_of(
         return {}
     ends = _last_ends(op_runs, step)
     order = {name: number for number, name in enumerate(structure.ops)}
+    copies = input_copies(structure)
     uses = {}
     for index, tensor in rows["tensor"].items():
         if tensor:
             names = list(sharing.consumers(str(tensor)))
             if names:
-                uses[int(index)] = _use(names, structure, ends, order)
+                use = _use(names, structure, ends, order)
+                uses[int(index)] = replace(use, copied_by=copies.get(str(tensor), ""))
     return uses
 
 

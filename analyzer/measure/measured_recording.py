@@ -277,9 +277,18 @@ def _attribute(
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases, starts = _eager_phases(table, raw)
     gradient_rows = _eager_gradient_rows(table, raw, note, times)
-    label_eager(labels, table, steps, phases, starts, gradient_rows, infer=infer, jit=jit)
+    python = _born_on_marked_threads(table, raw)
+    label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
     _eager_layers(labels, table, raw)
     return labels.apply(table), sharing
+
+
+def _born_on_marked_threads(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
+    """Return which buffers were asked for on a thread that marked steps, bool, shape ``(n,)``."""
+    born = table["born"].to_numpy()
+    marked = np.isin(raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers])
+    found: np.ndarray = (born >= 0) & np.append(marked, False)[born]
+    return found
 
 
 def _named(markers: Sequence[Span], name: str) -> list[Span]:

@@ -244,7 +244,8 @@ def _attribute(
     infer = note.is_inference
     label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases = np.zeros(len(table), dtype=np.int8)
-    label_eager(labels, table, history.steps, phases, {}, set(), infer=infer, jit=False)
+    none = np.zeros(len(table), dtype=bool)
+    label_eager(labels, table, history.steps, phases, {}, set(), none, infer=infer, jit=False)
     return labels.apply(table), sharing
 
 

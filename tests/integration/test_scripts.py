@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 OF_A_PROGRAM = {
     "kept-tensors", "grows", "grows-on-host", "retraced", "functions-made-anew", "tapes-kept",
     "tape-outlives-use", "data-constant", "data-held", "data-slices", "data-stage", "models-kept",
-    "held-over", "float64",
+    "held-over", "float64", "input-copies",
 }  # fmt: skip
 
 
@@ -54,6 +54,8 @@ PLANTED = {
     "kept_attribute.py": ("kept-tensors", "self.log[i] ="),
     "kept_tapes.py": ("tapes-kept", "tapes.append("),
     "models_in_loop.py": ("models-kept", "model.compile("),
+    "input_copies.py": ("input-copies", "tf.cast("),
+    "held_names.py": ("held-over", "gradient = "),
 }
 QUICK = ("kept_list.py",)
 

@@ -3,7 +3,8 @@
 What a step is, is told from what the program does again and again: it calls a ``tf.function`` (which
 is also what ``fit`` does), or applies an optimizer or takes gradients op by op. What trains goes before
 what only computes. A step ends where that call returns; the next one begins there, so that the data of
-a step belong to it.
+a step belong to it. A program that only takes gradients may ask one tape for several: its step ends
+where the next tape is made. Of what a coordinator schedules, one worker's calls are the steps.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import threading
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +78,12 @@ class Watcher:
         self._observed: Observations | None = None
         self.functions = FunctionLedger()
         self.data = DataLedger()
+        self._scheduled: weakref.WeakKeyDictionary[Any, FunctionRecord] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._worker: int | None = None
+        self._has_gradients = False
+        self._turn = threading.RLock()  # a coordinator's workers end steps on threads of their own
         self._candidates = StepCandidates(warmup)
         self._readings = StepReadings()
         self._window: Window | None = None
@@ -86,7 +95,7 @@ class Watcher:
         self._is_done = False
         self._containers: dict[int, int] = {}
         self._left = HeldAfterSteps()
-        self._last_args: tuple[Any, ...] = ()
+        self._batch_size: int | None = None
         self._failure: Failure | None = None
         self._starting = False
 
@@ -108,6 +117,8 @@ class Watcher:
             return
         if error is not None:
             self.failed(error)
+        elif self._has_gradients:
+            self._boundary(GRADIENTS, StepRank.GRADIENT, None)
         if self._first is not None:
             self._first.discard()
         if self._window is not None and self._window.is_open:
@@ -153,29 +164,81 @@ class Watcher:
         finally:
             if collects:
                 self._collect(record)
+        self._note_traces(record, function, (traces, gradients), args, kwargs)
+        self._boundary(record.code or id(function), _rank(record), record)
+        return result
+
+    def function_scheduled(
+        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Let a coordinator trace a ``tf.function``, and know its calls by what it traced.
+
+        Args:
+            call: What to call; it takes nothing.
+            function: The ``tf.function``.
+            args, kwargs: What it will be called with.
+        """
+        record = self.functions.record_of(function)
+        record.calls += 1
+        traces = function.experimental_get_tracing_count()
+        gradients = 0 if self._observed is None else len(self._observed.gradients)
+        result = call()
+        self._note_traces(record, function, (traces, gradients), args, kwargs)
+        for concrete in concrete_functions(function):
+            self._scheduled[concrete] = record
+        return result
+
+    def scheduled_ran(self, function: Any, worker: int) -> None:
+        """Count a step of the worker that made the first; those of others lie within its steps."""
+        record = None if function is None else self._scheduled.get(function)
+        if record is None:
+            return
+        if self._worker is None:
+            self._worker = worker
+        if worker == self._worker:
+            self._boundary(record.code or id(record), _rank(record), record)
+
+    def _note_traces(
+        self,
+        record: FunctionRecord,
+        function: Any,
+        before: tuple[int, int],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Note what a call of a ``tf.function`` traced.
+
+        Args:
+            record, function: The function.
+            before: How often it had been traced, and gradients taken, before the call.
+            args, kwargs: The call's.
+        """
+        traces, gradients = before
         count = function.experimental_get_tracing_count() - traces
         if count:
             record.traced(self._candidates.steps, args, kwargs, count)
-        if observed is not None and len(observed.gradients) > gradients:
+        if self._observed is not None and len(self._observed.gradients) > gradients:
             record.trains = True
         elif traces and record.calls == 1:  # it was traced before it was watched
             record.trains = updates_variables(function)
-        self._last_args = args
-        rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
-        self._boundary(record.code or id(function), rank, record)
-        return result
+        if self._done is None:  # a number: to keep the call's tensors would be to hold them
+            self._batch_size = _first_axis(args)
 
     def applied(self, optimizer: Any) -> None:
         """Count a step that was made op by op."""
+        self._has_gradients = False
         self._boundary(("optimizer", id(optimizer)), StepRank.TRAINS, None)
 
     def gradient_taken(self, tape: Any) -> None:
-        """Count a step of a program without an optimizer."""
+        """Note that a step of a program without an optimizer ends before the next tape is made."""
         self.data.tape_used(tape)
-        self._boundary(GRADIENTS, StepRank.GRADIENT, None)
+        self._has_gradients = True
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
-        """Note a tape."""
+        """Note a tape; it begins a step where gradients were taken of the one before."""
+        if self._has_gradients:
+            self._has_gradients = False
+            self._boundary(GRADIENTS, StepRank.GRADIENT, None)
         self._look_first(None)
         self.data.tape_made(tape, frame)
 
@@ -252,6 +315,10 @@ class Watcher:
 
     def _boundary(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         """Count a call that may be a step: it ends one, and may begin the trace."""
+        with self._turn:
+            self._count_step(key, rank, record)
+
+    def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         count = self._candidates.counted(key, rank)
         if self._first is not None:
             self._first.discard()
@@ -273,7 +340,7 @@ class Watcher:
         self._done = None
         if self._observed is None:
             return
-        self._candidates.choose(key, record)
+        self._candidates.choose(key, record, self._worker)
         self._readings.keep_last()  # those before may be of other calls
         self._containers = host_containers()
         alive = [] if record is None else record.alive()
@@ -293,7 +360,7 @@ class Watcher:
         partitions = records[0].partitions if records else []
         self._done = window.captured(
             partitions,
-            batch_size=self._batch_size(),
+            batch_size=self._batch_size,
             error=self._failure,
             dump=self._dump,
         )
@@ -307,12 +374,6 @@ class Watcher:
             self._observing.close()
             self._observed = None
             self._hooks.lighten()
-
-    def _batch_size(self) -> int | None:
-        for leaf in tf.nest.flatten(self._last_args):
-            if isinstance(leaf, tf.Tensor) and is_eager(leaf) and leaf.shape.rank:
-                return int(leaf.shape[0])
-        return None
 
     def _collect(self, record: FunctionRecord) -> None:
         """Keep the graphs that the executor was built for in a function's first call."""
@@ -368,3 +429,15 @@ class Watcher:
         written = read_run_file(self._folder / RUN_FILE)
         temporary.write_bytes(encode_run(replace(run, graph=written.graph, xla=written.xla)))
         temporary.replace(self._folder / RUN_FILE)
+
+
+def _rank(record: FunctionRecord) -> StepRank:
+    return StepRank.TRAINS if record.trains else StepRank.COMPUTES
+
+
+def _first_axis(args: tuple[Any, ...]) -> int | None:
+    """Return the length of the first axis of the first tensor among arguments, None without one."""
+    for leaf in tf.nest.flatten(args):
+        if isinstance(leaf, tf.Tensor) and is_eager(leaf) and leaf.shape.rank:
+            return int(leaf.shape[0])
+    return None

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.contract.watch_note import LiveModels, WatchNote
+import pandas as pd
+
+from analyzer.contract.watch_note import HeldTensors, LiveModels, WatchNote
 from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
-from analyzer.findings.running.staying_bytes import staying
+from analyzer.findings.running.staying_bytes import left_over, staying
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
 _LEAST_BYTES: Final = 8 << 20
 _SHARE: Final = 0.2
-"""What Python holds of the step before is told from this share of the peak on."""
+"""What Python holds of the step before is told from this share of the peak on, whatever holds it."""
+
+_NAMED_SHARE: Final = 0.1
+"""The same of what the names of the program are known to hold: there is a line to change."""
+
+_DATA: Final = ("", "IteratorGetNext")
+"""Ops whose results are the data of a loop."""
 
 _WIDE_SHARE: Final = 0.05
 _WIDE_BYTES: Final = 1 << 20
@@ -52,11 +60,15 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         & (alive["step"].fillna(-1) < analysis.step.index)
         & ~alive["category"].isin(PERSISTENT)
     ]
-    size_bytes = int(old["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _SHARE * analysis.peak.requested_bytes):
-        return []
     growing = [one.held for one in staying(analysis, watch)]
-    names = [held for held in watch.held if held not in growing][:_ROWS]
+    bound = [held for held in watch.held if held not in growing]
+    names, named_bytes = _names_that_hold(analysis, old, bound)
+    peak, size_bytes = analysis.peak.requested_bytes, int(old["requested_bytes"].sum())
+    if size_bytes < max(_LEAST_BYTES, _SHARE * peak):
+        size_bytes = named_bytes
+        if named_bytes < max(_WIDE_BYTES, _NAMED_SHARE * peak):
+            return []
+    names = (names or bound)[:_ROWS]
     by = f", held by {names[0].holder} ({names[0].where})" if names else ""
     shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
     return [
@@ -80,6 +92,34 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
             ),
         )
     ]
+
+
+def _names_that_hold(
+    analysis: Analysis, old: pd.DataFrame, bound: list[HeldTensors]
+) -> tuple[list[HeldTensors], int]:
+    """Return the names that hold after the last step what ``old`` was before it, and its bytes.
+
+    It is known by its op and size. What a loop draws from its data is left out: the name of it is bound
+    anew before the step begins.
+
+    Args:
+        analysis: The recording.
+        old: Rows of the step before that are alive at the peak.
+        bound: Names that are bound anew in each step.
+    """
+    left = left_over(analysis)
+    left = left[~left["op"].isin(_DATA)]
+    made = dict(
+        zip(
+            left["address"].astype("int64"),
+            zip(left["op"].astype(str), left["requested_bytes"], strict=True),
+            strict=True,
+        )
+    )
+    of_old = list(zip(old["op"].astype(str), old["requested_bytes"], strict=True))
+    names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
+    known = {made[one] for held in names for one in held.addresses if one in made}
+    return names, int(old.loc[[one in known for one in of_old], "requested_bytes"].sum())
 
 
 def find_wide_numbers(analysis: Analysis) -> list[Finding]:

@@ -64,16 +64,19 @@ class StepCandidates:
         later = 0 if self._ranks[key] is StepRank.TRAINS else _LATER
         return self._counts[key] >= max(self._warmup + later, 1)
 
-    def choose(self, key: Hashable, record: FunctionRecord | None) -> None:
+    def choose(
+        self, key: Hashable, record: FunctionRecord | None, worker: int | None = None
+    ) -> None:
         """Take the calls of a key for the steps.
 
         Args:
             key: The key; of a step that failed at once it may never have been counted.
             record: The function that is called; None where a step runs op by op.
+            worker: The worker of a coordinator whose calls are the steps; None without one.
         """
         self.chosen = key
         self._ranks.setdefault(key, StepRank.COMPUTES)
-        self.words, self.where = _described(key, record)
+        self.words, self.where = _described(key, record, worker)
 
     @property
     def trains(self) -> bool:
@@ -91,12 +94,13 @@ class StepCandidates:
         return max(self._counts.values(), default=0) if self.chosen is None else self.steps
 
 
-def _described(key: Hashable, record: FunctionRecord | None) -> tuple[str, str]:
+def _described(key: Hashable, record: FunctionRecord | None, worker: int | None) -> tuple[str, str]:
     """Return what a step is, in words, and its line."""
     line = calling_line()
     if record is not None and record.is_keras:
         return f"a call of Keras' {record.name}", line
     if record is not None:
-        return f"a call of {record.name}", record.where
+        on = "" if worker is None else f" on worker {worker}"
+        return f"a call of {record.name}{on}", record.where
     what = "an eager update" if key != GRADIENTS else "an eager gradient"
     return f"{what}, op by op", line

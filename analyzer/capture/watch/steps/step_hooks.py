@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Function
+from analyzer.capture.private_names import Closure, Function, function_of
 
 
 class Listener(Protocol):
@@ -32,6 +32,20 @@ class Listener(Protocol):
             function: The ``tf.function``.
             args, kwargs: The call's.
         """
+
+    def function_scheduled(
+        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Hand a ``tf.function`` to a coordinator, and return what that returns.
+
+        Args:
+            call: What to call; it takes nothing.
+            function: The ``tf.function``.
+            args, kwargs: What it will be called with.
+        """
+
+    def scheduled_ran(self, function: Any, worker: int) -> None:
+        """Worker number ``worker`` has run a concrete function that a coordinator was handed."""
 
     def applied(self, optimizer: Any) -> None:
         """An optimizer was applied op by op."""
@@ -85,6 +99,7 @@ class Hooks:
     def install(self) -> None:
         """Put all wrappers in place."""
         self._wrap_functions()
+        self._wrap_coordinators()
         self._wrap_optimizers()
         self._wrap_tapes()
         self._wrap_datasets()
@@ -95,6 +110,7 @@ class Hooks:
         """Take out all that is not needed to count steps, functions, models and data sets."""
         self.remove()
         self._wrap_functions()
+        self._wrap_coordinators()
         self._wrap_optimizers()
         self._wrap_models()
         self._wrap_datasets()
@@ -131,6 +147,35 @@ class Hooks:
             return call
 
         self._replace(Function, "__call__", make)
+
+    def _wrap_coordinators(self) -> None:
+        listener = self._listener
+
+        def make_schedule(old: Any) -> Any:
+            def schedule(coordinator: Any, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
+                def call() -> Any:
+                    return old(coordinator, fn, args=args, kwargs=kwargs)
+
+                if not isinstance(fn, Function):
+                    return call()
+                return listener.function_scheduled(call, fn, tuple(args or ()), dict(kwargs or {}))
+
+            return schedule
+
+        def make_execute(old: Any) -> Any:
+            def execute_on(closure: Any, worker: Any) -> Any:
+                try:
+                    result = old(closure, worker)
+                except Exception as error:
+                    listener.failed(error)
+                    raise
+                listener.scheduled_ran(function_of(closure), worker.worker_index)
+                return result
+
+            return execute_on
+
+        self._replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make_schedule)
+        self._replace(Closure, "execute_on", make_execute)
 
     def _wrap_optimizers(self) -> None:
         local, told = self._local, self._listener.applied
