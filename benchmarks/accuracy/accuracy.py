@@ -237,7 +237,8 @@ def main() -> None:
         )  # benchmarks/phantom/cards.py wrote it
         main, _, held = before.partition(table.HELD_BACK)
         if options.hub:
-            held = table.held_back(rows)
+            _, own, others = held.partition("\n## Held back: networks of other people's packages")
+            held = table.held_back(rows) + own + others
         else:
             main = table.markdown(rows)
         parts = (main, table.HELD_BACK if held else "", held, heading, cards)
