@@ -29,9 +29,28 @@ def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
     steps = (Step(index=0, number=0, first=10, last=19), Step(index=1, number=1, first=20, last=29))
     labels = Labels(3)
     phases = np.zeros(3, dtype=np.int8)
-    label_eager(labels, table, steps, phases, {}, set(), infer=infer, jit=True)
+    none = np.zeros(3, dtype=bool)
+    label_eager(labels, table, steps, phases, {}, set(), none, infer=infer, jit=True)
     found = labels.apply(table)
     kept = Category.ACTIVATION if infer else Category.TEMPORARY
     open_ = Category.UNATTRIBUTED
     assert list(found["category"]) == [Category.TEMPORARY.value, kept.value, open_.value]
     assert found["role"][1] == "result of the step"
+
+
+def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() -> None:
+    table = pd.DataFrame(
+        {
+            "op": pd.Categorical(["", "", "_EagerConst", "Relu"]),
+            "born": [10, 11, 12, 13],
+            "dies": [18, 18, 18, 18],
+            "step": pd.array([0, 0, 0, 0], dtype="Int64"),
+        }
+    )
+    labels = Labels(4)
+    by_python = np.array([True, False, False, True])
+    steps = (Step(index=0, number=0, first=10, last=19),)
+    phases = np.zeros(4, dtype=np.int8)
+    label_eager(labels, table, steps, phases, {}, set(), by_python, infer=False, jit=False)
+    told = labels.apply(table.assign(dtype="", shape=""))["category"].tolist()
+    assert told == ["input", "temporary", "input", "temporary"]
