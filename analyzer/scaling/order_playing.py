@@ -1,7 +1,7 @@
 """A family's orders played at one size, and each buffer's bytes made a form of the size.
 
-One order is played from the process's start; the others are a step that follows on it. What its buffers
-take at other sizes, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`); where they cannot, the
+A few orders are played from the process's start; the others are a step that follows on one of them. What
+their buffers take at other sizes, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`); where they cannot, the
 order is played there, too.
 """
 
@@ -83,7 +83,8 @@ def play_orders(
         orders = []
         start = first.play(0, number) if draws == 1 else _usual_start(first, number)
         for seed in range(draws or first.draws):
-            order, share = _order(sizes, first, others, _Asked.of(first, start, seed, number))
+            own = first.started.get((seed, number), start)
+            order, share = _order(sizes, first, others, _Asked.of(first, own, seed, number))
             inexact = max(inexact, share)
             orders.append(order)
         kinds[number] = tuple(orders)
@@ -165,10 +166,10 @@ class _AtSize:
 
 
 def _usual_start(first: _AtSize, threads: int) -> Played:
-    """Return a start of the process that is as large as most: all orders that are drawn follow on it.
+    """Return a start of the process that is as large as most: orders without their own follow on it.
 
     Of the orders in the middle a few are played from the start, and of these the one with the middle
-    peak before its last step is taken: a rare order in the first steps would be in all of them.
+    peak before its last step is taken: a rare order in the first steps would be in most of them.
 
     Args:
         first: The step.

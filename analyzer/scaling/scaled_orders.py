@@ -3,8 +3,8 @@
 The executor's order does not depend on how large tensors are but for the durations that several threads
 are simulated with; those are taken at one size. So one order asks for the same buffers in the same order
 at two or three sizes, and each buffer's bytes become a form. An order is played at one size; what its
-buffers take at the others, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`). One order is
-played from the process's start; the others are a step that follows on it.
+buffers take at the others, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`). A few orders
+are played from the process's start; the others are a step that follows on one of them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
 from analyzer.scaling import order_playing
-from analyzer.scaling.order_playing import _usual_start, play_orders
+from analyzer.scaling.order_playing import DRAWS, STARTS, _Asked, _usual_start, play_orders
 from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
@@ -99,3 +99,18 @@ def test_a_rare_order_is_no_start_for_all() -> None:
             )
 
     assert _usual_start(First(), 1).seed == 5  # type: ignore[arg-type,attr-defined]
+
+
+def test_orders_begin_with_first_steps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunks that a first step leaves decide under which limit a run comes to its end."""
+    starts = []
+    order = order_playing._order
+
+    def noted(sizes: object, first: object, others: object, asked: _Asked) -> object:
+        starts.append((asked.draw.threads, asked.start.draw.seed))
+        return order(sizes, first, others, asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(order_playing, "_order", noted)
+    for threads, found in orders().kinds.items():
+        assert len(found) == DRAWS
+        assert len({seed for number, seed in starts if number == threads}) == STARTS
