@@ -1,8 +1,8 @@
 """A family's orders played at one size, and each buffer's bytes made a form of the size.
 
 A few orders are played from the process's start; the others are a step that follows on one of them.
-What their buffers take at other sizes, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`); where
-they cannot, the order is played there, too.
+What their buffers take at other sizes, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`);
+where they cannot, the order is played there, too.
 """
 
 from __future__ import annotations
