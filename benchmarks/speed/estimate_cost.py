@@ -7,8 +7,8 @@
 *TensorFlow's own* is a process that imports TensorFlow, builds the model, traces its step as ``fit``
 does (twice, since the first tracing makes the optimizer's variables) and has the executor built, which
 is where grappler works; it is cancelled there. *The whole* is ``analyze estimate --device cpu --no-jit``
-with all its children. Both are user and system time of processes that end, taken one after the other, so
-that a machine under load slows both.
+with all its children, the package's bytecode in its cache, as pip leaves it. Both are user and system
+time of processes that end, taken one after the other, so that a machine under load slows both.
 
 A generated step is a chain of dense residual layers, forward, backward and update, fifteen ops each: our
 part reads the graph, predicts without TensorFlow, and writes the report and the page.
@@ -17,6 +17,7 @@ part reads the graph, predicts without TensorFlow, and writes the report and the
 from __future__ import annotations
 
 import argparse
+import compileall
 import gzip
 import os
 import resource
@@ -124,6 +125,7 @@ def seconds_of(*command: str, variables: Mapping[str, str] | None = None) -> tup
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     shown = {"CUDA_VISIBLE_DEVICES": "-1"} if variables is None else variables
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **shown}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     ended = subprocess.run(
         [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
     )
@@ -260,6 +262,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.alone:
         tensorflow_alone(options.alone[0], int(options.alone[1]))
+    compileall.compile_dir(HERE.parents[2] / "analyzer", quiet=2)
     with tempfile.TemporaryDirectory() as made:
         parts = []
         if options.growth is None:
