@@ -7,6 +7,7 @@ stepped over, so that a note of the same version with more fields reads too.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -325,6 +326,10 @@ def _check(run: RunFile) -> None:
         check_size(variable.dtype, variable.shape)
     for given in run.inputs:
         check_size(given.dtype, given.shape)
+    born = Counter(birth.variable for birth in run.births if birth.variable is not None)
+    for variable, times in born.items():
+        if times > 1:
+            raise ValueError(f"{times} births of variable {variable}")
     for birth in run.births:
         if birth.variable is not None and birth.variable >= len(run.variables):
             raise ValueError(f"a birth of variable {birth.variable}, which is not listed")

@@ -181,3 +181,11 @@ def test_an_empty_variable_whose_birth_leaves_bytes_is_refused(tmp_path: Path) -
     change_run(folder, variables=variables)
     told = refusal(lambda: read_run(folder / "run.json"))
     assert "variable 13 is empty, and its birth leaves bytes" in told
+
+
+def test_a_variable_that_is_born_twice_is_refused(tmp_path: Path) -> None:
+    folder = copy_of(NOTES / "cnn", tmp_path / "run")
+    births = json.loads((folder / "run.json").read_text())["births"]
+    change_run(folder, births=[*births, births[0]])
+    told = refusal(lambda: read_run(folder / "run.json"))
+    assert f"2 births of variable {births[0]['variable']}" in told
