@@ -327,9 +327,9 @@ def _check(run: RunFile) -> None:
     for given in run.inputs:
         check_size(given.dtype, given.shape)
     born = Counter(birth.variable for birth in run.births if birth.variable is not None)
-    for variable, times in born.items():
+    for index, times in born.items():
         if times > 1:
-            raise ValueError(f"{times} births of variable {variable}")
+            raise ValueError(f"{times} births of variable {index}")
     for birth in run.births:
         if birth.variable is not None and birth.variable >= len(run.variables):
             raise ValueError(f"a birth of variable {birth.variable}, which is not listed")
