@@ -50,6 +50,16 @@ def _step_of(
     return step, arguments
 
 
+def _labelled(model: Any, inputs: Any, labels: Any) -> Step:
+    """Return a step of a model of Transformers that works out its loss from labels."""
+    model(inputs, labels=labels)
+    return _step_of(
+        lambda inputs, labels: model(inputs, labels=labels, training=True).loss,
+        model.trainable_variables,
+        (inputs, labels),
+    )
+
+
 def tf_bert() -> Step:
     from transformers import BertConfig, TFBertForSequenceClassification
 
@@ -64,12 +74,7 @@ def tf_bert() -> Step:
         )
     )
     tokens, labels = _integers((16, 64), 3000), _integers((16,), 4)
-    model(tokens)
-    return _step_of(
-        lambda tokens, labels: model(tokens, labels=labels, training=True).loss,
-        model.trainable_variables,
-        (tokens, labels),
-    )
+    return _labelled(model, tokens, labels)
 
 
 def tf_gpt2() -> Step:
@@ -102,12 +107,7 @@ def tf_vit() -> Step:
         )
     )
     images, labels = tf.random.normal((8, 3, 64, 64)), _integers((8,), 10)
-    model(images)
-    return _step_of(
-        lambda images, labels: model(images, labels=labels, training=True).loss,
-        model.trainable_variables,
-        (images, labels),
-    )
+    return _labelled(model, images, labels)
 
 
 def tf_t5() -> Step:
@@ -126,12 +126,7 @@ def tf_t5() -> Step:
         )
     )
     tokens, labels = _integers((8, 48), 2000, 1), _integers((8, 24), 2000, 1)
-    model(tokens, labels=labels)
-    return _step_of(
-        lambda tokens, labels: model(tokens, labels=labels, training=True).loss,
-        model.trainable_variables,
-        (tokens, labels),
-    )
+    return _labelled(model, tokens, labels)
 
 
 class _DeepAndCross(keras.Model):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analyzer.contract.watch_note import WatchNote
 from analyzer.findings.analysis import Analysis
-from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.findings.running.evidence_rows import first_source, tensor_rows
 from analyzer.findings.running.staying_bytes import left_over
 from analyzer.graph.input_copies import MOVES, SCALES
 from analyzer.measure.attribution import HOST_COPY_ROLE
@@ -36,7 +36,7 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     if size_bytes < max(_LEAST_BYTES, _SHARE * peak):
         return []
     made = [str(row["op_type"] or row["op"]) for row in rows.to_dict("records")]
-    where = next((str(one) for one in rows["source"] if str(one)), "")
+    where = first_source(rows)
     where = where or _line_of_holder(analysis, watch, rows) or watch.where
     return [
         Finding(
@@ -47,14 +47,8 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> list[Finding]:
             detail="Each has as many elements as what came in. Bring the data into "
             "the type, order and scale that the layers take before the step: in tf.data's map, "
             "where what came in is let go, or once for the whole set.",
-            evidence=tuple(
-                evidence_row(
-                    f"copy, {row['dtype']} {row['shape']}",
-                    name=str(row["tensor"] or row["op"]),
-                    where=str(row["source"]),
-                    size=int(row["requested_bytes"]),
-                )
-                for row in rows.head(_ROWS).to_dict("records")
+            evidence=tensor_rows(
+                rows.head(_ROWS), lambda row: f"copy, {row['dtype']} {row['shape']}"
             ),
         )
     ]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyzer.contract.watch_note import HeldTensors, LiveModels, WatchNote
 from analyzer.findings.analysis import PERSISTENT, Analysis
-from analyzer.findings.running.evidence_rows import evidence_row
+from analyzer.findings.running.evidence_rows import evidence_row, first_source, tensor_rows
 from analyzer.findings.running.staying_bytes import left_over, staying
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
@@ -129,7 +129,7 @@ def find_wide_numbers(analysis: Analysis) -> list[Finding]:
     if size_bytes < max(_WIDE_BYTES, _WIDE_SHARE * analysis.peak.requested_bytes):
         return []
     largest = wide.sort_values("requested_bytes", ascending=False).head(_ROWS)
-    source = next((str(one) for one in largest["source"] if str(one)), "")
+    source = first_source(largest)
     at = f" ({source})" if source else ""
     return [
         Finding(
@@ -139,15 +139,7 @@ def find_wide_numbers(analysis: Analysis) -> list[Finding]:
             detail="NumPy's default is float64 and TensorFlow keeps it. float32 takes half: "
             "array.astype('float32'), tf.constant(x, tf.float32), dtype= where data is read.",
             saves_bytes=size_bytes // 2,
-            evidence=tuple(
-                evidence_row(
-                    "float64",
-                    name=str(row["tensor"] or row["op"]),
-                    where=str(row["source"]),
-                    size=int(row["requested_bytes"]),
-                )
-                for row in largest.to_dict("records")
-            ),
+            evidence=tensor_rows(largest, lambda row: "float64"),
         )
     ]
 
@@ -166,7 +158,7 @@ def find_dense_gradients(analysis: Analysis) -> list[Finding]:
     size_bytes = int(dense["requested_bytes"].sum())
     if size_bytes < max(_WIDE_BYTES, _WIDE_SHARE * analysis.peak.requested_bytes):
         return []
-    source = next((str(one) for one in dense["source"] if str(one)), "")
+    source = first_source(dense)
     at = f" ({source})" if source else ""
     return [
         Finding(
@@ -174,18 +166,9 @@ def find_dense_gradients(analysis: Analysis) -> list[Finding]:
             severity=Severity.MEDIUM,
             title=f"{format_bytes(size_bytes)} of the peak are dense gradients of looked-up tables{at}",
             detail="A look-up gives a gradient of a few rows, and something asks for it as a "
-            "tensor of the "
-            "table's shape: adding it to another gradient (accumulation), clipping by the global norm, "
-            "mixed precision's scaling, or an optimizer without a sparse update.",
+            "tensor of the table's shape: adding it to another gradient (accumulation), clipping by the "
+            "global norm, mixed precision's scaling, or an optimizer without a sparse update.",
             saves_bytes=size_bytes,
-            evidence=tuple(
-                evidence_row(
-                    f"dense, {row['shape']}",
-                    name=str(row["tensor"] or row["op"]),
-                    where=str(row["source"]),
-                    size=int(row["requested_bytes"]),
-                )
-                for row in dense.head(_ROWS).to_dict("records")
-            ),
+            evidence=tensor_rows(dense.head(_ROWS), lambda row: f"dense, {row['shape']}"),
         )
     ]
