@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from analyzer.errors import AnalyzerError, ExitCode
+from analyzer.gc_pause import collect_rarely
 from analyzer.interrupts import Terminated, raising_signals
 
 _MESSAGE_WIDTH: Final = 4000  # characters of an error, at most
@@ -33,6 +34,7 @@ _OF_WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.E
 
 def main() -> None:
     """Run the command line and exit."""
+    collect_rarely()
     sys.exit(run())
 
 

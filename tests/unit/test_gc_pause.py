@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from analyzer.gc_pause import collector_paused
+from analyzer.gc_pause import collect_rarely, collector_paused
 
 
 def test_the_collector_comes_back_after_an_error() -> None:
@@ -32,3 +32,13 @@ def test_one_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_command_collects_rarely_and_still_does() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] > before[0]
+    finally:
+        gc.set_threshold(*before)

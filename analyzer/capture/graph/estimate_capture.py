@@ -30,6 +30,7 @@ from analyzer.contract import run_note as contract
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.run_note import DeviceNote, ThreadsNote
 from analyzer.errors import TargetError
+from analyzer.gc_pause import collector_paused
 from analyzer.gpus import Gpu, find_gpu
 from analyzer.gpus.installed_compiler import has_compiler
 from analyzer.graph.host_copies import VARIABLES_ON_HOST
@@ -129,8 +130,7 @@ def _capture(
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
-            why = program.jit_reason or why_jit_custom(program.config.jit or False)
-            program.messages.append(why)
+            program.messages.append(program.jit_reason or why_jit_custom(bool(program.config.jit)))
         _refuse(program)
         report("tracing the step", 0.2)
         (variables := StepVariables(program)).refresh()
@@ -138,6 +138,7 @@ def _capture(
         before = in_use_bytes() - births.made_bytes
         function = variables.function = concrete_function(program)
         kept = max(in_use_bytes() - births.made_bytes - before, 0)
+        stack.enter_context(collector_paused())  # nothing of the user's runs from here on
         report("optimising the graph", 0.5)
         step = _executed(program, function, gpu, options)
         slots = in_order_of_making(births.rows)

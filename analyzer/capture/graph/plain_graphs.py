@@ -225,10 +225,13 @@ def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
         function: The step's concrete function.
         names: Names of the functions: its own, or those of functions in it.
     """
+    wanted = list(names)
+    if not wanted:
+        return []
     known = function_graphs(function)
     sources = sources_of(function.graph)
     ops: dict[str, Op] = {}
-    for name in names:
+    for name in wanted:
         graph = known.get(name)
         for op in traced_ops(graph, sources) if graph is not None else ():
             ops.setdefault(op.name, op)

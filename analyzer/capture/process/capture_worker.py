@@ -13,6 +13,7 @@ import contextlib
 import errno
 import faulthandler
 import functools
+import gc
 import gzip
 import os
 import shutil
@@ -50,6 +51,7 @@ from analyzer.contract.messages.child_messages import (
 from analyzer.contract.messages.message_file import read_message
 from analyzer.contract.run_note import TargetNote, encode_run
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.gc_pause import collector_paused
 from analyzer.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -246,7 +248,8 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
 
     folder = Path(request.folder)
     os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
-    _import_tensorflow()
+    with collector_paused() if is_static else contextlib.nullcontext():
+        _import_tensorflow()
     import tensorflow as tf
 
     if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
@@ -256,6 +259,8 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     if on_phantom:
         phantom.set_up(options, tf)
     do = _leaving_unrun() if is_static else _running()
+    if is_static:  # the collector need not walk what was imported again and again
+        gc.freeze()
     _as_started_by_the_user(spec, places)
     with _generated_code_in(folder / GENERATED):
         captured = do(spec, options, folder, report)

@@ -135,21 +135,30 @@ class Workers(Generic[Task]):
         end: Callable[[Task, Any], Sequence[Task]],
     ) -> None:
         """Run a thread's tasks until something happens elsewhere, or there are none."""
-        events, machine = self._events, self._machine
+        events, machine, inline = self._events, self._machine, self._inline[worker]
+        node_of, seconds, chances, waits = (
+            self._node_of,
+            self._seconds,
+            self._chances,
+            self._waits,
+        )
         while True:
-            taken = self._take(worker, now)
-            if taken is None:
-                self._idle.add(worker)
-                if now >= self._spins_until or self._spinner not in self._idle:
-                    self._spinner, self._spins_until = worker, now + SPIN_SECONDS
-                return
-            (task,) = taken
+            if inline:
+                task = inline.popleft()
+            else:
+                taken = self._take(worker, now)
+                if taken is None:
+                    self._idle.add(worker)
+                    if now >= self._spins_until or self._spinner not in self._idle:
+                        self._spinner, self._spins_until = worker, now + SPIN_SECONDS
+                    return
+                (task,) = taken
             outputs = begin(task)
             in_use = machine.take()
-            node = self._node_of(task)
+            node = node_of(task)
             if node >= 0:
-                now += self._seconds[node] * next(self._chances)
-                if self._waits[node]:
+                now += seconds[node] * next(chances)
+                if waits[node]:
                     wait = self._random.lognormvariate(0.0, COPY_SPREAD) * self._waits[node]
                     self._push(now + wait, _OUTSIDE, (task, outputs, in_use))
                     if events[0][0] <= now:
@@ -164,9 +173,7 @@ class Workers(Generic[Task]):
             self._schedule(worker, now, end(task, outputs))
 
     def _take(self, worker: int, now: float) -> tuple[Task] | None:
-        """Return the thread's next task: of its own the newest, of another's the oldest."""
-        if self._inline[worker]:
-            return (self._inline[worker].popleft(),)
+        """Return the thread's next task of a deque: of its own the newest, of another's the oldest."""
         own = self._own[worker]
         while True:
             if own:
@@ -183,11 +190,16 @@ class Workers(Generic[Task]):
                 self._wake(now)
 
     def _schedule(self, worker: int, now: float, ready: Sequence[Task]) -> None:
-        queue = self._inline[worker]
+        if not ready:
+            return
+        queue, is_expensive, node_of = self._inline[worker], self._expensive, self._node_of
         expensive: list[Task] = []
         for task in ready:
-            (queue if self._is_cheap(task) else expensive).append(task)
-        if expensive and not queue:
+            node = node_of(task)
+            (expensive if node >= 0 and is_expensive[node] else queue).append(task)
+        if not expensive:
+            return
+        if not queue:
             queue.append(expensive.pop())
         size = _CHUNK if len(expensive) >= _CHUNK else 1
         for start in range(0, len(expensive), size):
@@ -199,10 +211,6 @@ class Workers(Generic[Task]):
         for task in ready:
             self._own[self._random.randrange(len(self._own))].append((task,))
             self._wake(now)
-
-    def _is_cheap(self, task: Task) -> bool:
-        node = self._node_of(task)
-        return node < 0 or not self._expensive[node]
 
     def _wake(self, now: float) -> None:
         if not self._idle:
