@@ -32,6 +32,7 @@ import time
 import traceback
 import warnings
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -432,14 +433,12 @@ def make_case(seed: int, folder: Path) -> str:
     return f"{place} {kind}: {damage(folder, rng)}"
 
 
-def _child(seed: int, place: Path, pipe: int) -> None:
-    """Run one case to its end; write the outcome into the pipe."""
+def _open(place: Path, pipe: int) -> None:
+    """Open a case's folder; write the outcome into the pipe."""
     start = time.process_time()
-    done = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            done = make_case(seed, place / "run")
             (place / "out").mkdir()
             outcome = open_and_write(place / "run", place / "out")
     except BaseException as error:
@@ -447,29 +446,48 @@ def _child(seed: int, place: Path, pipe: int) -> None:
         ours = [line for line in lines if "/analyzer/" in line.filename]
         where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "?"
         outcome = f"UNCAUGHT {type(error).__name__} at {where}: {str(error)[:160]!r}"
-    told = {"outcome": outcome, "damage": done, "cpu_s": time.process_time() - start}
+    told = {"outcome": outcome, "cpu_s": time.process_time() - start}
     os.write(pipe, json.dumps(told).encode()[:60_000])
-    os._exit(0)
 
 
-def run_case(seed: int) -> dict[str, Any]:
-    """Run one case in a process of its own; return how it ended, its time and its memory."""
-    place = Path(tempfile.mkdtemp(prefix="hostile-"))
+def _make(seed: int, place: Path, pipe: int) -> None:
+    """Make a case's folder; write into the pipe what was damaged."""
+    os.write(pipe, json.dumps({"damage": make_case(seed, place / "run")}).encode()[:60_000])
+
+
+def _forked(call: Callable[[int], None]) -> tuple[dict[str, Any], int, Any]:
+    """Run a call in a process of its own; return what it wrote into its pipe, its status and its use."""
     reading, writing = os.pipe()
-    started = time.monotonic()
     child = os.fork()
     if not child:
         os.close(reading)
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 2))
         resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
-        _child(seed, place, writing)
+        try:
+            call(writing)
+        finally:
+            os._exit(0)
     os.close(writing)
     text = b""
     while part := os.read(reading, 65536):
         text += part
     os.close(reading)
     _, status, usage = os.wait4(child, 0)
-    told: dict[str, Any] = json.loads(text) if text else {"outcome": "", "damage": "?"}
+    return (json.loads(text) if text else {}), status, usage
+
+
+def run_case(seed: int) -> dict[str, Any]:
+    """Open one case in a process of its own; return how it ended, its time and its memory.
+
+    Another makes it: what a bomb takes to be made is not what it takes to be opened.
+    """
+    place = Path(tempfile.mkdtemp(prefix="hostile-"))
+    started = time.monotonic()
+    made, _, _ = _forked(lambda pipe: _make(seed, place, pipe))
+    if not made:
+        raise RuntimeError(f"The case of seed {seed} could not be made.")
+    told, status, usage = _forked(lambda pipe: _open(place, pipe))
+    told = {"outcome": "", **made, **told}
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         told["outcome"] = (
