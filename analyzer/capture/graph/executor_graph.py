@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
@@ -33,6 +33,8 @@ _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
 """Nodes of graphs that are not the step's: our own small call, and TensorFlow's eager constants."""
 _numbers = itertools.count()
+_Handles: TypeAlias = dict[tuple[Any, Shape], Any]
+"""Handles with no variable behind them, by the type and shape of its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,8 @@ def instantiate(
     manager = cancellation.CancellationManager()
     manager.start_cancel()
     # Made before the collecting starts: they are ops too, run by small functions of their own.
-    fed, held = [_empty(tensor) for tensor in arguments], [_stand_in(c) for c in captures]
+    made: _Handles = {}
+    fed, held = [_empty(tensor, made) for tensor in arguments], [_empty(c, made) for c in captures]
     with _collecting_graphs():
         _collect()  # what was waiting to be collected is not the step's
         try:
@@ -207,25 +210,28 @@ def _collecting_graphs() -> Iterator[None]:
         context.disable_run_metadata()
 
 
-def _stand_in(capture: Any) -> Any:
-    """Return a handle that looks like the variable's, with nothing behind it."""
-    if capture.dtype != tf.resource:
-        return _empty(capture)
+def _stand_in(capture: Any, made: _Handles) -> Any:
+    """Return a handle that looks like the variable's, with nothing behind it.
+
+    Nothing reads it but for the value's type and shape: variables that are alike there share one.
+    """
     dtype, shape = handle_type(capture)
-    return tf.raw_ops.VarHandleOp(
-        dtype=dtype or tf.float32,
-        shape=tf.TensorShape(shape),
-        shared_name=f"analyzer_{next(_numbers)}",
-    )
+    if (dtype, shape) not in made:
+        made[dtype, shape] = tf.raw_ops.VarHandleOp(
+            dtype=dtype or tf.float32,
+            shape=tf.TensorShape(shape),
+            shared_name=f"analyzer_{next(_numbers)}",
+        )
+    return made[dtype, shape]
 
 
-def _empty(tensor: Any) -> Any:
+def _empty(tensor: Any, made: _Handles) -> Any:
     if tensor.dtype == tf.variant:
         return tf.raw_ops.EmptyTensorList(
             element_shape=-1, max_num_elements=0, element_dtype=tf.float32
         )
     if tensor.dtype == tf.resource:
-        return _stand_in(tensor)
+        return _stand_in(tensor, made)
     return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
 
 

@@ -45,14 +45,7 @@ def in_order_of_making(births: list[Birth]) -> list[Birth]:
 def _order(slots: list[Birth]) -> list[int]:
     """Return positions in ``slots``, one for each constant that is left."""
     shapes = _small_shapes([tuple(birth.variable.shape) for birth in slots])
-    handles = [
-        tf.raw_ops.VarHandleOp(
-            dtype=birth.variable.dtype,
-            shape=tf.TensorShape(shape),
-            shared_name=f"analyzer_slot_{next(_numbers)}",
-        )
-        for birth, shape in zip(slots, shapes, strict=True)
-    ]
+    handles = [_handle(birth.variable, shape) for birth, shape in zip(slots, shapes, strict=True)]
 
     def initialize_variables() -> None:
         for birth, shape, handle in zip(slots, shapes, handles, strict=True):
@@ -68,6 +61,17 @@ def _order(slots: list[Birth]) -> list[int]:
     for graph_def in partitions:
         order += _constants(graph_def, [position[id(handle)] for handle in captured])
     return order
+
+
+def _handle(variable: Any, shape: tuple[int, ...]) -> Any:
+    """Return a handle of a variable of that shape: its own, or that of a look-alike."""
+    if tuple(variable.shape) == shape:
+        return variable.handle
+    return tf.raw_ops.VarHandleOp(
+        dtype=variable.dtype,
+        shape=tf.TensorShape(shape),
+        shared_name=f"analyzer_slot_{next(_numbers)}",
+    )
 
 
 def _constants(graph_def: Any, slots: list[int]) -> list[int]:

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import faulthandler
 import functools
-import gc
 import gzip
 import os
 import shutil
@@ -259,8 +258,6 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     if on_phantom:
         phantom.set_up(options, tf)
     do = _leaving_unrun() if is_static else _running()
-    if is_static:  # the collector need not walk what was imported again and again
-        gc.freeze()
     _as_started_by_the_user(spec, places)
     with _generated_code_in(folder / GENERATED):
         captured = do(spec, options, folder, report)
