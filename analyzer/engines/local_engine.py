@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -65,11 +66,28 @@ def _round(
     Raises:
         BrokenProcessPool: a process died; all that is done by then was yielded.
     """
+    with tempfile.TemporaryDirectory(prefix="analyze-") as place:
+        yield from _placed_round(call, items, workers, place)
+
+
+def _placed_round(
+    call: Callable[[_Item], _Made], items: dict[int, _Item], workers: int, place: str
+) -> Iterator[tuple[int, _Made]]:
+    """Do what :func:`_round` says, with the processes' temporary files in a folder.
+
+    Args:
+        call: What is called.
+        items: What with, by place.
+        workers: Processes at most.
+        place: The folder: a process that is killed leaves what it made, and whoever gave the folder
+            removes it.
+    """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
         min(workers, len(items)),
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
+        initargs=(place,),
     )
     broken: BrokenProcessPool | None = None
     try:
@@ -94,7 +112,8 @@ def _round(
         raise broken
 
 
-def _begin() -> None:
-    """Leave Ctrl-C to the process that started this one, and end with it."""
+def _begin(place: str) -> None:
+    """Leave Ctrl-C to the process that started this one, and end with it; let it clear up after both."""
+    tempfile.tempdir = place
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import json
 import os
 import select
@@ -138,9 +139,11 @@ def main(folder: str, command: list[str]) -> None:
     child = Supervised(command)
     if not _watch(child, signals):
         child.end(0.0)
+        remove_temporaries(child.pid)
         shutil.rmtree(folder, ignore_errors=True)
         return
     child.end(_GRACE_S)
+    remove_temporaries(child.pid)
     # `ChildEnd` of analyzer/contract/messages/, written by hand: only the standard library is here.
     ended = {"message": "ended", "code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
     with contextlib.suppress(OSError):
@@ -171,6 +174,20 @@ def _signals() -> int:
         signal.signal(number, lambda number, frame: None)
     signal.set_wakeup_fd(write)
     return read
+
+
+def remove_temporaries(pid: int) -> None:
+    """Remove TensorFlow's temporary files of a process that is gone: one that was killed leaves them.
+
+    They are named after the machine, the thread, the process and the time (``Env::CreateUniqueFileName``
+    in ``tsl/platform/env.cc``), and lie in the first of these folders that there is
+    (``Env::GetLocalTempDirectories``).
+    """
+    name = f"tempfile-{glob.escape(os.uname().nodename)}-*-{pid}-*"
+    for folder in (*map(os.environ.get, ("TEST_TMPDIR", "TMPDIR", "TMP")), "/tmp"):
+        for path in glob.glob(os.path.join(glob.escape(folder), name)) if folder else ():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def adopt_orphans() -> None:
