@@ -247,6 +247,9 @@ class Ledger:
             temporaries = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
         for size in plan.scratch_bytes:
             self.release(self.allocate(node, size, NO_NODE, "temp"))
+        trial = plan.trial
+        if trial is not None and trial.is_early and not plan.after_bytes:
+            self._try(node, trial)
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
         elif plan.lists is not _NO_LIST:
@@ -262,10 +265,12 @@ class Ledger:
                 self._output(node, index, output, buffers)
                 for index, output in enumerate(plan.outputs)
             ]
-        for size in plan.after_bytes:
+        for left, size in enumerate(plan.after_bytes, start=1 - len(plan.after_bytes)):
+            if trial is not None and trial.is_early and not left:
+                self._try(node, trial)
             temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
-        if plan.trial is not None:
-            self._try(node, plan.trial)
+        if trial is not None:
+            self._try(node, trial)
         if variable is _UPDATE:
             self._copy_on_write(node)
         elif variable is _ASSIGN:
