@@ -242,14 +242,7 @@ class Ledger:
         variable = plan.variable
         if variable is _IN_PART:
             self._begin_copying_on_read(node)
-        temporaries: list[int] = []
-        if plan.before_bytes:
-            temporaries = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
-        for size in plan.scratch_bytes:
-            self.release(self.allocate(node, size, NO_NODE, "temp"))
-        trial = plan.trial
-        if trial is not None and trial.is_early and not plan.after_bytes:
-            self._try(node, trial)
+        temporaries = self._ask_before(node, plan)
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
         elif plan.lists is not _NO_LIST:
@@ -265,18 +258,33 @@ class Ledger:
                 self._output(node, index, output, buffers)
                 for index, output in enumerate(plan.outputs)
             ]
-        for left, size in enumerate(plan.after_bytes, start=1 - len(plan.after_bytes)):
-            if trial is not None and trial.is_early and not left:
-                self._try(node, trial)
-            temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
-        if trial is not None:
-            self._try(node, trial)
+        temporaries += self._ask_after(node, plan)
         if variable is _UPDATE:
             self._copy_on_write(node)
         elif variable is _ASSIGN:
             self._assign(node, buffers[plan.value or 0])
         temporaries += [buffer for buffer in buffers if buffer >= 0]
         return outputs, temporaries
+
+    def _ask_before(self, node: int, plan: MemoryPlan) -> list[int]:
+        """Return the temporaries that a kernel asks for before its outputs."""
+        held = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
+        for size in plan.scratch_bytes:
+            self.release(self.allocate(node, size, NO_NODE, "temp"))
+        if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
+            self._try(node, plan.trial)
+        return held
+
+    def _ask_after(self, node: int, plan: MemoryPlan) -> list[int]:
+        """Return the temporaries that a kernel asks for after its outputs; tries what is not tried."""
+        held: list[int] = []
+        for left, size in enumerate(plan.after_bytes, start=1 - len(plan.after_bytes)):
+            if plan.trial is not None and plan.trial.is_early and not left:
+                self._try(node, plan.trial)
+            held.append(self.allocate(node, size, NO_NODE, "temp"))
+        if plan.trial is not None:
+            self._try(node, plan.trial)
+        return held
 
     def _outputs_about(
         self, node: int, plan: MemoryPlan, buffers: list[int]

@@ -2,9 +2,9 @@
 
 After grappler, the function's own runtime folds once more: a node without state whose inputs are all
 constants is run at once, and a constant takes its place (``constant_folding.cc``). Its bytes are then
-resident, and the node no longer runs. Only what something else than a constant reads is replaced, and only
-up to 10 MiB: a chain that ends in more runs in each step from its first node on, small results in between
-included.
+resident, and the node no longer runs. Only what something else than a constant reads is replaced, and
+only up to 10 MiB: a chain that ends in more runs in each step from its first node on, small results in
+between included.
 """
 
 from __future__ import annotations
