@@ -69,6 +69,9 @@ class Running:
 
     Args:
         ledger: Where the buffers are.
+
+    Attributes:
+        has_tried: Whether the op that was started last tried a library's algorithms, which takes long.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -77,6 +80,7 @@ class Running:
         self._in_use: list[int] = []
         self.retain = ledger.retain
         self.release = ledger.release
+        self.has_tried = False
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Start the node on these input buffers and return its output buffers.
@@ -86,7 +90,9 @@ class Running:
             buffers: Number of the buffer on each input.
             index: Value of the second input where a TensorList's kernel is told it; else None.
         """
+        tried = self._ledger.trials
         outputs, self._in_use = self._ledger.begin(node, buffers, index)
+        self.has_tried = self._ledger.trials > tried
         return outputs
 
     def take(self) -> list[int]:
@@ -116,6 +122,7 @@ class Ledger:
         held: The buffer of each node whose output something outside the step holds.
         instants: Allocations and frees so far.
         ran: Nodes in the order in which they ran since the last step began.
+        trials: How often algorithms were tried on a copy so far.
     """
 
     def __init__(
@@ -139,6 +146,7 @@ class Ledger:
         self.buffers = Buffers()
         self.references: list[int] = []
         self.instants = 0
+        self.trials = 0
         self._sizes_bytes = list(sizes_bytes)
         self.lists = TensorLists(self)
         self._sharers: dict[int, list[int]] = {}
@@ -315,6 +323,7 @@ class Ledger:
         copy = self.allocate(node, trial.copy_bytes, NO_NODE, TRIAL)
         self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
         self.release(copy)
+        self.trials += trial.copy_bytes > 0
 
     def _try_compiling(self, node: int, trial: CompileTrial) -> None:
         """Ask for what XLA tries an instruction with, at the first: two results, one of them kept."""
