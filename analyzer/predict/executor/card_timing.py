@@ -52,6 +52,10 @@ the symbols of TensorFlow 2.21: these have no ``TYPE_GPU_DT_FLOAT_DT_FLOAT_kerne
 _PRECOMPILED: Final = frozenset({"bfloat16"})
 """Element types whose kernels are none of these."""
 
+_RUN_BEFORE: Final = frozenset({"FloorMod int64", "FloorMod uint32"})
+"""Kernels that a process has run before its first step: Keras' initializers draw their seeds with them
+(``_cast_seed`` in ``keras/src/backend/tensorflow/random.py``)."""
+
 _WAITS: Final = {COPY: COPY_SECONDS} | dict.fromkeys((COPY_BACK, *_NUMBERS), COPY_BACK_SECONDS)
 """Types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
 ``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
@@ -92,4 +96,5 @@ def _compiled(op: Op, plan: MemoryPlan) -> str:
     on_host = not plan.outputs or plan.outputs[0].way is Way.NONE
     if op.type not in COMPILED_AT_FIRST or on_host or op.outputs[0].dtype in _PRECOMPILED:
         return ""
-    return f"{op.type} {op.outputs[0].dtype}"
+    kernel = f"{op.type} {op.outputs[0].dtype}"
+    return "" if kernel in _RUN_BEFORE else kernel
