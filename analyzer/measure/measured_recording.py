@@ -21,6 +21,7 @@ from analyzer.graph.graph_index import Structure, build_structure
 from analyzer.graph.layers import ScopeTable
 from analyzer.graph.networkx_graph import build_graph
 from analyzer.graph.phases import Phase
+from analyzer.measure.algorithm_trials import with_trials
 from analyzer.measure.alive_before_trace import add_unseen
 from analyzer.measure.attribution import (
     label_eager,
@@ -154,6 +155,7 @@ def measure(
     table = table.assign(step=step_of_birth(table["born"].to_numpy(), steps))
     structure = structure_of(note)
     table, sharing = _attribute(table, raw, note, structure, steps)
+    table = with_trials(table)
     main = choose_allocator(events, allocator)
     plans = plans_of(note) if note is not None else {}
     infer = note is not None and note.is_inference

@@ -13,7 +13,7 @@ from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.kernels.kernel_device import CPU, KernelDevice
 from analyzer.kernels.shared.memory_plan import VariableAccess
 from analyzer.predict.buffers.reference_counts import Buffers, Ledger, Running
-from analyzer.predict.executor.card_timing import launches_of, waits_of
+from analyzer.predict.executor.card_timing import compiled_at_first, launches_of, waits_of
 from analyzer.predict.executor.control_flow import ControlExecutor
 from analyzer.predict.executor.data_decisions import NOTHING_TOLD, Assumptions, Loop
 from analyzer.predict.executor.op_cost import durations_of, first_durations_of
@@ -85,6 +85,7 @@ class Prepared:
         seconds: About how long each node runs.
         first_seconds: The same in a process's first step.
         waits: About how long each node is waited for after its kernel returned.
+        compiles: The kernel of each node that a process compiles where it has not run before.
         device: The device that it runs on.
         steps: Steps played from the start.
         assumed: What is taken for branches and loops that the data decide.
@@ -105,6 +106,7 @@ class Prepared:
     seconds: tuple[float, ...]
     first_seconds: tuple[float, ...]
     waits: tuple[float, ...] = ()
+    compiles: tuple[str, ...] = ()
     device: KernelDevice = CPU
     steps: int = STEPS
     assumed: Assumptions = NOTHING_TOLD
@@ -267,6 +269,7 @@ def _with_kernels(
         seconds=seconds,
         first_seconds=first_durations_of(wiring, seconds),
         waits=waits_of(wiring) if on_card else (),
+        compiles=compiled_at_first(wiring, kernels.plans) if on_card else (),
         device=device,
         steps=steps,
     )
@@ -317,9 +320,9 @@ def play(
             # played from the process's start ends in the same order.
             chance = seed * (prepared.steps + 1) + prepared.steps - count + number
             seconds = prepared.first_seconds if begins and not number else prepared.seconds
-            chosen.run_on(
-                Workers(threads, running, seconds, wiring.expensive, chance, prepared.waits)
-            )
+            compiles = prepared.compiles if begins and not number else ()
+            expensive, waits = wiring.expensive, prepared.waits
+            chosen.run_on(Workers(threads, running, seconds, expensive, chance, waits, compiles))
         if isinstance(chosen, ControlExecutor):
             loops |= chosen.deciding.loops
             branches |= chosen.deciding.branches

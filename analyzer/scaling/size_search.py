@@ -345,8 +345,14 @@ class SizeSearch:
             needs[size] = self._noting.need_made(size, family.at(size), family.modules_at(size))
 
     def _by_captures(self, why: str, known: Mapping[int, SizeNeed] | None = None) -> FoundSizes:
-        """Search with a capture and an estimate at each size that is tried."""
+        """Search with a capture and an estimate at each size that is tried.
+
+        What forms were looked for at is noted already, most of it about the limit: the search goes on
+        from its middle, for a line through two small steps leads nowhere.
+        """
         needs = dict(known or {})
+        noted = sorted(self._notes)
+        begun = noted[(len(noted) - 1) // 2] if len(noted) > 2 else None
         size: int | None = self._start
         limits: LimitRange | None = None
         while size is not None and len(needs) < _CAPTURES:
@@ -354,7 +360,7 @@ class SizeSearch:
             limits = limits or self._limits_of(target_of(note))
             if size not in needs:
                 self._plan(size, needs, None)
-            size = next_size(needs, limits.bytes)
+            size, begun = (begun, None) if begun else (next_size(needs, limits.bytes), None)
         assert limits is not None
         return self._found(needs, limits, note, why)
 

@@ -13,7 +13,7 @@ left out, and :func:`workspace_bound` says how large it may be.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.kernels.shared.memory_plan import MemoryPlan, Output, Trial, asked_for
@@ -113,7 +113,8 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
 
     ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop``: for the time of
     the call there are two. Where no layout has to be turned back that temporary becomes the output, and
-    what was allocated as the output goes; so it does in three axes.
+    what was allocated as the output goes; so it does in three axes. Uneven padding is cut off after the
+    algorithms were tried, on a result that still has it.
     """
     sizes = _sizes(call, call.out_shape(), call.shape(1), call.shape(2))
     if sizes is None or _is_product(call, sizes):
@@ -131,7 +132,10 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
         before_bytes=asked_for(before),
         after_bytes=asked_for(after),
         workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
-        trial=_trial(call, sizes, sizes.image_bytes),
+        trial=replace(
+            _trial(call, sizes, sizes.padded_bytes or sizes.image_bytes),
+            is_early=bool(sizes.padded_bytes),
+        ),
     )
 
 

@@ -88,11 +88,13 @@ class Trial:
         key: Equal for calls that share what was found.
         copy_bytes: A guarded copy of the result, done without where it does not fit.
         scratch_bytes: The guards of each algorithm's workspace, without which none can be tried.
+        is_early: Whether the kernel asks for one more buffer after it, be that its output.
     """
 
     key: tuple[object, ...]
     copy_bytes: int
     scratch_bytes: int
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,9 @@ class Running:
 
     Args:
         ledger: Where the buffers are.
+
+    Attributes:
+        has_tried: Whether the op that was started last tried a library's algorithms, which takes long.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -77,6 +80,7 @@ class Running:
         self._in_use: list[int] = []
         self.retain = ledger.retain
         self.release = ledger.release
+        self.has_tried = False
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Start the node on these input buffers and return its output buffers.
@@ -86,7 +90,9 @@ class Running:
             buffers: Number of the buffer on each input.
             index: Value of the second input where a TensorList's kernel is told it; else None.
         """
+        tried = self._ledger.trials
         outputs, self._in_use = self._ledger.begin(node, buffers, index)
+        self.has_tried = self._ledger.trials > tried
         return outputs
 
     def take(self) -> list[int]:
@@ -116,6 +122,7 @@ class Ledger:
         held: The buffer of each node whose output something outside the step holds.
         instants: Allocations and frees so far.
         ran: Nodes in the order in which they ran since the last step began.
+        trials: How often algorithms were tried on a copy so far.
     """
 
     def __init__(
@@ -139,6 +146,7 @@ class Ledger:
         self.buffers = Buffers()
         self.references: list[int] = []
         self.instants = 0
+        self.trials = 0
         self._sizes_bytes = list(sizes_bytes)
         self.lists = TensorLists(self)
         self._sharers: dict[int, list[int]] = {}
@@ -242,11 +250,7 @@ class Ledger:
         variable = plan.variable
         if variable is _IN_PART:
             self._begin_copying_on_read(node)
-        temporaries: list[int] = []
-        if plan.before_bytes:
-            temporaries = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
-        for size in plan.scratch_bytes:
-            self.release(self.allocate(node, size, NO_NODE, "temp"))
+        temporaries = self._ask_before(node, plan)
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
         elif plan.lists is not _NO_LIST:
@@ -262,16 +266,33 @@ class Ledger:
                 self._output(node, index, output, buffers)
                 for index, output in enumerate(plan.outputs)
             ]
-        for size in plan.after_bytes:
-            temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
-        if plan.trial is not None:
-            self._try(node, plan.trial)
+        temporaries += self._ask_after(node, plan)
         if variable is _UPDATE:
             self._copy_on_write(node)
         elif variable is _ASSIGN:
             self._assign(node, buffers[plan.value or 0])
         temporaries += [buffer for buffer in buffers if buffer >= 0]
         return outputs, temporaries
+
+    def _ask_before(self, node: int, plan: MemoryPlan) -> list[int]:
+        """Return the temporaries that a kernel asks for before its outputs."""
+        held = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
+        for size in plan.scratch_bytes:
+            self.release(self.allocate(node, size, NO_NODE, "temp"))
+        if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
+            self._try(node, plan.trial)
+        return held
+
+    def _ask_after(self, node: int, plan: MemoryPlan) -> list[int]:
+        """Return the temporaries that a kernel asks for after its outputs; tries what is not tried."""
+        held: list[int] = []
+        for left, size in enumerate(plan.after_bytes, start=1 - len(plan.after_bytes)):
+            if plan.trial is not None and plan.trial.is_early and not left:
+                self._try(node, plan.trial)
+            held.append(self.allocate(node, size, NO_NODE, "temp"))
+        if plan.trial is not None:
+            self._try(node, plan.trial)
+        return held
 
     def _outputs_about(
         self, node: int, plan: MemoryPlan, buffers: list[int]
@@ -302,6 +323,7 @@ class Ledger:
         copy = self.allocate(node, trial.copy_bytes, NO_NODE, TRIAL)
         self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
         self.release(copy)
+        self.trials += trial.copy_bytes > 0
 
     def _try_compiling(self, node: int, trial: CompileTrial) -> None:
         """Ask for what XLA tries an instruction with, at the first: two results, one of them kept."""

@@ -14,6 +14,7 @@ Left out: a deque that is full (1,024 tasks) runs a task at once; here it grows.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -30,6 +31,9 @@ WAKE_SECONDS: Final = measured("wake_s")
 WAKE_SPREAD: Final = measured("wake_spread")
 SPIN_SECONDS: Final = measured("spin_s")
 NOTICE_SECONDS: Final = measured("notice_s")
+TRIAL_SECONDS: Final = measured("trial_s")
+COMPILE_SECONDS: Final = measured("kernel_compile_s")
+COMPILE_SPREAD: Final = measured("kernel_compile_spread")
 COPY_SPREAD: Final = measured("copy_spread")
 KIND_SPREAD: Final = measured("kind_spread")
 RUN_SPREAD: Final = measured("run_spread")
@@ -49,6 +53,10 @@ _CHANCES: Final = 4096
 class BufferHolder(Protocol):
     """What the ops of several threads need beside the executor's own."""
 
+    @property
+    def has_tried(self) -> bool:
+        """Whether the op started last tried a library's algorithms."""
+
     def take(self) -> list[int]:
         """Return the buffers that the op started last uses until it ends."""
 
@@ -66,6 +74,7 @@ class Workers(Generic[Task]):
         expensive: Whether each node is dispatched rather than run at once.
         seed: Which draw of chances.
         waits: About how long each node is waited for after its kernel returned; 0 for most.
+        compiles: The kernel of each node that is compiled where it has not run before; "" for most.
     """
 
     def __init__(
@@ -76,10 +85,13 @@ class Workers(Generic[Task]):
         expensive: Sequence[bool],
         seed: int,
         waits: Sequence[float] = (),
+        compiles: Sequence[str] = (),
     ) -> None:
         self._machine = machine
         self._expensive = expensive
         self._waits = waits if any(waits) else [0.0] * len(seconds)
+        self._compiles = compiles
+        self._compiled: dict[str, float] = {}
         self._random = Random(seed)
         chances = np.random.default_rng(seed)
         expected = np.asarray(seconds, dtype=np.float64)
@@ -153,11 +165,15 @@ class Workers(Generic[Task]):
                         self._spinner, self._spins_until = worker, now + SPIN_SECONDS
                     return
                 (task,) = taken
+            if self._compiles and self._is_held_up(worker, now, task):
+                return
             outputs = begin(task)
             in_use = machine.take()
             node = node_of(task)
             if node >= 0:
                 now += seconds[node] * next(chances)
+                if machine.has_tried:
+                    now += TRIAL_SECONDS * next(chances)
                 if waits[node]:
                     wait = self._random.lognormvariate(0.0, COPY_SPREAD) * self._waits[node]
                     self._push(now + wait, _OUTSIDE, (task, outputs, in_use))
@@ -171,6 +187,21 @@ class Workers(Generic[Task]):
             for buffer in in_use:
                 machine.release(buffer)
             self._schedule(worker, now, end(task, outputs))
+
+    def _is_held_up(self, worker: int, now: float, task: Task) -> bool:
+        """Say whether a thread has to compile the task's kernel first; then it comes back to it.
+
+        Threads that need one kernel at a time each compile it (``JITCache::LookupOrCompile``).
+        """
+        node = self._node_of(task)
+        kernel = self._compiles[node] if node >= 0 else ""
+        if not kernel or self._compiled.get(kernel, math.inf) <= now:
+            return False
+        ready = now + COMPILE_SECONDS * self._random.lognormvariate(0.0, COMPILE_SPREAD)
+        self._compiled[kernel] = min(ready, self._compiled.get(kernel, ready))
+        self._inline[worker].appendleft(task)
+        self._push(ready, worker, None)
+        return True
 
     def _take(self, worker: int, now: float) -> tuple[Task] | None:
         """Return the thread's next task of a deque: of its own the newest, of another's the oldest."""

@@ -1,8 +1,10 @@
 """Constants that TensorFlow computes before the first step.
 
 After grappler, the function's own runtime folds once more: a node without state whose inputs are all
-constants is run at once, and a constant takes its place (``constant_folding.cc``; results up to 10
-MiB). Its bytes are then resident, and the node no longer runs.
+constants is run at once, and a constant takes its place (``constant_folding.cc``). Its bytes are then
+resident, and the node no longer runs. Only what something else than a constant reads is replaced, and
+only up to 10 MiB: a chain that ends in more runs in each step from its first node on, small results in
+between included.
 """
 
 from __future__ import annotations
@@ -55,10 +57,12 @@ def fold(ops: Sequence[Op]) -> list[Op]:
                 changed = True
     if not computed:
         return list(ops)
-    read = {
+    wanted = {
         split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs
     } & computed.keys()
-    kept = _kept(by_name, folded, computed, read)
+    large = {name for name in wanted if (by_name[name].outputs[0].size_bytes or 0) > _MOST_BYTES}
+    read = wanted - large
+    kept = _kept(by_name, folded, computed, read, large)
     same = _equal(by_name, computed, [op.name for op in ops if op.name in read])
     moved = {name: f"{first}{_SUFFIX}" if first in kept else first for name, first in same.items()}
     result = []
@@ -87,6 +91,7 @@ def _kept(
     folded: Collection[str],
     computed: Mapping[str, Sequence[str]],
     read: Collection[str],
+    large: Collection[str],
 ) -> set[str]:
     """Return the nodes, of those that could be constants, that stay as they are.
 
@@ -95,8 +100,12 @@ def _kept(
         folded: Constants, and what can be computed from them.
         computed: Of these what is no constant yet, and what its constant waits for.
         read: Those whose constant is read by what is not constant.
+        large: Those that it reads as they are, as their result is too large for a constant.
     """
-    queue = [name for op in by_name.values() if op.name not in folded for name in op.control_inputs]
+    queue = list(large)
+    queue += [
+        name for op in by_name.values() if op.name not in folded for name in op.control_inputs
+    ]
     queue += [name for op in read for name in computed[op]]
     queue += [
         name
@@ -150,7 +159,5 @@ def _redirected(op: Op, moved: Mapping[str, str]) -> Op:
 
 def _can_fold(op: Op, folded: set[str]) -> bool:
     if op.type not in _FOLDED or not op.inputs or len(op.outputs) != 1:
-        return False
-    if (op.outputs[0].size_bytes or 0) > _MOST_BYTES:
         return False
     return all(split_tensor(tensor)[0] in folded for tensor in op.inputs)

@@ -8,6 +8,7 @@ from analyzer.kernels.gpu import gpu_reduction
 from analyzer.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.kernels.shared.memory_plan import VariableAccess, Way
 from analyzer.kernels.shared.op_call import Call
+from analyzer.predict.buffers.reference_counts import Ledger
 
 T4, A100 = (7, 5), (8, 0)
 
@@ -231,6 +232,22 @@ def test_the_first_call_of_a_convolution_tries_algorithms_between_guards():
     assert plan("Conv2DBackpropInput", *back, **NCHW).trial.copy_bytes == size(8, 16, 28, 28) + (
         16 << 20
     )
+
+
+def test_the_gradient_of_an_unevenly_padded_input_is_tried_before_the_padding_is_cut_off():
+    """As seen: 29 by 29 with its padding; the algorithms, then 28 by 28, which becomes the output."""
+    strided = {**NCHW, "padding": "SAME", "strides": [1, 1, 2, 2]}
+    call_of = [(4,), (3, 3, 16, 32), (8, 32, 14, 14)], [(8, 16, 28, 28)]
+    found = plan("Conv2DBackpropInput", *call_of, **strided)
+    image, padded = size(8, 16, 28, 28), size(8, 16, 29, 29)
+    assert found.before_bytes == (image, size(3, 3, 16, 32), padded)
+    assert found.trial.copy_bytes == padded + (16 << 20)
+    ledger = Ledger([found], [-1], [], {}, frozenset())
+    ledger.compute(0, [])
+    asked = [*found.before_bytes, found.trial.copy_bytes, found.trial.scratch_bytes, image]
+    assert ledger.buffers.size_bytes == asked
+    ledger.compute(0, [])
+    assert ledger.buffers.size_bytes[len(asked) :] == [*found.before_bytes, image]
 
 
 def test_a_bias_gradient_in_nchw_is_tried_as_a_sum_of_a_copy():

@@ -1,9 +1,12 @@
 """How long ops run: only which of two takes longer is relied on."""
 
+from dataclasses import replace
+
 import pytest
 
 from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.graph.ops import PLACE
+from analyzer.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.predict.executor.op_cost import (
     CHEAP_SECONDS,
     CREATION_SECONDS,
@@ -123,6 +126,8 @@ def test_tensors_of_unknown_shape_take_the_time_of_the_call():
 
 
 class _NoMemory:
+    has_tried = False
+
     def take(self):
         return []
 
@@ -172,3 +177,47 @@ def test_one_thread_finishes_its_line_before_it_takes_what_a_copy_made_ready():
         workers.run([0], begun.append, lambda task, _: follow.get(task, []), lambda task: task)
         orders.append(begun)
     assert orders == [[0, 1, 2, 4, 3], [0, 1, 2, 3, 4]]
+
+
+def test_a_kernel_is_compiled_once_and_meanwhile_what_a_copy_made_ready_overtakes():
+    """0 makes 1, a copy, and 2 ready; 2 waits for its kernel, which 5 has then; 3 follows the copy."""
+    waits = [0.0, 1e-3, 0, 0, 0, 0]
+    follow = {0: [1, 2], 1: [3], 3: [4], 2: [5]}
+    for compiles, order in (
+        ((), [0, 1, 2, 5, 3, 4]),
+        (("", "", "Pow float32", "", "", "Pow float32"), [0, 1, 3, 4, 2, 5]),
+    ):
+        begun = []
+        workers = Workers(2, _NoMemory(), [1e-6] * 6, [False] * 6, 1, waits, compiles)
+        workers.run([0], begun.append, lambda task, _: follow.get(task, []), lambda task: task)
+        assert begun == order
+
+
+def test_trying_algorithms_takes_longer_than_a_short_copy():
+    waits = [0.0, 2e-5, 0, 0, 0]
+    follow = {0: [1, 2], 1: [3], 2: [4]}
+    orders = []
+    for tries in (False, True):
+        begun, machine = [], _NoMemory()
+        workers = Workers(2, machine, [1e-6] * 5, [False] * 5, seed=1, waits=waits)
+
+        def begin(task, machine=machine, tries=tries, begun=begun):
+            machine.has_tried = tries and task == 2
+            begun.append(task)
+
+        workers.run([0], begin, lambda task, _: follow.get(task, []), lambda task: task)
+        orders.append(begun)
+    assert orders == [[0, 1, 2, 4, 3], [0, 1, 2, 3, 4]]
+
+
+def test_elementwise_kernels_that_the_wheel_has_as_programs_are_compiled_on_a_card():
+    ops = (
+        arg("x", 0, 8),
+        op("power", "Pow", "x", "x", shape=(8,)),
+        op("product", "Mul", "x", "x", shape=(8,)),
+        replace(op("whole", "Pow", "x", "x", shape=()), outputs=(TensorSpec("int32", ()),)),
+    )
+    prepared = prepare(ops, [], threads=1, device=gpu_device((7, 5), 40))
+    kernels = dict(zip((o.name for o in prepared.wiring.ops), prepared.compiles, strict=True))
+    assert kernels == {"x": "", "power": "Pow float32", "product": "", "whole": ""}
+    assert prepare(ops, [], threads=1).compiles == ()
