@@ -14,7 +14,14 @@ from typing import Any, Final
 
 from analyzer.contract.graph_note import Op
 from analyzer.graph.ops import MERGED_PLACE, PLACE
-from analyzer.predict.graph.edge_addresses import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
+from analyzer.predict.graph.edge_addresses import (
+    EDGE_BYTES,
+    INLINE_EDGES,
+    NODE_BYTES,
+    SELDOM_FOLLOWS,
+    Arena,
+    Layout,
+)
 
 _PREFIX: Final = "_Mkl"
 _GRADIENT: Final = 2
@@ -48,7 +55,7 @@ class Rewriting:
         """
         if not self._made:
             return []
-        walk = self._walk(Arena(seed))
+        walk = self._walk(Arena(seed, SELDOM_FOLLOWS))
         made = sorted(self._made, key=lambda node: walk.get(node, len(self._out) + node))
         return [self._names[node] for node in made]
 
@@ -58,24 +65,23 @@ class Rewriting:
         built = creation_order(consumers_of(ops, sources), places)
         out = self._out
         closing = closing_nodes(ops)
-        offset = 2 * NODE_BYTES + EDGE_BYTES
+        layout = Layout()
+        layout.take(NODE_BYTES, 2)
+        layout.take(EDGE_BYTES)
         for node in built:
-            offset += NODE_BYTES
+            layout.take(NODE_BYTES)
             for source in sources[node]:
                 if source not in closing:
-                    out[source].append((offset, node))
-                    offset += EDGE_BYTES
+                    out[source].append((layout.take(EDGE_BYTES), node))
         for node in built:
             for source in sources[node]:
                 if source in closing:
-                    out[source].append((offset, node))
-                    offset += EDGE_BYTES
+                    out[source].append((layout.take(EDGE_BYTES), node))
         for node in built:
             if not sources[node]:
-                self._roots.append((offset, node))
-                offset += EDGE_BYTES
+                self._roots.append((layout.take(EDGE_BYTES), node))
             if not out[node]:
-                offset += EDGE_BYTES
+                layout.take(EDGE_BYTES)
         for node in built:
             if _is_merged(ops[node]):
                 self._merge(node, sources[node][_GRADIENT], ops[node], places)
