@@ -433,6 +433,9 @@ def test_a_merged_gradient_takes_the_place_that_two_erased_edges_leave(places, c
     ]
     laid_out = Rewriting(ops, [[], [0], [0, 0, 1], [0, 0, 1]])
     assert [ops[node].name for _, node in laid_out._out[1]] == consumers
+    # x's edge from the source lies after five nodes, not four, and the edges between them.
+    before = 7 * NODE_BYTES + (1 + 1 + 3 + 1 + 3) * EDGE_BYTES
+    assert laid_out._roots == [(before, 0)]
 
 
 def test_the_pass_rewrote_the_graph_before_its_constants_were_computed():
