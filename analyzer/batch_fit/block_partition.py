@@ -31,6 +31,8 @@ _LEAST_BYTES: Final = 1024
 _ALIASES: Final = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
 """Ops whose output lies in their input's buffer."""
 
+_CONSTANTS: Final = frozenset({"Const", "HostConst"})
+
 _NAME: Final = re.compile(r"[\w.-]+")
 _BOUNDS: Final = 64
 """Bounds on the largest block that are tried."""
@@ -161,7 +163,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     structure = structure_of(note)
     if structure is None or note.compiled:
         return ()
-    layers = _layers_of_forward(structure)
+    layers = _without_constants(structure, _layers_of_forward(structure))
     order = _in_order(structure, layers)
     if len(order) < 2 or not all(_NAME.fullmatch(layer) for layer in order):
         return ()
@@ -184,6 +186,27 @@ def _layers_of_forward(structure: Structure) -> dict[str, str]:
         name: path[1] if len(path) > 1 and path[0] == model else path[0]
         for name, path in paths.items()
     }
+
+
+def _without_constants(structure: Structure, layers: Mapping[str, str]) -> dict[str, str]:
+    """Return the ops of layers that a step's data or weights come into.
+
+    Grappler makes equal constants one, and what is computed from them (``DedupComputations``), so that
+    layers which have nothing to do with each other take one's.
+    """
+    constant: set[str] = set()
+    queue = [name for name, op in structure.ops.items() if op.type in _CONSTANTS]
+    while queue:
+        name = queue.pop()
+        if name in constant:
+            continue
+        constant.add(name)
+        for index in range(len(structure.ops[name].outputs)):
+            for user in structure.consumers.get(f"{name}:{index}", ()):
+                makers = {split_tensor(tensor)[0] for tensor in structure.ops[user].inputs}
+                if makers <= constant:
+                    queue.append(user)
+    return {name: layer for name, layer in layers.items() if name not in constant}
 
 
 def _in_order(structure: Structure, layers: Mapping[str, str]) -> list[str]:

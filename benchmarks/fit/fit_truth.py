@@ -53,9 +53,10 @@ def _spec(name: str):
 
 def limits(device: str, cases: list[str]) -> None:
     print(
-        "| model | limit | found | safe | found runs | first that does not | safe runs | captures |"
+        "| model | limit | found | in each order | safe | found runs | first that does not "
+        "| in each runs | safe runs | captures |"
     )
-    print("|---|--:|--:|--:|---|---|---|--:|", flush=True)
+    print("|---|--:|--:|--:|--:|---|---|---|---|--:|", flush=True)
     card = "" if device == "cpu" else device
     threads = {} if DEFAULT_THREADS or card else {"inter_op_threads": 1}
     for case in cases:
@@ -74,16 +75,17 @@ def limits(device: str, cases: list[str]) -> None:
             beyond = (
                 next((f"+{n}" for n in (1, 2) if not ran(largest + n)), "later") if runs else ""
             )
-            is_safe = (runs if safe == largest else ran(safe)) if safe else None
-            told = [{True: "yes", False: "no", None: "-"}[each] for each in (runs, is_safe)]
+            tried = {largest: runs}
+            for size in (answer.in_each, safe):
+                if size and size not in tried:
+                    tried[size] = ran(size)
+            told = [
+                {True: "yes", False: "no", None: "-"}[tried.get(size)]
+                for size in (largest, answer.in_each, safe)
+            ]
         cells = [
-            name,
-            limit,
-            largest,
-            safe,
-            told[0],
-            beyond,
-            told[1],
+            *(name, limit, largest, answer.in_each, safe),
+            *(told[0], beyond, *told[1:]),
             len(answer.forms.captured_at),
         ]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)

@@ -180,6 +180,8 @@ def _opens_first(specs: Mapping[str, Axes]) -> bool:
 def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
     if dtype == tf.string:
         return tf.fill(axes, "")
+    if dtype == tf.bool and axes:  # a mask: nothing is masked out, which takes the most
+        return tf.fill(axes, True)
     nothing_runs = value_without_memory(dtype, axes)
     if nothing_runs is not None:
         return nothing_runs

@@ -14,14 +14,20 @@ from typing import Any, Final
 
 from analyzer.contract.graph_note import Op
 from analyzer.graph.ops import MERGED_PLACE, PLACE
-from analyzer.predict.graph.edge_addresses import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
+from analyzer.predict.graph.edge_addresses import (
+    EDGE_BYTES,
+    INLINE_EDGES,
+    NODE_BYTES,
+    SELDOM_FOLLOWS,
+    Arena,
+    Layout,
+)
 
 _PREFIX: Final = "_Mkl"
 _GRADIENT: Final = 2
-_BIAS_EDGE: Final = (-1, -1)
-_FILTER_EDGE: Final = (-2, -2)
-"""Which input of a filter's gradient is the output's, and the edges to the two gradients from there
-before they are merged."""
+"""Which input of a filter's gradient is the output's."""
+_MERGED: Final = -1
+"""Stands for the merged node while its edge is made."""
 
 
 class Rewriting:
@@ -48,60 +54,66 @@ class Rewriting:
         """
         if not self._made:
             return []
-        walk = self._walk(Arena(seed))
+        walk = self._walk(Arena(seed, SELDOM_FOLLOWS))
         made = sorted(self._made, key=lambda node: walk.get(node, len(self._out) + node))
         return [self._names[node] for node in made]
 
     def _lay_out(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
-        """Note each node's out-edges in the order of their making, and where they lie."""
-        places = [int(op.attrs.get(PLACE, node)) for node, op in enumerate(ops)]
-        built = creation_order(consumers_of(ops, sources), places)
+        """Note each node's out-edges in the order of their making, and where they lie.
+
+        What the pass merged was two nodes when the graph was made: a bias' gradient has its place too.
+        """
+        before = _Unmerged(ops, sources)
+        built = creation_order(before.consumers(ops), before.places)
         out = self._out
         closing = closing_nodes(ops)
-        offset = 2 * NODE_BYTES + EDGE_BYTES
+        layout = Layout()
+        layout.take(NODE_BYTES, 2)
+        layout.take(EDGE_BYTES)
         for node in built:
-            offset += NODE_BYTES
-            for source in sources[node]:
+            layout.take(NODE_BYTES)
+            for source in before.sources[node]:
                 if source not in closing:
-                    out[source].append((offset, node))
-                    offset += EDGE_BYTES
+                    out[before.merged_into(source)].append((layout.take(EDGE_BYTES), node))
         for node in built:
-            for source in sources[node]:
+            for source in before.sources[node]:
                 if source in closing:
-                    out[source].append((offset, node))
-                    offset += EDGE_BYTES
+                    out[source].append((layout.take(EDGE_BYTES), node))
+        fed = {source for feeds in before.sources for source in feeds}
         for node in built:
-            if not sources[node]:
-                self._roots.append((offset, node))
-                offset += EDGE_BYTES
-            if not out[node]:
-                offset += EDGE_BYTES
+            if not before.sources[node]:
+                self._roots.append((layout.take(EDGE_BYTES), node))
+            if node not in fed:
+                layout.take(EDGE_BYTES)
+        filters = set(before.filters)
         for node in built:
-            if _is_merged(ops[node]):
-                self._merge(node, sources[node][_GRADIENT], ops[node], places)
+            if node in filters:
+                self._merge(node, before.filters.index(node) + len(ops), sources[node][_GRADIENT])
 
-    def _merge(self, node: int, gradient: int, op: Op, places: Sequence[int]) -> None:
+    def _merge(self, node: int, bias: int, gradient: int) -> None:
         """Reorder the edges of the gradient that a filter's and a bias' gradients came from.
 
         The merged node's edge is added, then those of the two are erased, the bias' first; in each gap
         goes the last edge (``EdgeSet::erase``, ``MergeConv2DBackpropFilterWithBiasAddGrad``). The other
         inputs lose one edge only, whose gap the new one fills.
+
+        Args:
+            node: The merged node.
+            bias: The gradient of the bias, as it was before.
+            gradient: Where both came from.
         """
         edges = self._out[gradient]
-        if len(edges) + 2 > INLINE_EDGES:
+        if len(edges) + 1 > INLINE_EDGES:
+            self._out[gradient] = [edge for edge in edges if edge[1] != bias]
             return
-        own = next(edge for edge in edges if edge[1] == node)
-        bias = op.attrs.get(MERGED_PLACE)
-        # A note that does not tell: after the filter's, as gradients are made.
-        bias = places[node] if bias is None else bias
-        before = sum(places[n] <= bias for _, n in edges)
-        slots = [*edges[:before], _BIAS_EDGE, *edges[before:]]
-        slots[slots.index(own)] = _FILTER_EDGE
-        slots.append(own)
-        for gone in (_BIAS_EDGE, _FILTER_EDGE):
-            gap, last = slots.index(gone), slots.pop()
+        offset = next(offset for offset, reader in edges if reader == node)
+        slots = [*edges, (offset, _MERGED)]
+        for gone in (bias, node):
+            gap = next(number for number, edge in enumerate(slots) if edge[1] == gone)
+            last = slots.pop()
             if gap < len(slots):
                 slots[gap] = last
+        slots = [(at, node if reader == _MERGED else reader) for at, reader in slots]
         self._out[gradient] = slots
 
     def _walk(self, arena: Arena) -> dict[int, int]:
@@ -119,6 +131,44 @@ class Rewriting:
                 stack.append(~node)
                 stack.extend(_nodes(out[node], arena))
         return {node: place for place, node in enumerate(reversed(postorder))}
+
+
+class _Unmerged:
+    """The graph before filters' and bias' gradients were merged: the latter are nodes after all others.
+
+    Attributes:
+        filters: The merged nodes; the bias' gradient of the first is the first node after the others.
+        sources: For each node, the nodes that it waits for.
+        places: For each node, its place in the listing.
+    """
+
+    def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        self.filters = [node for node, op in enumerate(ops) if _is_merged(op)]
+        self._count = len(ops)
+        bias_of = {f"{ops[node].name}:1": n for n, node in enumerate(self.filters, len(ops))}
+        self.sources: list[Sequence[int]] = []
+        for op, feeds in zip(ops, sources, strict=True):
+            data = (
+                [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
+                if bias_of
+                else []
+            )
+            self.sources.append([*data, *feeds[len(data) :]])
+        self.sources += [[sources[node][_GRADIENT]] for node in self.filters]
+        self.places: list[Any] = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
+        # A note that does not tell: after the filter's, as gradients are made.
+        self.places += [
+            ops[node].attrs.get(MERGED_PLACE, self.places[node] + 0.5) for node in self.filters
+        ]
+
+    def consumers(self, ops: Sequence[Op]) -> list[list[int]]:
+        """Return, for each node, the nodes that cannot be made before it."""
+        biases = [Op(f"{ops[node].name}/bias", "BiasAddGrad") for node in self.filters]
+        return consumers_of([*ops, *biases], self.sources)
+
+    def merged_into(self, node: int) -> int:
+        """Return the node that a node is part of after the merging."""
+        return node if node < self._count else self.filters[node - self._count]
 
 
 def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[list[int]]:

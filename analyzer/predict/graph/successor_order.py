@@ -16,7 +16,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.predict.graph.edge_addresses import EDGE_BYTES, INLINE_EDGES, NODE_BYTES, Arena
+from analyzer.predict.graph.edge_addresses import (
+    EDGE_BYTES,
+    INLINE_EDGES,
+    NODE_BYTES,
+    Arena,
+    Layout,
+)
 from analyzer.predict.graph.edges import Wiring
 
 _TO_SINK: Final = 2
@@ -35,8 +41,10 @@ class FanOut:
     def __init__(self, wiring: Wiring, arena: Arena) -> None:
         self.data = list(wiring.data_out)
         self.control = list(wiring.control_out)
-        own = 2 * NODE_BYTES
-        first = own + EDGE_BYTES + NODE_BYTES * len(wiring.ops)
+        layout = Layout()
+        layout.take(NODE_BYTES, 2)
+        own = layout.take(EDGE_BYTES)
+        layout.take(NODE_BYTES, len(wiring.ops))
         for node, (data_ids, control_ids) in enumerate(wiring.edge_ids):
             if len(data_ids) + len(control_ids) <= INLINE_EDGES:
                 continue
@@ -44,7 +52,7 @@ class FanOut:
                 [(edge, False, k) for k, edge in enumerate(data_ids)]
                 + [(edge, True, k) for k, edge in enumerate(control_ids)]
             )
-            offsets = [first + EDGE_BYTES * (_TO_SINK + edge) for edge, _, _ in edges]
+            offsets = [layout.later(EDGE_BYTES, _TO_SINK + edge) for edge, _, _ in edges]
             order = [edges[position] for position in arena.order(offsets, grows=False)]
             self.data[node] = [
                 wiring.data_out[node][k] for _, is_control, k in order if not is_control
@@ -52,8 +60,8 @@ class FanOut:
             self.control[node] = [
                 wiring.control_out[node][k] for _, is_control, k in order if is_control
             ]
-        to_sink = [own, *(first + EDGE_BYTES * number for number in range(_TO_SINK))]
-        to_roots = [first + EDGE_BYTES * (_TO_SINK + edge) for edge in wiring.root_edges]
+        to_sink = [own, *(layout.later(EDGE_BYTES, number) for number in range(_TO_SINK))]
+        to_roots = [layout.later(EDGE_BYTES, _TO_SINK + edge) for edge in wiring.root_edges]
         skipped = len(to_sink)
         self.roots = [
             wiring.roots[position - skipped]

@@ -10,6 +10,7 @@ from analyzer.capture.graph.shape_inference import executed_outputs  # noqa: E40
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
+    _value,
     batch_elsewhere,
     batch_filled,
     check_batch,
@@ -203,3 +204,9 @@ def test_the_batch_is_the_only_open_axis_where_the_first_is_fixed():
     assert not batch_elsewhere({**specs, "w": (None, 3)}, options)
     # AND without a batch size that was asked for nothing is taken for one
     assert not batch_elsewhere(specs, CaptureOptions())
+
+
+def test_a_mask_that_is_made_up_takes_all() -> None:
+    """A step that is given one must not be told to need nothing; a switch alone stays off."""
+    assert tf.reduce_all(_value((3, 2), tf.bool, None))
+    assert not _value((), tf.bool, None)

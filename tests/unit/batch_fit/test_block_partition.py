@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.batch_fit.block_partition import ChainUnit, best_plan, square_root_plan
+from analyzer.batch_fit.block_partition import (
+    ChainUnit,
+    _in_order,
+    _without_constants,
+    best_plan,
+    square_root_plan,
+)
 from analyzer.batch_fit.remedy_plans import pasted_code
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.graph.graph_index import Structure
+from analyzer.graph.phases import Phase
 
 Blocks = tuple[tuple[int, int], ...]
 
@@ -91,3 +101,30 @@ def test_the_code_to_paste_is_code() -> None:
     compile(code, "pasted", "exec")
     assert "def recomputed(" in code
     assert "# ---" not in code
+
+
+def test_layers_that_share_a_constant_are_still_a_chain() -> None:
+    """Grappler makes equal constants one: the first layer then takes the last one's."""
+    ops = [
+        Op("x", "_Arg"),
+        Op("b/half", "Const"),
+        Op("b/twice", "Mul", ("b/half:0", "b/half:0")),
+        Op("a/out", "Mul", ("x:0", "b/twice:0")),
+        Op("b/out", "Mul", ("a/out:0", "b/half:0")),
+    ]
+    outputs = (TensorSpec("float32", (512,)),)
+    ops = [replace(op, outputs=outputs) for op in ops]
+    consumers: dict[str, list[str]] = {}
+    for op in ops:
+        for tensor in dict.fromkeys(op.inputs):
+            consumers.setdefault(tensor, []).append(op.name)
+    structure = Structure(
+        ops={op.name: op for op in ops},
+        consumers=consumers,
+        gradients=frozenset(),
+        phases=dict.fromkeys((op.name for op in ops), Phase.FORWARD),
+        layers={op.name: op.name.partition("/")[0] for op in ops if "/" in op.name},
+    )
+    layers = _without_constants(structure, structure.layers)
+    assert _in_order(structure, layers) == ["a", "b"]
+    assert _in_order(structure, structure.layers) == []

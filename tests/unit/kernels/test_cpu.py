@@ -252,6 +252,32 @@ def test_scratchpads_of_batched_products_as_measured(left, transposes, measured)
 
 
 @pytest.mark.parametrize(
+    ("left", "transposes", "columns", "threads", "measured"),
+    [
+        # At most 512 numbers deep, in rows that are not a power of two apart.
+        ((1, 500, 700), (True, False), 700, 4, 1_481_216),
+        ((1, 2000, 128), (True, False), 16, 4, 273_152),
+        ((1, 3000, 700), (True, False), 700, 1, 370_496),
+        ((2, 600, 300), (True, False), 64, 4, 1_270_016),
+        ((3, 64, 64), (True, False), 64, 4, 19_200),
+        ((8, 3000, 300), (True, False), 64, 4, 1_270_016),
+        # The right operand alone: 1,024 where it is deeper.
+        ((8, 300, 600), (False, True), 300, 4, 527_104),
+        ((1, 64, 3000), (False, True), 64, 4, 1_051_392),
+        # With little to do side by side, the depth is divided and what the threads have is summed.
+        ((1, 2048, 128), (True, False), 16, 4, 1_117_056),
+        ((1, 3000, 128), (True, False), 16, 4, 576_384),
+        ((1, 16380, 300), (True, False), 64, 4, 1_577_344),
+        ((1, 3000, 300), (True, False), 64, 2, 788_864),
+    ],
+)
+def test_scratchpads_of_deep_products_as_measured(left, transposes, columns, threads, measured):
+    assert measured == matmul_scratch_bytes(
+        left, transposes=transposes, threads=threads, item_bytes=4, columns=columns
+    )
+
+
+@pytest.mark.parametrize(
     ("equation", "shapes", "out", "before", "scratch", "after"),
     [
         ("BTNH,BSNH->BNTS", [(4, 128, 8, 32)] * 2, (4, 8, 128, 128), [524288] * 2, (), (17920,)),

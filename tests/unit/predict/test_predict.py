@@ -17,7 +17,7 @@ from analyzer.predict import Owner, predict
 from analyzer.predict.buffers.draw_table import allocations_of
 from analyzer.predict.executor.data_decisions import Assumptions
 from analyzer.predict.graph.constant_folding import fold
-from analyzer.predict.graph.edge_addresses import EDGE_BYTES, Arena
+from analyzer.predict.graph.edge_addresses import EDGE_BYTES, NODE_BYTES, Arena, Layout
 from analyzer.predict.graph.edges import wire, wire_all
 from analyzer.predict.graph.onednn_rewrite_order import Rewriting
 from analyzer.predict.played_step import live_bytes, play, prepare
@@ -387,6 +387,28 @@ def test_the_order_of_many_edges_is_a_permutation_that_the_seed_decides(grows):
     assert Arena(0).order([500, 600, 700]) == [0, 1, 2]
 
 
+def test_nothing_lies_across_two_blocks_of_the_arena():
+    """8 KiB hold 40 nodes of 200 bytes; a graph's first block two ends, their edge and 38 nodes."""
+    layout = Layout()
+    layout.take(NODE_BYTES, 2)
+    assert layout.take(EDGE_BYTES) == 2 * NODE_BYTES
+    assert [layout.later(NODE_BYTES, number) for number in (37, 38, 78)] == [7832, 8192, 16384]
+    assert layout.take(NODE_BYTES, 80) == 2 * 8192 + NODE_BYTES
+    begins = 2 * 8192 + 2 * NODE_BYTES
+    assert layout.later(EDGE_BYTES, 0) == begins
+    assert layout.later(EDGE_BYTES, 242) == begins + 242 * EDGE_BYTES
+    assert layout.later(EDGE_BYTES, 243) == 3 * 8192
+    assert layout.take(EDGE_BYTES, 244) == 3 * 8192
+
+
+def test_blocks_follow_one_another_as_often_as_told():
+    for follows, expected in ((0.0, 0), (1.0, 199)):
+        arena = Arena(1, follows)
+        places = [arena.address(8192 * block) for block in range(200)]
+        gaps = [after - before for before, after in zip(places, places[1:], strict=False)]
+        assert gaps.count(8192 + 16) == expected
+
+
 def two_gradients(places):
     """A product whose two gradients oneDNN's pass rewrote, in the order of its walk."""
     kinds = {"a": "_MklMatMul", "b": "_MklMatMul"}
@@ -429,6 +451,9 @@ def test_a_merged_gradient_takes_the_place_that_two_erased_edges_leave(places, c
     ]
     laid_out = Rewriting(ops, [[], [0], [0, 0, 1], [0, 0, 1]])
     assert [ops[node].name for _, node in laid_out._out[1]] == consumers
+    # x's edge from the source lies after five nodes, not four, and the edges between them.
+    before = 7 * NODE_BYTES + (1 + 1 + 3 + 1 + 3) * EDGE_BYTES
+    assert laid_out._roots == [(before, 0)]
 
 
 def test_the_pass_rewrote_the_graph_before_its_constants_were_computed():
