@@ -44,6 +44,7 @@ class HeldTensors:
         addresses: Where each lies.
         shapes: Their shapes, each once.
         grows: The holder is a container, and not a name that is bound anew in each step.
+        by_traceback: It holds exceptions, whose tracebacks hold the local names of what raised them.
     """
 
     holder: Text
@@ -53,6 +54,7 @@ class HeldTensors:
     addresses: tuple[Address, ...] = ()
     shapes: tuple[Shape, ...] = ()
     grows: bool = True
+    by_traceback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

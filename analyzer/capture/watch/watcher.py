@@ -35,7 +35,13 @@ from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecor
 from analyzer.capture.watch.holders.held_after_steps import HeldAfterSteps, held_after_steps
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.host_containers import host_containers
-from analyzer.capture.watch.steps.step_candidates import GRADIENTS, StepCandidates, StepRank
+from analyzer.capture.watch.steps.gradient_steps import GradientSteps
+from analyzer.capture.watch.steps.step_candidates import (
+    ASKED_AGAIN,
+    GRADIENTS,
+    StepCandidates,
+    StepRank,
+)
 from analyzer.capture.watch.steps.step_hooks import Hooks
 from analyzer.capture.watch.steps.step_readings import StepReadings
 from analyzer.capture.watch.steps.traced_window import Window
@@ -82,7 +88,7 @@ class Watcher:
             weakref.WeakKeyDictionary()
         )
         self._worker: int | None = None
-        self._has_gradients = False
+        self._gradients = GradientSteps()
         self._turn = threading.RLock()  # a coordinator's workers end steps on threads of their own
         self._candidates = StepCandidates(warmup)
         self._readings = StepReadings()
@@ -117,7 +123,7 @@ class Watcher:
             return
         if error is not None:
             self.failed(error)
-        elif self._has_gradients:
+        elif self._gradients.pending:
             self._boundary(GRADIENTS, StepRank.GRADIENT, None)
         if self._first is not None:
             self._first.discard()
@@ -226,21 +232,38 @@ class Watcher:
 
     def applied(self, optimizer: Any) -> None:
         """Count a step that was made op by op."""
-        self._has_gradients = False
+        self._gradients.began_to_record()
         self._boundary(("optimizer", id(optimizer)), StepRank.TRAINS, None)
 
-    def gradient_taken(self, tape: Any) -> None:
-        """Note that a step of a program without an optimizer ends before the next tape is made."""
+    def gradient_taken(self, tape: Any, frame: FrameType | None) -> None:
+        """Note that a step of a program without an optimizer ends before something is recorded anew."""
         self.data.tape_used(tape)
-        self._has_gradients = True
+        line = None if frame is None else (frame.f_code, frame.f_lasti)
+        if self._gradients.taken(tape, line):
+            self._boundary(ASKED_AGAIN, StepRank.COMPUTES, None)
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
-        """Note a tape; it begins a step where gradients were taken of the one before."""
-        if self._has_gradients:
-            self._has_gradients = False
-            self._boundary(GRADIENTS, StepRank.GRADIENT, None)
+        """Note a tape."""
+        self._records_anew()
         self._look_first(None)
         self.data.tape_made(tape, frame)
+
+    def tape_entered(self, tape: Any) -> None:
+        """Note a tape that records from now on; it may have been made long ago."""
+        self._records_anew()
+        self._gradients.entered(tape)
+
+    def tape_reset(self) -> None:
+        """Note a tape that records from now on."""
+        self._records_anew()
+
+    def tape_left(self, tape: Any) -> None:
+        """Note a tape that does not record any more."""
+        self._gradients.left(tape)
+
+    def _records_anew(self) -> None:
+        if self._gradients.began_to_record():
+            self._boundary(GRADIENTS, StepRank.GRADIENT, None)
 
     def model_made(self, model: Any, frame: FrameType | None) -> None:
         """Note a Keras model."""

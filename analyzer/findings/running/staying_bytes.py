@@ -37,6 +37,15 @@ _STEADY: Final = 0.5
 """Share of the slope that its lower bound has to have: a heap that settles slows down."""
 _ROWS: Final = 10
 
+_OF_TENSORS: Final = (
+    "Keep numbers instead of tensors: float(loss), value.numpy(); or let the container forget: "
+    "collections.deque(maxlen=…), clear()."
+)
+_OF_TRACEBACKS: Final = (
+    "Exceptions are kept there, and the traceback of each holds every local name of the functions that "
+    "it went through: keep its text, str(error), or the exception alone, error.with_traceback(None)."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Staying:
@@ -57,7 +66,7 @@ class Staying:
 
 def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
     """Return the holders that keep something of several traced steps, those that keep most first."""
-    rows = left_over(analysis)
+    rows = _outliving(analysis)
     by_address = dict(zip(rows["address"].astype("int64"), rows.index, strict=True))
     wanted = max(min(_FEWEST_STEPS, len(analysis.recording.steps)), 1)
     found = []
@@ -79,10 +88,20 @@ def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
 
 def left_over(analysis: Analysis) -> pd.DataFrame:
     """Return what was born in a traced step and is alive after the last, and is no variable's."""
+    table = _outliving(analysis)
+    return table[~table["category"].isin(PERSISTENT - {"input", "constant"})]
+
+
+def _outliving(analysis: Analysis) -> pd.DataFrame:
+    """Return what was born in a traced step and is alive after the last.
+
+    A tensor that was read of a variable shares its buffer, and the next update takes another one
+    (``PrepareToUpdateVariable`` copies a buffer that has more than one reference): who keeps the tensor
+    keeps a buffer that was the variable's.
+    """
     table = analysis.recording.allocations
     end = len(analysis.recording.events)
-    keeps = table["step"].notna() & (table["dies"] >= end) & table["address"].notna()
-    return table[keeps & ~table["category"].isin(PERSISTENT - {"input", "constant"})]
+    return table[table["step"].notna() & (table["dies"] >= end) & table["address"].notna()]
 
 
 def find_kept(analysis: Analysis, watch: WatchNote) -> list[Finding]:
@@ -166,10 +185,11 @@ def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
 def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
     held = one.held
     at = f" ({held.where})" if held.where else ""
+    steps = len(analysis.recording.steps)
+    hint = _OF_TRACEBACKS if held.by_traceback else _OF_TENSORS
     detail = (
-        f"{times(held.count)} in {len(analysis.recording.steps)} traced steps a tensor came to be held "
-        f"there and none went. " + slope_words(growth) + " Keep numbers instead of tensors: "
-        "float(loss), value.numpy(); or let the container forget: collections.deque(maxlen=…), clear()."
+        f"{times(held.count)} in {steps} traced steps a tensor came to be held there and none went. "
+        f"{slope_words(growth)} {hint}"
     )
     shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
     return Finding(

@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import queue
+import random
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -80,6 +81,8 @@ shared, slotted, plain = Shared(), Slotted(), Plain()
 later: list[Callable[[], None]] = []
 waiting: queue.Queue[Thing] = queue.Queue()
 ring: deque[Thing] = deque(maxlen=1)
+failures: list[Exception] = []
+history: list[tuple[Thing]] = []
 
 
 def put_in_a_function(thing: Thing) -> None:
@@ -94,6 +97,18 @@ def put_in_a_ring(thing: Thing) -> None:
     ring.append(thing)
 
 
+def raising(thing: Thing) -> None:
+    inner = thing
+    raise ValueError(type(inner))
+
+
+def put_its_exception(thing: Thing) -> None:
+    try:
+        raising(thing)
+    except ValueError as error:
+        failures.append(error)  # raised
+
+
 FORMS = {
     "of the class": (shared.note, "the list `seen` of class Shared", True),
     "in a slot": (slotted.note, "the set `items` of a Slotted", True),
@@ -105,6 +120,7 @@ FORMS = {
     "queued": (put_in_a_queue, "the global Queue under `waiting`", True),
     "def remembered": (lambda _: remembered(1), "the global cache of `remembered`", True),
     "suspended": (lambda _: next(drawn), "the list `window` in drawing", True),
+    "# raised": (put_its_exception, "the global list `failures`", True),
     "ring: deque": (put_in_a_ring, "the global deque `ring`", False),
 }
 
@@ -120,9 +136,23 @@ def test_the_name_that_leads_to_it_is_told(mark: str) -> None:
     assert (words, f"{Path(__file__).name}:{line}", grows) in found
 
 
+def test_a_list_of_this_call_goes_after_one_that_lasts() -> None:
+    things = [Thing() for _ in range(3)]
+    entries = [(thing,) for thing in things]
+    history.extend(entries)
+    sample = random.sample(history, 3)
+    search = HolderSearch(inspect.currentframe())
+    words = [search.of(entry, thing).words for entry, thing in zip(entries, things, strict=True)]
+    assert words == ["the global list `history`"] * 3
+    history.clear()
+    assert HolderSearch(inspect.currentframe()).of(sample).words.startswith("the list `sample` in")
+
+
 def _holders(thing: Any, frame: FrameType | None) -> list[tuple[str, str, bool]]:
     search = HolderSearch(frame.f_back if frame is not None else None)
-    owners = [one for one in gc.get_referrers(thing) if not inspect.isframe(one)]
+    owners = [
+        one for one in gc.get_referrers(thing) if not inspect.isframe(one) or search.is_left(one)
+    ]
     found = [search.of(owner, thing) for owner in owners if owner is not search.local_names]
     return [(one.words, one.where.rpartition("/")[2], one.grows) for one in found]
 

@@ -33,6 +33,25 @@ def test_statements_that_put(tmp_path: Path) -> None:
     assert binding_lines(file, "kept") == [1, 7, 9]
 
 
+SEVERAL = """\
+history = {"loss": [], "outputs": []}
+history["loss"].append(float(loss))
+history["outputs"].append(outputs)
+history.setdefault("late", []).append(late)
+history["total"] = total
+kept.append(float(loss))
+kept.append(loss)
+"""
+
+
+def test_of_several_statements_the_one_that_puts_what_is_held_goes_first(tmp_path: Path) -> None:
+    file = str(tmp_path / "code.py")
+    Path(file).write_text(SEVERAL)
+    for key, line in {"outputs": 3, "late": 4, "total": 5, "loss": 2}.items():
+        assert putting_lines(file, "history", keys=frozenset([key]))[0] == line
+    assert putting_lines(file, "kept") == [7, 6]
+
+
 def test_what_cannot_be_read_has_no_lines(tmp_path: Path) -> None:
     file = tmp_path / "code.py"
     assert putting_lines(str(file), "kept") == []

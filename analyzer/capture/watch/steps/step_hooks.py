@@ -50,11 +50,20 @@ class Listener(Protocol):
     def applied(self, optimizer: Any) -> None:
         """An optimizer was applied op by op."""
 
-    def gradient_taken(self, tape: Any) -> None:
+    def gradient_taken(self, tape: Any, frame: FrameType | None) -> None:
         """A tape was asked for gradients op by op."""
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
         """A tape was made."""
+
+    def tape_entered(self, tape: Any) -> None:
+        """The ``with`` of a tape has begun."""
+
+    def tape_reset(self) -> None:
+        """A tape has forgotten what it recorded."""
+
+    def tape_left(self, tape: Any) -> None:
+        """The ``with`` of a tape has ended."""
 
     def failed(self, error: BaseException) -> None:
         """A step failed."""
@@ -216,13 +225,39 @@ class Hooks:
             def gradient(tape: Any, *args: Any, **kwargs: Any) -> Any:
                 result = old(tape, *args, **kwargs)
                 if not getattr(local, "inside", False) and eagerly():
-                    listener.gradient_taken(tape)
+                    listener.gradient_taken(tape, _caller())
                 return result
 
             return gradient
 
+        def make_enter(old: Any) -> Any:
+            def enter(tape: Any) -> Any:
+                if not getattr(local, "inside", False) and eagerly():
+                    listener.tape_entered(tape)
+                return old(tape)
+
+            return enter
+
+        def make_exit(old: Any) -> Any:
+            def leave(tape: Any, *args: Any) -> Any:
+                listener.tape_left(tape)
+                return old(tape, *args)
+
+            return leave
+
+        def make_reset(old: Any) -> Any:
+            def reset(tape: Any) -> None:
+                old(tape)
+                if not getattr(local, "inside", False) and eagerly():
+                    listener.tape_reset()
+
+            return reset
+
         self._replace(tf.GradientTape, "__init__", make_init)
         self._replace(tf.GradientTape, "gradient", make_gradient)
+        self._replace(tf.GradientTape, "__enter__", make_enter)
+        self._replace(tf.GradientTape, "__exit__", make_exit)
+        self._replace(tf.GradientTape, "reset", make_reset)
 
     def _wrap_datasets(self) -> None:
         listener = self._listener
