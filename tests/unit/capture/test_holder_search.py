@@ -40,9 +40,26 @@ class Slotted:
         self.items.add(thing)  # in a slot
 
 
+class Grown:
+    def __init__(self) -> None:
+        self.outputs: tuple[Thing, ...] = ()
+        self.last: tuple[Thing, ...] = ()  # a tuple of three
+
+    def note(self, thing: Thing) -> None:
+        self.outputs = (*self.outputs, thing)  # a longer tuple
+
+    def roll(self, thing: Thing) -> None:
+        self.last = (thing, *self.last[:2])
+
+
 class Plain:
     def __init__(self) -> None:
         self.table: dict[int, list[Thing]] = {}
+        self.samples: deque[tuple[Thing]] = deque()
+
+    def words_of_first(self) -> str:
+        batch = [self.samples[0]]
+        return HolderSearch(inspect.currentframe()).of(batch[0], batch[0][0]).words
 
     def note(self, thing: Thing) -> None:
         self.table.setdefault(1, []).append(thing)  # of an instance
@@ -77,7 +94,7 @@ def drawing() -> Iterator[Thing]:
 
 
 enclosed, drawn = enclosing(), drawing()
-shared, slotted, plain = Shared(), Slotted(), Plain()
+shared, slotted, plain, grown = Shared(), Slotted(), Plain(), Grown()
 later: list[Callable[[], None]] = []
 waiting: queue.Queue[Thing] = queue.Queue()
 ring: deque[Thing] = deque(maxlen=1)
@@ -114,6 +131,8 @@ FORMS = {
     "in a slot": (slotted.note, "the set `items` of a Slotted", True),
     "of an instance": (plain.note, "the dictionary `table` of a Plain", True),
     "bound anew": (plain.bind, "the name `latest` of a Plain", False),
+    "a longer tuple": (grown.note, "the tuple `outputs` of a Grown", True),
+    "a tuple of three": (grown.roll, "the tuple `last` of a Grown", False),
     "enclosed": (enclosed, "the list `kept`", True),
     "of a default": (by_default, "the list `sink`", True),
     "captured": (put_in_a_function, "the global list `later`", True),
@@ -145,6 +164,9 @@ def test_a_list_of_this_call_goes_after_one_that_lasts() -> None:
     words = [search.of(entry, thing).words for entry, thing in zip(entries, things, strict=True)]
     assert words == ["the global list `history`"] * 3
     history.clear()
+    plain.samples.extend(entries)
+    assert plain.words_of_first() == "the deque `samples` of a Plain"
+    plain.samples.clear()
     assert HolderSearch(inspect.currentframe()).of(sample).words.startswith("the list `sample` in")
 
 

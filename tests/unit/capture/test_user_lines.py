@@ -44,6 +44,27 @@ kept.append(loss)
 """
 
 
+REBOUND = """\
+rows = []
+rows = rows + [row]
+table = {}
+table = {**table, key: row}
+outs = (first,)
+outs = (*outs, more)
+total = other + 1
+names = names | {name}
+last = (row, *last[:2])
+"""
+
+
+def test_a_name_that_is_bound_to_what_it_was_and_more(tmp_path: Path) -> None:
+    file = str(tmp_path / "code.py")
+    Path(file).write_text(REBOUND)
+    found = {name: putting_lines(file, name) for name in ("rows", "table", "outs", "names")}
+    assert found == {"rows": [2], "table": [4], "outs": [6], "names": [8]}
+    assert putting_lines(file, "total") == putting_lines(file, "last") == []
+
+
 def test_of_several_statements_the_one_that_puts_what_is_held_goes_first(tmp_path: Path) -> None:
     file = str(tmp_path / "code.py")
     Path(file).write_text(SEVERAL)

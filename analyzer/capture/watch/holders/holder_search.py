@@ -193,7 +193,7 @@ class HolderSearch:
 
     def _may_pass(self, link: _Link) -> bool:
         """Say whether a place is a container that a local name leads to: the next call makes another."""
-        return link.grows and id(link.place) in self.local_names
+        return self._is_growing(link.place) and id(link.place) in self.local_names
 
     def _noted(self, named: NamedHolder, link: _Link, held: Any) -> NamedHolder:
         """Return a holder, known from now on for what lies between it and what is held."""
@@ -331,7 +331,12 @@ class HolderSearch:
     def _put(self, what: str, scope: tuple[str, str], name: str, link: _Link) -> NamedHolder:
         found, function = scope
         lines: list[int] = []
-        if link.grows:
+        grows = link.grows
+        if not grows and isinstance(link.inside, tuple) | isinstance(link.place, tuple):
+            # A tuple cannot grow; the name may get a longer one each time.
+            lines = putting_lines(found, name, function)
+            grows = bool(lines)
+        elif grows:
             keys = _keys_on(link)
             lines = putting_lines(found, name, function, keys)
             for other in [] if lines else self._files(found):  # another file's code may do it
@@ -340,7 +345,7 @@ class HolderSearch:
                     break
         lines = lines or binding_lines(found, name)
         where = f"{shown(found)}:{lines[0]}" if lines else shown(found)
-        return NamedHolder(f"the {what}", where, link.grows, link.by_traceback)
+        return NamedHolder(f"the {what}", where, grows, link.by_traceback)
 
     def _files(self, but: str) -> list[str]:
         files = dict.fromkeys(str(module.__file__) for module in self._modules.values())

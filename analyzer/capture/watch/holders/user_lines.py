@@ -64,7 +64,7 @@ def putting_lines(
 ) -> list[int]:
     """Return the lines of a file that put something into what ``name`` is bound to, likely ones first.
 
-    ``name.append(…)``, ``name[…] = …``, ``name += …`` and the like, at the end of any chain of
+    ``name.append(…)``, ``name[…] = …``, ``name = name + …`` and the like, at the end of any chain of
     attributes: ``self.kept.append``. Where several do, those that name a key on the way to what is held
     go first (``name["outputs"].append(…)``), and those that put a number there last
     (``name.append(float(…))``).
@@ -151,11 +151,31 @@ def _put_by(node: ast.AST, name: str) -> _Put | None:
             for target in targets:
                 if isinstance(target, ast.Subscript) and _named(target.value) == name:
                     return _Put(target, value)
+                if _named(target) == name and _adds_to(value, name):
+                    return _Put(target, value)
         case ast.AugAssign(target=ast.Subscript(value=owner) as target, value=value):
             return _Put(target, value) if _named(owner) == name else None
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
             return _Put(target, value) if _named(target) == name else None
     return None
+
+
+def _adds_to(value: ast.expr, name: str) -> bool:
+    """Say whether a value is what ``name`` was and more: ``name + …``, ``(*name, …)``, ``{**name}``."""
+    match value:
+        case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
+            return name in (_named(left), _named(right))
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            return any(isinstance(one, ast.Starred) and _is_whole(one.value, name) for one in parts)
+        case ast.Dict(keys=keys, values=values):
+            unpacked = [one for key, one in zip(keys, values, strict=True) if key is None]
+            return any(_is_whole(one, name) for one in unpacked)
+    return False
+
+
+def _is_whole(node: ast.expr, name: str) -> bool:
+    """Say whether an expression is what ``name`` is bound to, and not a part of it."""
+    return isinstance(node, ast.Name | ast.Attribute) and _named(node) == name
 
 
 def _keys_in(node: ast.expr) -> set[Any]:
