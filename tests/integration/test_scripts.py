@@ -56,6 +56,12 @@ PLANTED = {
     "models_in_loop.py": ("models-kept", "model.compile("),
     "input_copies.py": ("input-copies", "tf.cast("),
     "held_names.py": ("held-over", "gradient = "),
+    "kept_exceptions.py": ("kept-tensors", "failures.append("),
+    "kept_weights.py": ("kept-tensors", "self.snapshots.append("),
+    "kept_records.py": ("kept-tensors", "episodes.append("),
+    "kept_datasets.py": ("kept-tensors", "self.epochs.append("),
+    "longer_tensor.py": ("kept-tensors", "acc = tf.concat("),
+    "tape_around_loop.py": ("tape-outlives-use", "persistent=True"),
 }
 QUICK = ("kept_list.py",)
 
@@ -80,6 +86,7 @@ def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
         "clean_function.py",
         pytest.param("clean_eager.py", marks=pytest.mark.slow),
         pytest.param("clean_fit.py", marks=pytest.mark.slow),
+        pytest.param("clean_tape_once.py", marks=pytest.mark.slow),
     ],
 )
 def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:

@@ -35,6 +35,7 @@ from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecor
 from analyzer.capture.watch.holders.held_after_steps import HeldAfterSteps, held_after_steps
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.host_containers import host_containers
+from analyzer.capture.watch.holders.later_look import LaterLook
 from analyzer.capture.watch.steps.gradient_steps import GradientSteps
 from analyzer.capture.watch.steps.step_candidates import (
     ASKED_AGAIN,
@@ -101,6 +102,7 @@ class Watcher:
         self._is_done = False
         self._containers: dict[int, int] = {}
         self._left = HeldAfterSteps()
+        self._later: LaterLook | None = None
         self._batch_size: int | None = None
         self._failure: Failure | None = None
         self._starting = False
@@ -133,6 +135,8 @@ class Watcher:
         self._is_done = True
         self._hooks.remove()
         self._observing.close()
+        if self._later is not None and self._later.has_grown(self._readings.last_bytes):
+            self._later.look(self._candidates.steps, inspect.currentframe())
         self.save(ended)
 
     def forget(self) -> None:
@@ -351,6 +355,8 @@ class Watcher:
             if window is not None and window.is_open and not window.next_step():
                 self._close()
             self._readings.read(count)
+            if self._later is not None and self._later.is_due(count, self._readings.last_bytes):
+                self._later.look(count, inspect.currentframe())
         elif self._candidates.goes_before(key):
             self._readings.read(count)
             if self._candidates.is_warm(key) and not self._is_done:
@@ -360,7 +366,7 @@ class Watcher:
         """Begin to trace; what was traced of something less like a step is dropped."""
         if self._window is not None:
             self._window.discard()
-        self._done = None
+        self._done = self._later = None
         if self._observed is None:
             return
         self._candidates.choose(key, record, self._worker)
@@ -379,6 +385,7 @@ class Watcher:
         assert window is not None
         window.close(interrupted=interrupted, failed=self._failure is not None)
         self._left = held_after_steps(window, self._containers, self.functions, self.data)
+        self._later = LaterLook(self._candidates.steps, self._readings.last_bytes)
         records = [one for one in self.functions.records() if one.code == self._candidates.chosen]
         partitions = records[0].partitions if records else []
         self._done = window.captured(
@@ -430,6 +437,8 @@ class Watcher:
             readings=self._readings.rows,
             held=self._left.held,
             on_host=self._left.on_host,
+            held_later=() if self._later is None else self._later.held,
+            later_step=0 if self._later is None else self._later.step,
             tapes=self._left.tapes,
             functions=tuple(
                 one.note(search.container_of(one.alive()[0]) if len(one.alive()) > 2 else "")

@@ -40,6 +40,11 @@ class Slotted:
         self.items.add(thing)  # in a slot
 
 
+class Record:
+    def __init__(self, thing: Thing) -> None:
+        self.thing = thing
+
+
 class Grown:
     def __init__(self) -> None:
         self.outputs: tuple[Thing, ...] = ()
@@ -99,6 +104,7 @@ later: list[Callable[[], None]] = []
 waiting: queue.Queue[Thing] = queue.Queue()
 ring: deque[Thing] = deque(maxlen=1)
 failures: list[Exception] = []
+records: list[Record] = []
 history: list[tuple[Thing]] = []
 
 
@@ -108,6 +114,10 @@ def put_in_a_function(thing: Thing) -> None:
 
 def put_in_a_queue(thing: Thing) -> None:
     waiting.put(thing)  # queued
+
+
+def put_in_a_record(thing: Thing) -> None:
+    records.append(Record(thing))  # in a record
 
 
 def put_in_a_ring(thing: Thing) -> None:
@@ -139,6 +149,7 @@ FORMS = {
     "queued": (put_in_a_queue, "the global Queue under `waiting`", True),
     "def remembered": (lambda _: remembered(1), "the global cache of `remembered`", True),
     "suspended": (lambda _: next(drawn), "the list `window` in drawing", True),
+    "in a record": (put_in_a_record, "the global list `records`", True),
     "# raised": (put_its_exception, "the global list `failures`", True),
     "ring: deque": (put_in_a_ring, "the global deque `ring`", False),
 }

@@ -30,7 +30,7 @@ def test_statements_that_put(tmp_path: Path) -> None:
     assert putting_lines(file, "table", "nowhere") == [10, 11]
     assert putting_lines(file, "other") == []
     assert binding_lines(file, "other") == [2]
-    assert binding_lines(file, "kept") == [1, 7, 9]
+    assert binding_lines(file, "kept") == [9, 1, 7]
 
 
 SEVERAL = """\

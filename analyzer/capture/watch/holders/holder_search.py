@@ -139,6 +139,10 @@ class HolderSearch:
         """Say whether a frame is of a function that has ended, and kept by an exception's traceback."""
         return id(frame) in self._raised
 
+    def is_module(self, owner: Any) -> bool:
+        """Say whether an object holds the global names of a module of the user's."""
+        return id(owner) in self._modules
+
     def of(self, owner: Any, held: Any = None) -> NamedHolder:
         """Return what leads to a container or object that holds something.
 
@@ -179,8 +183,11 @@ class HolderSearch:
                 if named is None:
                     following.append(link)
                 elif self._may_pass(link):  # a list of this step's: what lasts may hold it too
+                    passing = passing if passing is not None and passing.grows else named
+                elif not named.grows and self._is_instance(link.place):  # a record: in a list?
                     passing = passing or named
-                else:
+                    following.append(link)
+                elif named.grows or passing is None:
                     return self._noted(named, link, held)
             path = following
             if not path or len(path) > MOST_REFERRERS:
@@ -194,6 +201,12 @@ class HolderSearch:
     def _may_pass(self, link: _Link) -> bool:
         """Say whether a place is a container that a local name leads to: the next call makes another."""
         return self._is_growing(link.place) and id(link.place) in self.local_names
+
+    def _is_instance(self, place: Any) -> bool:
+        """Say whether a place is an object of a class of the user's, of which there may be many."""
+        return id(place) not in self._modules and not isinstance(
+            place, (type, types.FrameType, *_SUSPENDED, *_CODE, *CONTAINERS)
+        )
 
     def _noted(self, named: NamedHolder, link: _Link, held: Any) -> NamedHolder:
         """Return a holder, known from now on for what lies between it and what is held."""

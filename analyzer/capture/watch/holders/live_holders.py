@@ -24,6 +24,9 @@ _ADDRESSES: Final = 4000
 
 _FEW: Final = 16
 
+_MANY: Final = 4
+"""Tensors that one attribute's name leads to from which on there are as many objects of its class."""
+
 
 def live_tensors() -> list[Any]:
     """Return the eager tensors that are alive and have bytes."""
@@ -62,7 +65,7 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     owners = _direct_owners(tensors, ignored, search)
     containers = {id(one): one for some in owners.values() for one in some}
     search.prepare(
-        [one for one in containers.values() if not search.is_namespace(one)][:MOST_REFERRERS]
+        [one for one in containers.values() if not search.is_module(one)][:MOST_REFERRERS]
     )
     for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
         for owner in owners.get(id(tensor), ()):
@@ -93,14 +96,15 @@ def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
         shape = shape_of(one)
         if shape is not None and shape not in shapes and len(shapes) < 8:
             shapes.append(shape)
+    is_many = not holder.grows and len(members) >= _MANY
     return HeldTensors(
-        holder=holder.words,
+        holder=f"{holder.words}, in {len(members)} new objects" if is_many else holder.words,
         where=holder.where,
         count=len(members),
         size_bytes=sum(sizes.values()),
         addresses=tuple(addresses),
         shapes=tuple(shapes),
-        grows=holder.grows,
+        grows=holder.grows or is_many,
         by_traceback=holder.by_traceback,
     )
 

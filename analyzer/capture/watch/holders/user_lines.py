@@ -97,24 +97,28 @@ def putting_lines(
 
 
 def binding_lines(filename: str, name: str) -> list[int]:
-    """Return the lines of a file that bind, or define, ``name`` or an attribute of that name."""
+    """Return the lines that bind, or define, ``name`` or an attribute; those in loops first."""
     tree = _tree(filename)
     if tree is None:
         return []
-    return sorted(
-        {
-            part.lineno
-            for node in ast.walk(tree)
-            for target in _bound(node)
-            for part in ast.walk(target)
-            if isinstance(part, ast.expr) and _named(part) == name
-        }
-        | {
-            node.lineno
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-        }
-    )
+    lines = _bindings_in(tree, name) | {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+    }
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
+    again = {line for loop in loops for line in _bindings_in(loop, name)}
+    return sorted(lines, key=lambda line: (line not in again, line))
+
+
+def _bindings_in(root: ast.AST, name: str) -> set[int]:
+    return {
+        part.lineno
+        for node in ast.walk(root)
+        for target in _bound(node)
+        for part in ast.walk(target)
+        if isinstance(part, ast.expr) and _named(part) == name
+    }
 
 
 def _bound(node: ast.AST) -> list[ast.expr]:
