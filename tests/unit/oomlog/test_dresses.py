@@ -331,7 +331,7 @@ def test_an_eager_op_is_named_without_the_length_of_its_inputs() -> None:
     place = "/job:localhost/replica:0/task:0/device:GPU:0"
     for wrapped, kind in {"ConcatV2_N_2": "ConcatV2", "_MklMatMul": "MklMatMul"}.items():
         text = (
-            f"ResourceExhaustedError: {{{{function_node __wrapped__{wrapped}_device_{place}}}}} OOM when "
+            f"Error: {{{{function_node __wrapped__{wrapped}_device_{place}}}}} OOM when "
             f"allocating tensor with shape[8,8] and type float on {place} by allocator GPU_0_bfc\n"
         )
         (failure,) = report(text.encode()).document.failures
