@@ -141,7 +141,7 @@ class Gatherer:
             rounded = int(match[3]) if match[3] else None
             wanted = Wanted(size=size, rounded_bytes=rounded)
             mishap = self._begin(process, message, match[1], wanted)
-            mishap.requested_by = (match[4] or "").strip()
+            mishap.requested_by = (match[4] or "").strip().removeprefix("<null>")
             return True
         match = wordings.FAILED_OLD.search(text)
         if match is None:

@@ -113,6 +113,8 @@ STATS_LINE: Final = Wording(
 MAP: Final = Wording(r"(?<![*x_])([*x_]{100})(?![*x_])")
 
 # --- the text of the error -----------------------------------------------------------------------
+OLD_SHAPE: Final = re.compile(r"shape ?(?:dim \{ size: \d+ \} ?)+")
+OLD_AXIS: Final = re.compile(r"size: (\d+)")
 NO_ROOM_FOR_TENSOR: Final = Wording(
     r"OOM when allocating (temporary )?tensor(?:s? of| with) ?shape ?\[([\d,\s]*)\]"
     r"(?: and type (\w+))?(?: on (\S+))?(?: by allocator (\S+))?",
