@@ -97,6 +97,27 @@ def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
     assert report["integrity"]["damages"] == []
 
 
+@pytest.mark.slow
+def test_a_program_that_profiles_itself_has_its_profile_and_is_traced_after_it(
+    tmp_path: Path,
+) -> None:
+    done, report = run(tmp_path, "own_profile.py")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "own").rglob("*.xplane.pb"))
+    assert report["program"]["steps"] == 34
+    assert len(report["steps"]) == 5
+    assert report["integrity"]["damages"] == []
+
+
+@pytest.mark.slow
+def test_steps_that_a_coordinator_schedules_are_those_of_one_worker(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "scheduled_steps.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("joined")
+    assert report["program"]["step"].startswith("a call of worker_step on worker ")
+    assert 0 < report["program"]["steps"] <= 30
+
+
 ENDS = {"fork": (0, ""), "crash": (1, "RuntimeError: my own"), "leave": (9, ""), "15": (143, "")}
 
 

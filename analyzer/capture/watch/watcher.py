@@ -4,7 +4,7 @@ What a step is, is told from what the program does again and again: it calls a `
 is also what ``fit`` does), or applies an optimizer or takes gradients op by op. What trains goes before
 what only computes. A step ends where that call returns; the next one begins there, so that the data of
 a step belong to it. A program that only takes gradients may ask one tape for several: its step ends
-where the next tape is made. Of what a coordinator schedules, one worker's calls are the steps.
+where the next tape is made. Of what a coordinator schedules, the quickest worker's calls are the steps.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ from analyzer.contract.watch_note import WatchNote
 from analyzer.errors import ExitCode
 from analyzer.parse.logdir import RUN_FILE
 
+_ENOUGH: Final = 2
+"""Traced steps that are kept where the program's own profile begins before all are done."""
+
 _MOST_FUNCTIONS: Final = 50
 """Functions that the note tells of, those traced most often."""
 
@@ -89,6 +92,7 @@ class Watcher:
             weakref.WeakKeyDictionary()
         )
         self._worker: int | None = None
+        self._stepping: FunctionRecord | None = None
         self._gradients = GradientSteps()
         self._turn = threading.RLock()  # a coordinator's workers end steps on threads of their own
         self._candidates = StepCandidates(warmup)
@@ -106,6 +110,7 @@ class Watcher:
         self._batch_size: int | None = None
         self._failure: Failure | None = None
         self._starting = False
+        self._is_profiled = self._is_put_off = False
 
     # What the process does with it
 
@@ -199,14 +204,11 @@ class Watcher:
         return result
 
     def scheduled_ran(self, function: Any, worker: int) -> None:
-        """Count a step of the worker that made the first; those of others lie within its steps."""
+        """Count a step of a worker; the quickest one's are the steps, and others' lie within them."""
         record = None if function is None else self._scheduled.get(function)
-        if record is None:
-            return
-        if self._worker is None:
-            self._worker = worker
-        if worker == self._worker:
-            self._boundary(record.code or id(record), _rank(record), record)
+        if record is not None:
+            key = (record.code or id(record), worker)
+            self._boundary(key, _rank(record), record, worker)
 
     def _note_traces(
         self,
@@ -289,8 +291,18 @@ class Watcher:
         if self._first is not None:
             self._first.discard()
             self._first = None
-        if self._window is not None and self._window.is_open:
-            self._close(interrupted=True)
+        window = self._window
+        if window is not None and window.is_open:
+            if window.done >= _ENOUGH:
+                self._close(interrupted=True)
+            else:
+                window.discard()
+        self._is_profiled = True
+
+    def profiler_free(self) -> None:
+        """Trace again where the program's own profile came between."""
+        if not self._starting:
+            self._is_put_off, self._is_profiled = self._is_put_off or self._is_profiled, False
 
     def failed(self, error: BaseException) -> None:
         """Note how a step failed; end the trace where it was one of those traced."""
@@ -302,6 +314,7 @@ class Watcher:
         if self._first is not None and self._first.is_open:
             self._window, self._first = self._first, None
             self._candidates.choose(self._first_key, self._first_record)
+            self._stepping = self._first_record
             self._window.function = self._concrete_of(self._first_record)
         if self._window is not None and self._window.is_open:
             self._failure = failure
@@ -340,9 +353,23 @@ class Watcher:
         concrete = concrete_functions(alive[-1]) if alive else []
         return concrete[-1] if concrete else None
 
-    def _boundary(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
-        """Count a call that may be a step: it ends one, and may begin the trace."""
+    def _boundary(
+        self,
+        key: Hashable,
+        rank: StepRank,
+        record: FunctionRecord | None,
+        worker: int | None = None,
+    ) -> None:
+        """Count a call that may be a step: it ends one, and may begin the trace.
+
+        Args:
+            key: What tells such calls from others.
+            rank: How much they are like a step.
+            record: The function that was called; None where a step runs op by op.
+            worker: The worker of a coordinator that made the call; None without one.
+        """
         with self._turn:
+            self._worker = worker
             self._count_step(key, rank, record)
 
     def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
@@ -354,6 +381,9 @@ class Watcher:
             window = self._window
             if window is not None and window.is_open and not window.next_step():
                 self._close()
+            elif self._is_put_off and self._done is None and not self._is_done:
+                self._is_put_off = False
+                self._open(key, record)
             self._readings.read(count)
             if self._later is not None and self._later.is_due(count, self._readings.last_bytes):
                 self._later.look(count, inspect.currentframe())
@@ -370,6 +400,7 @@ class Watcher:
         if self._observed is None:
             return
         self._candidates.choose(key, record, self._worker)
+        self._stepping = record
         self._readings.keep_last()  # those before may be of other calls
         self._containers = host_containers()
         alive = [] if record is None else record.alive()
@@ -386,8 +417,7 @@ class Watcher:
         window.close(interrupted=interrupted, failed=self._failure is not None)
         self._left = held_after_steps(window, self._containers, self.functions, self.data)
         self._later = LaterLook(self._candidates.steps, self._readings.last_bytes)
-        records = [one for one in self.functions.records() if one.code == self._candidates.chosen]
-        partitions = records[0].partitions if records else []
+        partitions = [] if self._stepping is None else self._stepping.partitions
         self._done = window.captured(
             partitions,
             batch_size=self._batch_size,

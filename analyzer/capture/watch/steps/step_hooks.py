@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Closure, Function, function_of
+from analyzer.capture.private_names import Closure, Function, function_of, profiler_v2
 
 
 class Listener(Protocol):
@@ -83,6 +83,9 @@ class Listener(Protocol):
 
     def profiler_wanted(self) -> None:
         """The program starts the profiler itself: only one can run."""
+
+    def profiler_free(self) -> None:
+        """The profiler has stopped."""
 
 
 def _caller() -> FrameType | None:
@@ -304,11 +307,27 @@ class Hooks:
                 return
 
     def _wrap_profiler(self) -> None:
-        def make(old: Any) -> Any:
+        listener = self._listener
+
+        def make_start(old: Any) -> Any:
             def start(*args: Any, **kwargs: Any) -> Any:
-                self._listener.profiler_wanted()
+                listener.profiler_wanted()
                 return old(*args, **kwargs)
 
             return start
 
-        self._replace(tf.profiler.experimental, "start", make)
+        def make_stop(old: Any) -> Any:
+            def stop(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return old(*args, **kwargs)
+                finally:
+                    listener.profiler_free()
+
+            return stop
+
+        for place in (
+            tf.profiler.experimental,
+            profiler_v2,
+        ):  # Profile and tf_keras call the second
+            self._replace(place, "start", make_start)
+            self._replace(place, "stop", make_stop)
