@@ -55,6 +55,9 @@ from tensorflow.python.ops.resource_variable_ops import (
     UninitializedVariable,
 )
 
+# Whoever starts a profile, by whatever name: only one can run.
+from tensorflow.python.profiler import profiler_v2
+
 # What writes an event of each of some Python functions' calls while the profiler runs.
 from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable.base import CheckpointInitialValueCallable
@@ -80,6 +83,7 @@ __all__ = [
     "meta_graph_pb2",
     "op_callbacks",
     "op_def_registry",
+    "profiler_v2",
     "tensor_util",
     "tf_optimizer",
 ]

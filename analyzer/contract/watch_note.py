@@ -44,6 +44,7 @@ class HeldTensors:
         addresses: Where each lies.
         shapes: Their shapes, each once.
         grows: The holder is a container, and not a name that is bound anew in each step.
+        by_traceback: It holds exceptions, whose tracebacks hold the local names of what raised them.
     """
 
     holder: Text
@@ -53,6 +54,7 @@ class HeldTensors:
     addresses: tuple[Address, ...] = ()
     shapes: tuple[Shape, ...] = ()
     grows: bool = True
+    by_traceback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,8 @@ class WatchNote:
         held: What Python holds of what the traced steps made.
         on_host: Containers that got NumPy arrays, bytes or texts in each traced step: ``count`` entries
             of ``size_bytes`` together.
+        held_later: Containers with tensors that came since the traced steps, where the program grew.
+        later_step: How many steps had been made then.
         tapes, functions, constants, stages, models: See there.
         ended: How the program ended, in words; empty for by itself.
     """
@@ -207,6 +211,8 @@ class WatchNote:
     readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_ROWS)] = ()
     held: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
     on_host: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
+    held_later: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
+    later_step: Index = 0
     tapes: Annotated[tuple[TapesNote, ...], Meta(max_length=MOST_ROWS)] = ()
     functions: Annotated[tuple[TracedFunction, ...], Meta(max_length=MOST_ROWS)] = ()
     constants: Annotated[tuple[LargeConstant, ...], Meta(max_length=MOST_ROWS)] = ()

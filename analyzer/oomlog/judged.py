@@ -74,6 +74,12 @@ def _pool(case: OomCase) -> Judged:
         return _by_map(case, shown)
     together = free + (state.room or exactly(0))
     others = _others(case, want)
+    if state.room is None and state.pool is not None and state.pool.high < want.low:
+        title = (
+            f"{shown} were asked for, more than the pool had taken so far ({size_words(state.pool)}); "
+            "up to which limit it may grow the log does not say."
+        )
+        return others or Judged(Cause.CANNOT_TELL, title)
     if together.middle < want.middle:
         return others or _full(case, want, shown, together)
     return _fragmented(case, shown, free, want)

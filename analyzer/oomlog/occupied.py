@@ -127,10 +127,11 @@ def _of_async(mishap: Mishap, card: SeenCard | None) -> Occupied:
     """The asynchronous allocator has no pool of its own: the driver holds one, and tells little."""
     held = exactly(sum(size * count for size, count in mishap.histogram))
     printed = mishap.dump.stats.get("InUse")
+    in_use = held if printed is None else held.within(printed) or printed
     return Occupied(
         limit=_narrowest(mishap.dump.stats.get("Limit"), card.limit if card else None),
-        in_use=held if printed is None else held.within(printed) or printed,
-        peak=mishap.dump.stats.get("MaxInUse"),
+        in_use=in_use,
+        peak=_narrowed(mishap.dump.stats.get("MaxInUse"), in_use),
     )
 
 
@@ -139,8 +140,9 @@ def _in_use(dump: PoolDump, used_pieces: int) -> Amount | None:
     printed = _narrowest(dump.stats.get("InUse"), dump.used)
     if printed is None:
         total = sum(piece.size_bytes for piece in dump.pieces)
-        is_all = bool(dump.regions) and sum(dump.regions) == total and not dump.pieces_cut
-        return exactly(used_pieces) if is_all else _sum_of_bins(dump.bins, of_used=True)
+        by_bins = _sum_of_bins(dump.bins, of_used=True)
+        is_all = sum(dump.regions) == total and not dump.pieces_cut and _has_all_regions(dump)
+        return exactly(used_pieces) if dump.regions and is_all else by_bins
     listed = sum(size * count for size, count in dump.census)
     for total in (listed, used_pieces):
         if total and printed.holds(total):
@@ -156,7 +158,7 @@ def _is_whole(dump: PoolDump, in_use: Amount | None, used_pieces: int, free_piec
         return False
     total = used_pieces + free_pieces
     if dump.regions:
-        return sum(dump.regions) == total
+        return sum(dump.regions) == total and _has_all_regions(dump)
     if dump.pool is not None:
         return dump.pool.holds(total)
     free = _free_in_bins(dump.bins) if _has_all_bins(dump.bins) else None
@@ -174,10 +176,21 @@ def _is_cut(dump: PoolDump, in_use: Amount | None, used_pieces: int) -> bool:
 def _pool(dump: PoolDump, is_whole: bool, total: int) -> Amount | None:
     if is_whole:
         return exactly(total)
-    listed = sum(dump.regions)
-    if listed and (dump.pool is None or dump.pool.holds(listed)):
-        return exactly(listed)
+    if dump.regions and _has_all_regions(dump):
+        return exactly(sum(dump.regions))
     return dump.pool or _sum_of_bins(dump.bins, of_used=False)
+
+
+def _has_all_regions(dump: PoolDump) -> bool:
+    """Say whether no region is missing, as where a log ends within the list or between two regions.
+
+    The pool's line or the bins tell how much they are together; where the log has neither, the list is
+    whole if something of the dump follows it.
+    """
+    stated = dump.pool or _sum_of_bins(dump.bins, of_used=False)
+    if stated is not None:
+        return stated.holds(sum(dump.regions))
+    return bool(dump.census) or dump.used is not None or "InUse" in dump.stats
 
 
 def _sum_of_bins(bins: Sequence[BinLine], *, of_used: bool) -> Amount | None:

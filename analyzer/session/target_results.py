@@ -16,7 +16,7 @@ from analyzer.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON, k
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.contract.messages.watch_request import WatchRequest
 from analyzer.contract.report.subject import Kind
-from analyzer.errors import CompilerUnavailable
+from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.replay_settings import WhatIf
 from analyzer.opening import open_estimate, open_result
 from analyzer.parse.logdir import RUN_FILE
@@ -89,7 +89,10 @@ def trace_script(
     end = run_script(spec, request, out, force=force)
     if end.folder is None:
         return end, None
-    result = open_result(end.folder, what_if=what_if)
+    try:
+        result = open_result(end.folder, what_if=what_if)
+    except TraceError as error:  # no memory event in the few steps, say: the script itself ran
+        return replace(end, unread=str(error)), None
     return end, leave_report(result, end.folder)
 
 

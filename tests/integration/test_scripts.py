@@ -56,6 +56,12 @@ PLANTED = {
     "models_in_loop.py": ("models-kept", "model.compile("),
     "input_copies.py": ("input-copies", "tf.cast("),
     "held_names.py": ("held-over", "gradient = "),
+    "kept_exceptions.py": ("kept-tensors", "failures.append("),
+    "kept_weights.py": ("kept-tensors", "self.snapshots.append("),
+    "kept_records.py": ("kept-tensors", "episodes.append("),
+    "kept_datasets.py": ("kept-tensors", "self.epochs.append("),
+    "longer_tensor.py": ("kept-tensors", "acc = tf.concat("),
+    "tape_around_loop.py": ("tape-outlives-use", "persistent=True"),
 }
 QUICK = ("kept_list.py",)
 
@@ -80,6 +86,7 @@ def test_what_is_planted_is_found_first(tmp_path: Path, script: str) -> None:
         "clean_function.py",
         pytest.param("clean_eager.py", marks=pytest.mark.slow),
         pytest.param("clean_fit.py", marks=pytest.mark.slow),
+        pytest.param("clean_tape_once.py", marks=pytest.mark.slow),
     ],
 )
 def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
@@ -88,6 +95,27 @@ def test_a_clean_script_is_told_nothing(tmp_path: Path, script: str) -> None:
     assert not {one["id"] for one in report["findings"]} & OF_A_PROGRAM
     assert report["program"]["device"]["trend"] != "grows"
     assert report["integrity"]["damages"] == []
+
+
+@pytest.mark.slow
+def test_a_program_that_profiles_itself_has_its_profile_and_is_traced_after_it(
+    tmp_path: Path,
+) -> None:
+    done, report = run(tmp_path, "own_profile.py")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "own").rglob("*.xplane.pb"))
+    assert report["program"]["steps"] == 34
+    assert len(report["steps"]) == 5
+    assert report["integrity"]["damages"] == []
+
+
+@pytest.mark.slow
+def test_steps_that_a_coordinator_schedules_are_those_of_one_worker(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "scheduled_steps.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("joined")
+    assert report["program"]["step"].startswith("a call of worker_step on worker ")
+    assert 0 < report["program"]["steps"] <= 30
 
 
 ENDS = {"fork": (0, ""), "crash": (1, "RuntimeError: my own"), "leave": (9, ""), "15": (143, "")}

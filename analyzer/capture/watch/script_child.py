@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -140,7 +140,10 @@ class ScriptRun:
         if watcher is None or os.getpid() != self._owner:
             return
         try:
-            watcher.finish(ended, error)
+            with _one_interrupt_ignored():
+                watcher.finish(ended, error)
+        except KeyboardInterrupt:
+            return  # what the traced steps left is written
         except Exception:
             self._tell_fault()
 
@@ -240,6 +243,26 @@ class ScriptRun:
             watcher.forget()
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _one_interrupt_ignored() -> Iterator[None]:
+    """Let the first Ctrl-C in the block do nothing: the script has ended, with a status of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[int] = []
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
 
 
 def _print_as_python(error: BaseException) -> None:

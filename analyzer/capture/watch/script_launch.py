@@ -60,6 +60,7 @@ class ScriptEnd:
         seen: What was seen where no step was traced; None where the script never got to say.
         has_tensorflow: The script imported TensorFlow.
         fault: What of ours went wrong while it ran; empty where nothing did.
+        unread: Why the trace of its steps cannot be opened; empty where it can.
     """
 
     status: int
@@ -67,6 +68,7 @@ class ScriptEnd:
     seen: WatchNote | None = None
     has_tensorflow: bool = False
     fault: str = ""
+    unread: str = ""
 
 
 def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:

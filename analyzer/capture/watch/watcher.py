@@ -4,7 +4,7 @@ What a step is, is told from what the program does again and again: it calls a `
 is also what ``fit`` does), or applies an optimizer or takes gradients op by op. What trains goes before
 what only computes. A step ends where that call returns; the next one begins there, so that the data of
 a step belong to it. A program that only takes gradients may ask one tape for several: its step ends
-where the next tape is made. Of what a coordinator schedules, one worker's calls are the steps.
+where the next tape is made. Of what a coordinator schedules, the quickest worker's calls are the steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecor
 from analyzer.capture.watch.holders.held_after_steps import HeldAfterSteps, held_after_steps
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.host_containers import host_containers
-from analyzer.capture.watch.steps.step_candidates import GRADIENTS, StepCandidates, StepRank
+from analyzer.capture.watch.holders.later_look import LaterLook
+from analyzer.capture.watch.steps.gradient_steps import GradientSteps
+from analyzer.capture.watch.steps.step_candidates import (
+    ASKED_AGAIN,
+    GRADIENTS,
+    StepCandidates,
+    StepRank,
+)
 from analyzer.capture.watch.steps.step_hooks import Hooks
 from analyzer.capture.watch.steps.step_readings import StepReadings
 from analyzer.capture.watch.steps.traced_window import Window
@@ -44,6 +51,9 @@ from analyzer.contract.run_note import Failure, RunFile, TargetNote, encode_run,
 from analyzer.contract.watch_note import WatchNote
 from analyzer.errors import ExitCode
 from analyzer.parse.logdir import RUN_FILE
+
+_ENOUGH: Final = 2
+"""Traced steps that are kept where the program's own profile begins before all are done."""
 
 _MOST_FUNCTIONS: Final = 50
 """Functions that the note tells of, those traced most often."""
@@ -82,7 +92,8 @@ class Watcher:
             weakref.WeakKeyDictionary()
         )
         self._worker: int | None = None
-        self._has_gradients = False
+        self._stepping: FunctionRecord | None = None
+        self._gradients = GradientSteps()
         self._turn = threading.RLock()  # a coordinator's workers end steps on threads of their own
         self._candidates = StepCandidates(warmup)
         self._readings = StepReadings()
@@ -95,9 +106,11 @@ class Watcher:
         self._is_done = False
         self._containers: dict[int, int] = {}
         self._left = HeldAfterSteps()
+        self._later: LaterLook | None = None
         self._batch_size: int | None = None
         self._failure: Failure | None = None
         self._starting = False
+        self._is_profiled = self._is_put_off = False
 
     # What the process does with it
 
@@ -117,7 +130,7 @@ class Watcher:
             return
         if error is not None:
             self.failed(error)
-        elif self._has_gradients:
+        elif self._gradients.pending:
             self._boundary(GRADIENTS, StepRank.GRADIENT, None)
         if self._first is not None:
             self._first.discard()
@@ -127,6 +140,8 @@ class Watcher:
         self._is_done = True
         self._hooks.remove()
         self._observing.close()
+        if self._later is not None and self._later.has_grown(self._readings.last_bytes):
+            self._later.look(self._candidates.steps, inspect.currentframe())
         self.save(ended)
 
     def forget(self) -> None:
@@ -189,14 +204,11 @@ class Watcher:
         return result
 
     def scheduled_ran(self, function: Any, worker: int) -> None:
-        """Count a step of the worker that made the first; those of others lie within its steps."""
+        """Count a step of a worker; the quickest one's are the steps, and others' lie within them."""
         record = None if function is None else self._scheduled.get(function)
-        if record is None:
-            return
-        if self._worker is None:
-            self._worker = worker
-        if worker == self._worker:
-            self._boundary(record.code or id(record), _rank(record), record)
+        if record is not None:
+            key = (record.code or id(record), worker)
+            self._boundary(key, _rank(record), record, worker)
 
     def _note_traces(
         self,
@@ -226,21 +238,38 @@ class Watcher:
 
     def applied(self, optimizer: Any) -> None:
         """Count a step that was made op by op."""
-        self._has_gradients = False
+        self._gradients.began_to_record()
         self._boundary(("optimizer", id(optimizer)), StepRank.TRAINS, None)
 
-    def gradient_taken(self, tape: Any) -> None:
-        """Note that a step of a program without an optimizer ends before the next tape is made."""
+    def gradient_taken(self, tape: Any, frame: FrameType | None) -> None:
+        """Note that a step of a program without an optimizer ends before something is recorded anew."""
         self.data.tape_used(tape)
-        self._has_gradients = True
+        line = None if frame is None else (frame.f_code, frame.f_lasti)
+        if self._gradients.taken(tape, line):
+            self._boundary(ASKED_AGAIN, StepRank.COMPUTES, None)
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
-        """Note a tape; it begins a step where gradients were taken of the one before."""
-        if self._has_gradients:
-            self._has_gradients = False
-            self._boundary(GRADIENTS, StepRank.GRADIENT, None)
+        """Note a tape."""
+        self._records_anew()
         self._look_first(None)
         self.data.tape_made(tape, frame)
+
+    def tape_entered(self, tape: Any) -> None:
+        """Note a tape that records from now on; it may have been made long ago."""
+        self._records_anew()
+        self._gradients.entered(tape)
+
+    def tape_reset(self) -> None:
+        """Note a tape that records from now on."""
+        self._records_anew()
+
+    def tape_left(self, tape: Any) -> None:
+        """Note a tape that does not record any more."""
+        self._gradients.left(tape)
+
+    def _records_anew(self) -> None:
+        if self._gradients.began_to_record():
+            self._boundary(GRADIENTS, StepRank.GRADIENT, None)
 
     def model_made(self, model: Any, frame: FrameType | None) -> None:
         """Note a Keras model."""
@@ -262,8 +291,18 @@ class Watcher:
         if self._first is not None:
             self._first.discard()
             self._first = None
-        if self._window is not None and self._window.is_open:
-            self._close(interrupted=True)
+        window = self._window
+        if window is not None and window.is_open:
+            if window.done >= _ENOUGH:
+                self._close(interrupted=True)
+            else:
+                window.discard()
+        self._is_profiled = True
+
+    def profiler_free(self) -> None:
+        """Trace again where the program's own profile came between."""
+        if not self._starting:
+            self._is_put_off, self._is_profiled = self._is_put_off or self._is_profiled, False
 
     def failed(self, error: BaseException) -> None:
         """Note how a step failed; end the trace where it was one of those traced."""
@@ -275,6 +314,7 @@ class Watcher:
         if self._first is not None and self._first.is_open:
             self._window, self._first = self._first, None
             self._candidates.choose(self._first_key, self._first_record)
+            self._stepping = self._first_record
             self._window.function = self._concrete_of(self._first_record)
         if self._window is not None and self._window.is_open:
             self._failure = failure
@@ -313,9 +353,23 @@ class Watcher:
         concrete = concrete_functions(alive[-1]) if alive else []
         return concrete[-1] if concrete else None
 
-    def _boundary(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
-        """Count a call that may be a step: it ends one, and may begin the trace."""
+    def _boundary(
+        self,
+        key: Hashable,
+        rank: StepRank,
+        record: FunctionRecord | None,
+        worker: int | None = None,
+    ) -> None:
+        """Count a call that may be a step: it ends one, and may begin the trace.
+
+        Args:
+            key: What tells such calls from others.
+            rank: How much they are like a step.
+            record: The function that was called; None where a step runs op by op.
+            worker: The worker of a coordinator that made the call; None without one.
+        """
         with self._turn:
+            self._worker = worker
             self._count_step(key, rank, record)
 
     def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
@@ -327,7 +381,12 @@ class Watcher:
             window = self._window
             if window is not None and window.is_open and not window.next_step():
                 self._close()
+            elif self._is_put_off and self._done is None and not self._is_done:
+                self._is_put_off = False
+                self._open(key, record)
             self._readings.read(count)
+            if self._later is not None and self._later.is_due(count, self._readings.last_bytes):
+                self._later.look(count, inspect.currentframe())
         elif self._candidates.goes_before(key):
             self._readings.read(count)
             if self._candidates.is_warm(key) and not self._is_done:
@@ -337,10 +396,11 @@ class Watcher:
         """Begin to trace; what was traced of something less like a step is dropped."""
         if self._window is not None:
             self._window.discard()
-        self._done = None
+        self._done = self._later = None
         if self._observed is None:
             return
         self._candidates.choose(key, record, self._worker)
+        self._stepping = record
         self._readings.keep_last()  # those before may be of other calls
         self._containers = host_containers()
         alive = [] if record is None else record.alive()
@@ -356,8 +416,8 @@ class Watcher:
         assert window is not None
         window.close(interrupted=interrupted, failed=self._failure is not None)
         self._left = held_after_steps(window, self._containers, self.functions, self.data)
-        records = [one for one in self.functions.records() if one.code == self._candidates.chosen]
-        partitions = records[0].partitions if records else []
+        self._later = LaterLook(self._candidates.steps, self._readings.last_bytes)
+        partitions = [] if self._stepping is None else self._stepping.partitions
         self._done = window.captured(
             partitions,
             batch_size=self._batch_size,
@@ -407,6 +467,8 @@ class Watcher:
             readings=self._readings.rows,
             held=self._left.held,
             on_host=self._left.on_host,
+            held_later=() if self._later is None else self._later.held,
+            later_step=0 if self._later is None else self._later.step,
             tapes=self._left.tapes,
             functions=tuple(
                 one.note(search.container_of(one.alive()[0]) if len(one.alive()) > 2 else "")

@@ -81,6 +81,11 @@ def _untraced(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[s
     how = f"{spec.text} ended with exit code {end.status}"
     seen = end.seen
     python = " ".join(("python", spec.text, *request.arguments))
+    if end.unread:
+        return [
+            f"{how}; what was traced of it tells nothing: {end.unread}",
+            "Trace more steps: --steps 20.",
+        ]
     if not end.has_tensorflow:
         return [
             f"{how}, and TensorFlow was never imported in it: no step was traced.",

@@ -21,6 +21,8 @@ from analyzer.recording.timeline import alive_at, main_rows
 from analyzer.units import format_bytes
 
 _WORTH_SAYING: Final = 0.05  # share of the peak below which waste is only noted
+_MUCH_BROKEN: Final = 0.25
+"""Share of the free bytes outside the largest piece from which on a rise is more than a note."""
 _EVIDENCE_ROWS: Final = 10  # tensors told one by one
 
 
@@ -152,10 +154,11 @@ def find_trend(recording: Recording) -> list[Finding]:
     findings = []
     rising = all(after > before + 0.01 for before, after in zip(ratios, ratios[1:], strict=False))
     if len(ratios) >= 3 and rising:
+        much = ratios[-1] >= _MUCH_BROKEN
         findings.append(
             Finding(
                 id="fragmentation-trend",
-                severity=Severity.MEDIUM,
+                severity=Severity.MEDIUM if much else Severity.LOW,
                 title=f"Fragmentation rises with every step, from {ratios[0]:.0%} to {ratios[-1]:.0%}",
                 detail="Free memory is broken into ever smaller pieces: a long run may run out of "
                 "memory although enough is free. Fixed shapes, or padding to a few sizes, stop it.",
@@ -188,7 +191,7 @@ def _find_varying_sizes(recording: Recording) -> list[Finding]:
         Finding(
             id="varying-sizes",
             severity=Severity.MEDIUM,
-            title=f"{int((spread > 0).sum())} ops ask for another size in each step",
+            title=f"{_ops(int((spread > 0).sum()))} for another size in each step",
             detail="Sizes that vary break the pool into pieces that fit no later request, and make "
             "a tf.function retrace. Pad batches to a fixed shape or to a few buckets, and drop the "
             "last partial batch (drop_remainder=True).",
@@ -202,3 +205,7 @@ def _find_varying_sizes(recording: Recording) -> list[Finding]:
             ),
         )
     ]
+
+
+def _ops(count: int) -> str:
+    return "1 op asks" if count == 1 else f"{count} ops ask"

@@ -33,9 +33,21 @@ _HOST_STEP_BYTES: Final = 64 << 10
 _LEAST_BYTES: Final = 1 << 20
 """What 1,000 steps add below which growth that nothing is found to keep is no matter."""
 
+_EXPLAINS: Final = 0.4
+"""Share of the growth that a container holds from which on it is what grows."""
+
 _STEADY: Final = 0.5
 """Share of the slope that its lower bound has to have: a heap that settles slows down."""
 _ROWS: Final = 10
+
+_OF_TENSORS: Final = (
+    "Keep numbers instead of tensors: float(loss), value.numpy(); or let the container forget: "
+    "collections.deque(maxlen=…), clear()."
+)
+_OF_TRACEBACKS: Final = (
+    "Exceptions are kept there, and the traceback of each holds every local name of the functions that "
+    "it went through: keep its text, str(error), or the exception alone, error.with_traceback(None)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +69,7 @@ class Staying:
 
 def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
     """Return the holders that keep something of several traced steps, those that keep most first."""
-    rows = left_over(analysis)
+    rows = _outliving(analysis)
     by_address = dict(zip(rows["address"].astype("int64"), rows.index, strict=True))
     wanted = max(min(_FEWEST_STEPS, len(analysis.recording.steps)), 1)
     found = []
@@ -79,10 +91,20 @@ def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
 
 def left_over(analysis: Analysis) -> pd.DataFrame:
     """Return what was born in a traced step and is alive after the last, and is no variable's."""
+    table = _outliving(analysis)
+    return table[~table["category"].isin(PERSISTENT - {"input", "constant"})]
+
+
+def _outliving(analysis: Analysis) -> pd.DataFrame:
+    """Return what was born in a traced step and is alive after the last.
+
+    A tensor that was read of a variable shares its buffer, and the next update takes another one
+    (``PrepareToUpdateVariable`` copies a buffer that has more than one reference): who keeps the tensor
+    keeps a buffer that was the variable's.
+    """
     table = analysis.recording.allocations
     end = len(analysis.recording.events)
-    keeps = table["step"].notna() & (table["dies"] >= end) & table["address"].notna()
-    return table[keeps & ~table["category"].isin(PERSISTENT - {"input", "constant"})]
+    return table[table["step"].notna() & (table["dies"] >= end) & table["address"].notna()]
 
 
 def find_kept(analysis: Analysis, watch: WatchNote) -> list[Finding]:
@@ -99,7 +121,10 @@ def find_unexplained(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     """Report that bytes stay, where nothing was found to keep them."""
     growth = growth_of(watch.readings, watch.warmup)
     if growth.trend == "grows" and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES:
-        return [_unexplained(analysis, watch, growth)]
+        found = _kept_now_and_then(analysis, watch, growth) or _grown_larger(
+            analysis, watch, growth
+        )
+        return [found or _unexplained(analysis, watch, growth)]
     steps = max(len(analysis.recording.steps), 1)
     if watch.on_host and watch.on_host[0].size_bytes >= _HOST_STEP_BYTES * steps:
         return [_kept_on_host(watch, steps)]
@@ -166,10 +191,11 @@ def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
 def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
     held = one.held
     at = f" ({held.where})" if held.where else ""
+    steps = len(analysis.recording.steps)
+    hint = _OF_TRACEBACKS if held.by_traceback else _OF_TENSORS
     detail = (
-        f"{times(held.count)} in {len(analysis.recording.steps)} traced steps a tensor came to be held "
-        f"there and none went. " + slope_words(growth) + " Keep numbers instead of tensors: "
-        "float(loss), value.numpy(); or let the container forget: collections.deque(maxlen=…), clear()."
+        f"{times(held.count)} in {steps} traced steps a tensor came to be held there and none went. "
+        f"{slope_words(growth)} {hint}"
     )
     shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
     return Finding(
@@ -190,6 +216,72 @@ def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
             *(evidence_row("made by", name=op) for op in one.ops[:_ROWS]),
         ),
     )
+
+
+def _kept_now_and_then(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
+    """Report the container that got most since the traced steps; None where none explains the growth."""
+    steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
+    largest = max(watch.held_later, key=lambda one: one.size_bytes, default=None)
+    if largest is None or largest.size_bytes < _EXPLAINS * growth.per_step_bytes * steps:
+        return None
+    at = f" ({largest.where})" if largest.where else ""
+    hint = _OF_TRACEBACKS if largest.by_traceback else _OF_TENSORS
+    return Finding(
+        id="kept-tensors",
+        severity=_severity(analysis, growth.per_step_bytes),
+        title=f"{format_bytes(round(growth.per_step_bytes))} a step come to stay, kept by "
+        f"{largest.holder}{at}",
+        detail=f"{times(largest.count)} in {steps} steps a tensor came to be held there, "
+        f"{format_bytes(largest.size_bytes)} together. {slope_words(growth)} {hint}",
+        saves_bytes=round(growth.per_step_bytes * growth.last_step),
+        saves_kind="allocated",
+        evidence=tuple(
+            evidence_row(
+                "kept by", name=one.holder, where=one.where, count=one.count, size=one.size_bytes
+            )
+            for one in watch.held_later[:_ROWS]
+        ),
+    )
+
+
+def _grown_larger(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
+    """Report a name that gets a larger tensor in each step; None where none explains the growth."""
+    rows = _outliving(analysis)
+    ops = dict(zip(rows["address"].astype("int64"), rows["op"].astype(str), strict=True))
+    for held in watch.held:
+        op = next((ops[one] for one in held.addresses if one in ops), "")
+        sizes = _sizes_of(analysis, op) if op and not held.grows else []
+        rises = [after - before for before, after in zip(sizes, sizes[1:], strict=False)]
+        if len(rises) < _FEWEST_STEPS or min(rises) <= 0:
+            continue
+        if float(np.median(rises)) >= _EXPLAINS * growth.per_step_bytes:
+            at = f" ({held.where})" if held.where else ""
+            return Finding(
+                id="kept-tensors",
+                severity=_severity(analysis, growth.per_step_bytes),
+                title=f"{format_bytes(round(growth.per_step_bytes))} stay of each step: {held.holder}"
+                f"{at} gets a larger tensor each time",
+                detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
+                f"{format_bytes(sizes[-1])} in the last. {slope_words(growth)} While it is made both "
+                "the old and the new one are held. Write into a tf.Variable or an array of the size "
+                "that is needed in the end, or keep numbers.",
+                saves_bytes=round(growth.per_step_bytes * growth.last_step),
+                saves_kind="allocated",
+                evidence=(
+                    evidence_row(
+                        "held by", name=held.holder, where=held.where, count=1, size=sizes[-1]
+                    ),
+                    evidence_row("made by", name=op),
+                ),
+            )
+    return None
+
+
+def _sizes_of(analysis: Analysis, op: str) -> list[int]:
+    """Return what an op asked for in each traced step, at most."""
+    rows = analysis.recording.allocations
+    mine = rows[(rows["op"] == op) & rows["step"].notna()]
+    return [int(one) for one in mine.groupby("step", observed=True)["requested_bytes"].max()]
 
 
 def _last_step(growth: StepGrowth, steps: int) -> int:

@@ -42,7 +42,7 @@ def find_varying_shapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         Finding(
             id="varying-shapes",
             severity=Severity.MEDIUM,
-            title=f"The steps' shapes vary: {len(varied)} ops ask for another size each time, and the "
+            title=f"The steps' shapes vary: {_ops(len(varied))} for another size each time, and the "
             f"steps peak at {format_bytes(min(peaks))} to {format_bytes(max(peaks))}{at}",
             detail=f"A step is {watch.step}. {_of_the_pool(analysis)} A chunk that a short batch freed "
             "fits no longer one, so the pool grows to more than the largest step needs; a tf.function "
@@ -60,6 +60,10 @@ def find_varying_shapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
             ),
         )
     ]
+
+
+def _ops(count: int) -> str:
+    return "1 op asks" if count == 1 else f"{count} ops ask"
 
 
 def _of_the_pool(analysis: Analysis) -> str:

@@ -65,7 +65,7 @@ def possible_bytes(shape: tuple[int, ...], dtype: str) -> Iterator[int]:
 
 def _failure_told(heard: Heard, process: LogProcess, message: Message, add: Add) -> Mishap | None:
     """Return the failure that the line tells; None where it tells none."""
-    text = message.text
+    text = wordings.OLD_SHAPE.sub(_bracketed, message.text)
     match = wordings.NO_ROOM_FOR_TENSOR.search(text)
     if match is not None:
         axes = [int(axis) for axis in match[2].replace(" ", "").split(",") if axis]
@@ -90,6 +90,11 @@ def _failure_told(heard: Heard, process: LogProcess, message: Message, add: Add)
     ):
         return None
     return _without_size(heard, process, message, add)
+
+
+def _bracketed(match: re.Match[str]) -> str:
+    """Return a shape that is written as a message of Protocol Buffers (0.5 to 0.8) as today's."""
+    return f"shape[{','.join(wordings.OLD_AXIS.findall(match[0]))}]"
 
 
 def _of_tensor(

@@ -92,6 +92,7 @@ class Gatherer:
     def finished(self) -> Heard:
         """Return what was heard, after the last message."""
         self._set_survivors_apart()
+        self._join_repeated()
         return self.heard
 
     def _tag(self, tag: str, line: int) -> str:
@@ -140,7 +141,7 @@ class Gatherer:
             rounded = int(match[3]) if match[3] else None
             wanted = Wanted(size=size, rounded_bytes=rounded)
             mishap = self._begin(process, message, match[1], wanted)
-            mishap.requested_by = (match[4] or "").strip()
+            mishap.requested_by = (match[4] or "").strip().removeprefix("<null>")
             return True
         match = wordings.FAILED_OLD.search(text)
         if match is None:
@@ -323,6 +324,31 @@ class Gatherer:
                 self.heard.mishaps.remove(mishap)
                 for _ in range(mishap.told):
                     self._note_survived(mishap.allocator, mishap.wanted.size, mishap.line)
+
+    def _join_repeated(self) -> None:
+        """Count a request that was made again and again without an error, in one state, once.
+
+        XLA's autotuner asks anew for each way to compute an op that it tries; the allocator waits ten
+        seconds each time for memory that others may give back.
+        """
+        kept: list[Mishap] = []
+        for mishap in self.heard.mishaps:
+            if kept and _is_repeated(kept[-1], mishap):
+                kept[-1].told += mishap.told
+            else:
+                kept.append(mishap)
+        self.heard.mishaps[:] = kept
+
+
+def _is_repeated(last: Mishap, mishap: Mishap) -> bool:
+    """Say whether two failures are one request without an error, in one state of the allocator."""
+    is_bare = last.kind is mishap.kind is MishapKind.POOL and not (last.has_text or mishap.has_text)
+    if not is_bare or not mishap.is_failure_line_seen or mishap.wanted.size is None:
+        return False
+    return all(
+        getattr(last, name) == getattr(mishap, name)
+        for name in ("tag", "allocator", "wanted", "requested_by")
+    ) and (last.dump.stats, last.dump.map) == (mishap.dump.stats, mishap.dump.map)
 
 
 def _is_asked_again(last: Mishap, allocator: str, size: Amount) -> bool:

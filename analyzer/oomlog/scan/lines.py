@@ -8,7 +8,6 @@ What leaves here is plain text, one message of TensorFlow's logger (or one bare 
 from __future__ import annotations
 
 import codecs
-import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -56,7 +55,16 @@ _TAG: Final = re.compile(
 )
 """What launchers put before a line: MPI, torchrun, srun, Ray, docker compose."""
 
-_JSON_TEXT: Final = ("log", "message", "msg", "textPayload", "line")
+_QUOTED: Final = re.compile(
+    r"""(?:"(?:log|message|msg|textPayload|line)"\s*:\s*|\b(?:log|message|msg)=)"((?:[^"\\]|\\.)*)"?"""
+)
+"""A line as the field of a collector's row: JSON of a container or a cloud, anywhere in it; logfmt."""
+
+_CELL: Final = re.compile(r'[^"]{0,120},"(.*)"$')
+"""A line as the last cell of a spreadsheet's row."""
+
+_ROWS: Final = re.compile(rb"\}\s*,\s*\{(?=\s*\")")
+"""Between two rows of a JSON array that is written without line breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +101,14 @@ def messages(stream: BinaryIO, name: str = "") -> Iterator[Message]:
     number = 1
     pending = b""
     is_escaped: bool | None = None
+    is_array = False
     for block in _text_blocks(stream, name):
         if is_escaped is None:
             is_escaped = _is_notebook(block)
+            is_array = not is_escaped and block[:1] in (b"[", b"{")
         pending += block
+        if is_array:
+            pending = _ROWS.sub(b"},\n{", pending)
         cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
         if not cut and len(pending) < BLOCK_BYTES:
             continue
@@ -166,12 +178,13 @@ def _split(raw: bytes, number: int) -> Iterator[Message]:
     text = raw.decode("utf-8", "replace").rstrip()
     if "\x1b" in text or not text.isprintable():
         text = _ANSI.sub("", text)
-    if text.startswith("{"):
-        text = _of_json(text)
-        if "\n" in text:
-            for line in text.splitlines():
-                yield from _split(line.encode("utf-8", "replace"), number)
-            return
+    if text.endswith('"') and (cell := _CELL.match(text)):
+        text = cell[1].replace('""', '"')
+    fields = _QUOTED.findall(text) if '"' in text else []
+    if fields:
+        for line in (line for field in fields for line in _plain(field).splitlines()):
+            yield from _split(line.encode("utf-8", "replace"), number)
+        return
     heads = _heads(text)
     if not heads:
         tag = _tag_of(text)
@@ -204,17 +217,11 @@ def _tag_of(text: str) -> str:
     return match["tag"] if match else ""
 
 
-def _of_json(line: str) -> str:
-    """Return the text of a container's JSON line; the line itself where it is none."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    if isinstance(found, dict):
-        for key in _JSON_TEXT:
-            if isinstance(found.get(key), str):
-                return str(found[key])
-    return line
+def _plain(field: str) -> str:
+    """Return a JSON text as it was before it was written as one."""
+    if "\\" not in field:
+        return field
+    return _unescaped(field.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 
 def _is_notebook(block: bytes) -> bool:

@@ -51,14 +51,14 @@ class Wording:
 # --- the allocator's own line (bfc_allocator.cc) -------------------------------------------------
 FAILED: Final = Wording(
     r"(?:Allocator \(([^)]*)\) )ran out of memory trying to allocate SIZE"
-    r"(?:\.?\s*\(rounded to (\d+)\))?(?:\s*requested by op ?(.*))?",
+    r"(?:\.?\s*\(rounded to (\d+)\))?(?:\s*requested by op ?([^\x22]*))?",
     "ran out of memory",
 )
 FAILED_OLD: Final = Wording(
     r"Ran out of memory trying to allocate SIZE\.\s+(?:See logs|The caller)", "Ran out of memory"
 )
 NOT_A_FAILURE: Final = Wording(r"not a failure|freed_by_count=")
-REQUESTED_BY: Final = Wording(r"^\s*requested by op ?(.*)")
+REQUESTED_BY: Final = Wording(r"^\s*requested by op ?([^\x22]*)")
 GARBAGE: Final = Wording(r"Garbage collection: deallocate free memory regions")
 GROWTH_FORCED: Final = Wording(
     r"(?:Overriding|TF_FORCE_GPU_ALLOW_GROWTH).*TF_FORCE_GPU_ALLOW_GROWTH environment variable is set"
@@ -113,6 +113,8 @@ STATS_LINE: Final = Wording(
 MAP: Final = Wording(r"(?<![*x_])([*x_]{100})(?![*x_])")
 
 # --- the text of the error -----------------------------------------------------------------------
+OLD_SHAPE: Final = re.compile(r"shape ?(?:dim \{ size: \d+ \} ?)+")
+OLD_AXIS: Final = re.compile(r"size: (\d+)")
 NO_ROOM_FOR_TENSOR: Final = Wording(
     r"OOM when allocating (temporary )?tensor(?:s? of| with) ?shape ?\[([\d,\s]*)\]"
     r"(?: and type (\w+))?(?: on (\S+))?(?: by allocator (\S+))?",
@@ -164,7 +166,10 @@ NODE_LINE: Final = Wording(r"^\s*Node: '?([^'\s]+)'?\s*$", "Node:")
 CAUSED_BY: Final = Wording(r"Caused by op u?'([^']+)', defined at", "Caused by")
 NODE_DTYPE: Final = Wording(r"\bT=DT_(\w+)", "DT_")
 EAGER_OP: Final = Wording(r"\[Op:(\w+)\]", "[Op:")
-WRAPPED_OP: Final = Wording(r"\{\{function_node __wrapped__(\w+?)_device_(\S*?)\}\}", "__wrapped__")
+WRAPPED_OP: Final = Wording(  # _N_2: how long a list of inputs is
+    r"\{\{function_node __wrapped__(\w+?)(?:_[A-Za-z][A-Za-z_]*_\d+)*_device_(\S*?)\}\}",
+    "__wrapped__",
+)
 FRAME: Final = Wording(r'^\W*File "([^"]+)", line (\d+)', 'File "')
 USAGE_HEAD: Final = Wording(r"Current usage from device: (\S+), allocator: (\S+)", "Current usage")
 USAGE: Final = Wording(r"^\W*SIZE from (\S+)$")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from analyzer.capture.watch.steps.gradient_steps import GradientSteps
 from analyzer.capture.watch.steps.step_candidates import GRADIENTS, StepCandidates, StepRank
 
 
@@ -40,3 +41,29 @@ def test_a_step_that_fails_in_its_first_call_was_never_counted() -> None:
     candidates.choose("first", None)
     assert not candidates.trains
     assert candidates.steps == 0
+
+
+class Tape:
+    pass
+
+
+def test_a_step_ends_where_something_is_recorded_anew() -> None:
+    seen, tape = GradientSteps(), Tape()
+    assert not seen.began_to_record()  # made
+    assert not seen.began_to_record()  # entered
+    seen.entered(tape)
+    seen.left(tape)
+    assert not seen.taken(tape, "loss")
+    assert not seen.taken(tape, "loss")  # of another variable: nothing was recorded between
+    assert seen.began_to_record()  # entered again, or reset, or another made
+    assert not seen.began_to_record()
+
+
+def test_of_a_tape_that_records_around_the_loop_a_step_ends_where_it_is_asked_again() -> None:
+    seen, tape = GradientSteps(), Tape()
+    seen.began_to_record()
+    seen.entered(tape)
+    ends = [seen.taken(tape, line) for line in ("a", "b", "a", "b", "a", "b")]
+    assert ends == [False, False, True, False, True, False]
+    seen.left(tape)
+    assert not seen.taken(tape, "a")

@@ -30,7 +30,47 @@ def test_statements_that_put(tmp_path: Path) -> None:
     assert putting_lines(file, "table", "nowhere") == [10, 11]
     assert putting_lines(file, "other") == []
     assert binding_lines(file, "other") == [2]
-    assert binding_lines(file, "kept") == [1, 7, 9]
+    assert binding_lines(file, "kept") == [9, 1, 7]
+
+
+SEVERAL = """\
+history = {"loss": [], "outputs": []}
+history["loss"].append(float(loss))
+history["outputs"].append(outputs)
+history.setdefault("late", []).append(late)
+history["total"] = total
+kept.append(float(loss))
+kept.append(loss)
+"""
+
+
+REBOUND = """\
+rows = []
+rows = rows + [row]
+table = {}
+table = {**table, key: row}
+outs = (first,)
+outs = (*outs, more)
+total = other + 1
+names = names | {name}
+last = (row, *last[:2])
+"""
+
+
+def test_a_name_that_is_bound_to_what_it_was_and_more(tmp_path: Path) -> None:
+    file = str(tmp_path / "code.py")
+    Path(file).write_text(REBOUND)
+    found = {name: putting_lines(file, name) for name in ("rows", "table", "outs", "names")}
+    assert found == {"rows": [2], "table": [4], "outs": [6], "names": [8]}
+    assert putting_lines(file, "total") == putting_lines(file, "last") == []
+
+
+def test_of_several_statements_the_one_that_puts_what_is_held_goes_first(tmp_path: Path) -> None:
+    file = str(tmp_path / "code.py")
+    Path(file).write_text(SEVERAL)
+    for key, line in {"outputs": 3, "late": 4, "total": 5, "loss": 2}.items():
+        assert putting_lines(file, "history", keys=frozenset([key]))[0] == line
+    assert putting_lines(file, "kept") == [7, 6]
 
 
 def test_what_cannot_be_read_has_no_lines(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from analyzer.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.questions.out_of_memory import requested_by
+from analyzer.findings.running import staying_bytes
 from analyzer.findings.running.data_held import stage_that_fills
+from analyzer.findings.running.slope import growth_of
 from analyzer.findings.running.staying_bytes import find_unexplained
 from analyzer.findings.running.varying_shapes import find_varying_shapes
 
@@ -54,6 +56,25 @@ def test_arrays_that_a_container_keeps_are_told_with_its_line() -> None:
     assert found.id == "grows-on-host"
     assert "1.00 MiB of each step" in found.title
     assert "the list `rows` (train.py:9)" in found.title
+
+
+def test_what_is_kept_now_and_then_is_told_where_it_explains_the_growth() -> None:
+    analysis = traced()
+    analysis.peak = SimpleNamespace(allocated_bytes=100 * MIB)  # type: ignore[assignment,misc]
+    for count, told in ((30, "the list `kept` of a Callback (train.py:9)"), (10, "")):
+        kept = HeldTensors(
+            holder="the list `kept` of a Callback",
+            where="train.py:9",
+            count=count,
+            size_bytes=count * MIB,
+        )
+        found = staying_bytes._kept_now_and_then(
+            analysis,
+            seen(MIB, held_later=(kept,), later_step=60),
+            growth_of(seen(MIB).readings, 3),
+        )
+        assert (found is None) is (not told)
+        assert found is None or told in found.title
 
 
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:

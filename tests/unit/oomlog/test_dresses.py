@@ -63,6 +63,14 @@ def container_json() -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
+def rows_of(key: str) -> list[dict[str, object]]:
+    return [{"timestamp": 1795, key: line, "id": n} for n, line in enumerate(LOG.splitlines())]
+
+
+def doubled(line: str) -> str:
+    return line.replace('"', '""')
+
+
 def with_bars() -> bytes:
     bar = (
         "  1/500 [..............] - ETA: 2:03 - loss: 0.6931\r  2/500 [>.............] - ETA: 1:59"
@@ -85,6 +93,18 @@ DRESSES = {
     "notebook": notebook(),
     "one-line notebook": one_line_notebook(),
     "container": container_json(),
+    "rows of an array": json.dumps(rows_of("textPayload"), indent=1).encode(),
+    "rows of one line": json.dumps({"events": rows_of("message")}).encode(),
+    "rows behind a time": "".join(
+        f"2026-11-22 05:08:25 +0000 train: {json.dumps(row)}\n" for row in rows_of("log")
+    ).encode(),
+    "rows in rows": "".join(
+        json.dumps({"message": json.dumps(row)}) + "\n" for row in rows_of("log")
+    ).encode(),
+    "logfmt": "".join(
+        f"ts=2026-11-22 level=info msg={json.dumps(line)}\n" for line in LOG.splitlines()
+    ).encode(),
+    "spreadsheet": "".join(f'2026-11-22,"{doubled(s)}"\n' for s in LOG.splitlines()).encode(),
     "mpi": with_prefix("[1,3]<stderr>:"),
     "torchrun": with_prefix("[rank3]: "),
     "srun": with_prefix("12: "),
@@ -305,6 +325,30 @@ def test_a_copy_without_room_says_so() -> None:
     (failure,) = report(text).document.failures
     assert "copied to the device" in failure.verdict.title
     assert failure.device == "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+def test_a_shape_written_as_a_message_gives_every_digit() -> None:
+    text = (
+        b"W tensorflow/core/common_runtime/bfc_allocator.cc:271] Ran out of memory trying to allocate "
+        b"1.02GiB.  See logs for memory state.\n"
+        b"W tensorflow/core/framework/op_kernel.cc:896] Resource exhausted: OOM when allocating tensor "
+        b"with shapedim { size: 128 } dim { size: 64 } dim { size: 183 } dim { size: 183 }\n"
+    )
+    (failure,) = report(text).document.failures
+    assert failure.asked is not None
+    assert failure.asked.requested_bytes == 128 * 64 * 183 * 183 * 4
+    assert failure.asked.shape == (128, 64, 183, 183)
+
+
+def test_an_eager_op_is_named_without_the_length_of_its_inputs() -> None:
+    place = "/job:localhost/replica:0/task:0/device:GPU:0"
+    for wrapped, kind in {"ConcatV2_N_2": "ConcatV2", "_MklMatMul": "MklMatMul"}.items():
+        text = (
+            f"Error: {{{{function_node __wrapped__{wrapped}_device_{place}}}}} OOM when "
+            f"allocating tensor with shape[8,8] and type float on {place} by allocator GPU_0_bfc\n"
+        )
+        (failure,) = report(text.encode()).document.failures
+        assert failure.op_type == kind
 
 
 def test_random_bytes_are_no_log() -> None:

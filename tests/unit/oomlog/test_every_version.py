@@ -103,6 +103,46 @@ def test_a_cut_log_gives_what_it_can(version: str) -> None:
                 assert failure.asked.requested_bytes == PIECES.asked
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scene", [PIECES, FULL], ids=["pieces", "full"])
+def test_a_log_cut_at_any_line_states_nothing_false(scene: Scene, version: str) -> None:
+    lines = log_of(scene, version).splitlines(keepends=True)
+    (whole,) = report("".join(lines)).document.failures
+    truth = {
+        "in_use_bytes": scene.in_use,
+        "pool_bytes": scene.pool,
+        "free_bytes": scene.pool - scene.in_use,
+        "largest_hole_bytes": scene.largest_hole,
+    }
+    for count in range(1, len(lines)):
+        for failure in report("".join(lines[:count])).document.failures:
+            assert failure.verdict.id in ("cannot-tell", whole.verdict.id, "full")
+            for name, value in truth.items():
+                told = getattr(failure, name)
+                low, high = failure.ranges.get(name, (told, told))
+                assert told is None or low <= value <= high, (count, name, told)
+
+
+def test_a_request_larger_than_a_pool_without_a_known_limit_is_left_open() -> None:
+    small = Scene(
+        regions=(((256, 4), (2 * MIB - 256, None)),), shape=(77, 1024, 1024), limit=250 * MIB
+    )
+    text = log_of(small, "2.21")
+    (failure,) = report(text[: text.index("Sum Total")]).document.failures
+    assert failure.verdict.id == "cannot-tell"
+    assert "more than the pool had taken so far (2.00 MiB)" in failure.verdict.title
+
+
+def test_a_request_made_again_in_the_same_state_without_an_error_counts_once() -> None:
+    once = log_of(FULL, "2.21", with_text=False)
+    later = once.replace("1795324024.", "1795324034.")
+    assert later != once
+    (failure,) = report(once + later).document.failures
+    assert failure.told == 2
+    others = log_of(PIECES, "2.21", with_text=False)
+    assert len(report(once + others + later).document.failures) == 3
+
+
 def test_without_the_text_the_size_is_known_to_256_bytes() -> None:
     (failure,) = report(log_of(PIECES, "2.9", with_text=False)).document.failures
     assert failure.asked is not None

@@ -51,12 +51,14 @@ class NamedHolder:
         words: ``the list `kept` ``, or empty where no name leads there.
         where: The line that puts things there.
         grows: It is a container that may have more in it after each step.
+        by_traceback: It holds an exception, whose traceback holds the local names of what had raised it.
     """
 
-    __slots__ = ("grows", "where", "words")
+    __slots__ = ("by_traceback", "grows", "where", "words")
 
-    def __init__(self, words: str, where: str, grows: bool) -> None:
+    def __init__(self, words: str, where: str, grows: bool, by_traceback: bool = False) -> None:
         self.words, self.where, self.grows = words, where, grows
+        self.by_traceback = by_traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,14 @@ class _Link:
         """Whether a growing container lies before this object."""
         return self.below is not None and self.below.grows
 
+    @property
+    def by_traceback(self) -> bool:
+        """Whether the way leads over the frame of a function that has ended."""
+        link: _Link | None = self
+        while link is not None and not isinstance(link.place, types.FrameType):
+            link = link.below
+        return link is not None
+
 
 class HolderSearch:
     """Looks for the names that lead to objects, through containers and attributes.
@@ -94,6 +104,7 @@ class HolderSearch:
 
     def __init__(self, frame: types.FrameType | None) -> None:
         self.local_names: dict[int, tuple[types.CodeType, str]] = {}
+        self._running: set[int] = set()
         self._add_names(frame)
         others = sys._current_frames()
         others.pop(threading.get_ident(), None)  # no frame may hold itself
@@ -108,10 +119,12 @@ class HolderSearch:
         self._known: dict[int, NamedHolder] = {}
         self._under: dict[int, NamedHolder] = {}
         self._referrers: dict[int, list[Any]] = {}
+        self._raised = _exceptions_by_frame(self._running)
         self._until_s = time.thread_time() + _PATIENCE_S
 
     def _add_names(self, frame: types.FrameType | None) -> None:
         while frame is not None:
+            self._running.add(id(frame))
             code = frame.f_code
             if is_own(code.co_filename) and code.co_name != "<module>":
                 for name, value in _names_in(frame):
@@ -121,6 +134,14 @@ class HolderSearch:
     def is_namespace(self, owner: Any) -> bool:
         """Say whether an object's parts are names: a module's or an instance's dictionary."""
         return id(owner) in self._modules or not isinstance(owner, CONTAINERS)
+
+    def is_left(self, frame: types.FrameType) -> bool:
+        """Say whether a frame is of a function that has ended, and kept by an exception's traceback."""
+        return id(frame) in self._raised
+
+    def is_module(self, owner: Any) -> bool:
+        """Say whether an object holds the global names of a module of the user's."""
+        return id(owner) in self._modules
 
     def of(self, owner: Any, held: Any = None) -> NamedHolder:
         """Return what leads to a container or object that holds something.
@@ -147,23 +168,53 @@ class HolderSearch:
 
     def _look(self, owner: Any, held: Any) -> NamedHolder:
         path = [_Link(owner, held, self._is_growing(owner))]
-        seen = {id(owner), id(self._known), id(self.local_names), id(self._modules)}
+        seen = {
+            id(owner),
+            id(self._known),
+            id(self.local_names),
+            id(self._modules),
+            id(self._raised),
+        }
+        passing: NamedHolder | None = None
         for _ in range(_DEEPEST):
+            following = []
             for link in path:
                 named = self._under.get(id(link.place)) or self._named(link)
-                if named is not None:
-                    if link.inside is not held:
-                        self._under[id(link.inside)] = named
-                    if not self.is_namespace(link.place):
-                        self._under[id(link.place)] = named
-                    return named
+                if named is None:
+                    following.append(link)
+                elif self._may_pass(link):  # a list of this step's: what lasts may hold it too
+                    passing = passing if passing is not None and passing.grows else named
+                elif not named.grows and self._is_instance(link.place):  # a record: in a list?
+                    passing = passing or named
+                    following.append(link)
+                elif named.grows or passing is None:
+                    return self._noted(named, link, held)
+            path = following
             if not path or len(path) > MOST_REFERRERS:
                 break
             known = len(path) == 1 and id(path[0].place) in self._referrers
             if not known and time.thread_time() > self._until_s:
                 break
             path = self._behind(path, seen)
-        return NamedHolder("", "", False)
+        return passing or NamedHolder("", "", False)
+
+    def _may_pass(self, link: _Link) -> bool:
+        """Say whether a place is a container that a local name leads to: the next call makes another."""
+        return self._is_growing(link.place) and id(link.place) in self.local_names
+
+    def _is_instance(self, place: Any) -> bool:
+        """Say whether a place is an object of a class of the user's, of which there may be many."""
+        return id(place) not in self._modules and not isinstance(
+            place, (type, types.FrameType, *_SUSPENDED, *_CODE, *CONTAINERS)
+        )
+
+    def _noted(self, named: NamedHolder, link: _Link, held: Any) -> NamedHolder:
+        """Return a holder, known from now on for what lies between it and what is held."""
+        if link.inside is not held:
+            self._under[id(link.inside)] = named
+        if not self.is_namespace(link.place):
+            self._under[id(link.place)] = named
+        return named
 
     def _is_growing(self, place: Any) -> bool:
         if isinstance(place, deque) and place.maxlen is not None and len(place) >= place.maxlen:
@@ -191,9 +242,12 @@ class HolderSearch:
         seen |= {id(path), id(places)} | {id(link) for link in path}
         following: list[_Link] = []
         seen.add(id(following))
+        following += self._over_frames(path, seen)
         known = self._referrers.get(id(path[0].place)) if len(path) == 1 else None
         if known is None:
-            known = gc.get_referrers(*(link.place for link in path))
+            plain = [link.place for link in path if not isinstance(link.place, types.FrameType)]
+            known = gc.get_referrers(*plain) if plain else []
+            seen.add(id(plain))
         seen.add(id(known))
         for referrer in known:
             if id(referrer) in seen or isinstance(referrer, _SKIPPED):
@@ -205,6 +259,14 @@ class HolderSearch:
                     following.append(self._above(link, referrer))
                     break
         return following
+
+    def _over_frames(self, path: list[_Link], seen: set[int]) -> Iterator[_Link]:
+        """Yield the exceptions whose tracebacks hold the frames of a path."""
+        for link in path:
+            raised = self._raised.get(id(link.place))
+            if raised is not None and id(raised) not in seen:
+                seen.add(id(raised))
+                yield _Link(raised, link.place, link.grows, link)
 
     def _above(self, link: _Link, referrer: Any) -> _Link:
         """Return the link of what refers to the place of another."""
@@ -218,11 +280,11 @@ class HolderSearch:
         if id(place) in self._modules:
             module = self._modules[id(place)]
             names = [name for name, value in place.items() if value is inside]
-            return self._holder(names, inside, module.__file__ or "", "", link.grows, "global ")
+            return self._holder(names, inside, (module.__file__ or "", ""), link, "global ")
         named = self._of_a_class(link) or self._of_a_function(link)
         if named is None and id(place) in self.local_names and not isinstance(place, _CODE):
             code, name = self.local_names[id(place)]
-            return self._holder([name], place, code.co_filename, code.co_name, link.grows, "")
+            return self._holder([name], place, (code.co_filename, code.co_name), link)
         return named
 
     def _of_a_class(self, link: _Link) -> NamedHolder | None:
@@ -238,7 +300,7 @@ class HolderSearch:
             return None
         owner = f"class {kind.__name__}" if is_class else f"{_article(kind.__name__)}"
         what = f"{_kind(inside, link.grows)} `{names[0]}` of {owner}"
-        return self._put(what, file, names[0], "", link.grows)
+        return self._put(what, (file, ""), names[0], link)
 
     def _of_a_function(self, link: _Link) -> NamedHolder | None:
         """Return the holder where a suspended function's name, a closure or a default leads there."""
@@ -250,7 +312,7 @@ class HolderSearch:
                 return None
             names = [name for name, value in _names_in(frame) if value is link.inside]
             code = frame.f_code
-            return self._holder(names, link.inside, code.co_filename, code.co_name, link.grows, "")
+            return self._holder(names, link.inside, (code.co_filename, code.co_name), link)
         # A tensor that a function closes over is held by what holds the function.
         if not isinstance(place, types.FunctionType) or not link.grew:
             return None
@@ -258,33 +320,77 @@ class HolderSearch:
         if not is_own(code.co_filename):
             return None
         for name, thing in _enclosed(place, link):
-            return self._holder([name], thing, code.co_filename, "", link.grows, "")
+            return self._holder([name], thing, (code.co_filename, ""), link)
         return None
 
     def _holder(
-        self, names: list[str], thing: Any, filename: str, scope: str, grows: bool, prefix: str
+        self, names: list[str], thing: Any, scope: tuple[str, str], link: _Link, prefix: str = ""
     ) -> NamedHolder | None:
+        """Return the holder that the first of some names is, None where there is none.
+
+        Args:
+            names: The names.
+            thing: What they are bound to.
+            scope: The file, and the function in it where they are local names.
+            link: The end of the way to them.
+            prefix: Before the words.
+        """
         if not names:
             return None
-        inside = f" in {scope}" if scope else ""
-        what = f"{prefix}{_kind(thing, grows)} `{names[0]}`{inside}"
-        return self._put(what, filename, names[0], scope, grows)
+        inside = f" in {scope[1]}" if scope[1] else ""
+        what = f"{prefix}{_kind(thing, link.grows)} `{names[0]}`{inside}"
+        return self._put(what, scope, names[0], link)
 
-    def _put(self, what: str, filename: str, name: str, scope: str, grows: bool) -> NamedHolder:
-        found = filename
-        lines = putting_lines(filename, name, scope) if grows else []
-        if grows and not lines:  # another file's code may do it
-            for other in self._files(filename):
-                if lines := putting_lines(other, name):
+    def _put(self, what: str, scope: tuple[str, str], name: str, link: _Link) -> NamedHolder:
+        found, function = scope
+        lines: list[int] = []
+        grows = link.grows
+        if not grows and isinstance(link.inside, tuple) | isinstance(link.place, tuple):
+            # A tuple cannot grow; the name may get a longer one each time.
+            lines = putting_lines(found, name, function)
+            grows = bool(lines)
+        elif grows:
+            keys = _keys_on(link)
+            lines = putting_lines(found, name, function, keys)
+            for other in [] if lines else self._files(found):  # another file's code may do it
+                if lines := putting_lines(other, name, keys=keys):
                     found = other
                     break
-        lines = lines or binding_lines(filename, name)
+        lines = lines or binding_lines(found, name)
         where = f"{shown(found)}:{lines[0]}" if lines else shown(found)
-        return NamedHolder(f"the {what}", where, grows)
+        return NamedHolder(f"the {what}", where, grows, link.by_traceback)
 
     def _files(self, but: str) -> list[str]:
         files = dict.fromkeys(str(module.__file__) for module in self._modules.values())
         return [file for file in files if file != but][:_MOST_FILES]
+
+
+def _exceptions_by_frame(running: set[int]) -> dict[int, BaseException]:
+    """Return for each frame of a function that has ended the exception whose traceback holds it.
+
+    Args:
+        running: Identities of the frames that run.
+    """
+    found: dict[int, BaseException] = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), BaseException):  # not isinstance: proxies would be woken up
+            traceback = thing.__traceback__
+            while traceback is not None:
+                if id(traceback.tb_frame) not in running:
+                    found[id(traceback.tb_frame)] = thing
+                traceback = traceback.tb_next
+    return found
+
+
+def _keys_on(link: _Link | None) -> frozenset[Any]:
+    """Return the texts under which dictionaries on a way hold what leads to its start."""
+    keys = set()
+    while link is not None:
+        if isinstance(link.place, dict):
+            inside = link.inside
+            keys |= {key for key, value in link.place.items() if value is inside}
+        link = link.below
+    return frozenset(key for key in keys if isinstance(key, str))
 
 
 def _names_in(frame: types.FrameType) -> list[tuple[str, Any]]:

@@ -24,6 +24,9 @@ _ADDRESSES: Final = 4000
 
 _FEW: Final = 16
 
+_MANY: Final = 4
+"""Tensors that one attribute's name leads to from which on there are as many objects of its class."""
+
 
 def live_tensors() -> list[Any]:
     """Return the eager tensors that are alive and have bytes."""
@@ -59,10 +62,10 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     search = HolderSearch(frame)
     ignored = {id(tensors)}
     groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
-    owners = _direct_owners(tensors, ignored)
+    owners = _direct_owners(tensors, ignored, search)
     containers = {id(one): one for some in owners.values() for one in some}
     search.prepare(
-        [one for one in containers.values() if not search.is_namespace(one)][:MOST_REFERRERS]
+        [one for one in containers.values() if not search.is_module(one)][:MOST_REFERRERS]
     )
     for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
         for owner in owners.get(id(tensor), ()):
@@ -93,14 +96,16 @@ def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
         shape = shape_of(one)
         if shape is not None and shape not in shapes and len(shapes) < 8:
             shapes.append(shape)
+    is_many = not holder.grows and len(members) >= _MANY
     return HeldTensors(
-        holder=holder.words,
+        holder=f"{holder.words}, in {len(members)} new objects" if is_many else holder.words,
         where=holder.where,
         count=len(members),
         size_bytes=sum(sizes.values()),
         addresses=tuple(addresses),
         shapes=tuple(shapes),
-        grows=holder.grows,
+        grows=holder.grows or is_many,
+        by_traceback=holder.by_traceback,
     )
 
 
@@ -110,8 +115,16 @@ def bytes_of(tensor: Any) -> int:
     return 0 if count is None or not tensor.dtype.is_numpy_compatible else count * tensor.dtype.size
 
 
-def _direct_owners(tensors: list[Any], ignored: set[int]) -> dict[int, list[Any]]:
-    """Return for each tensor the containers and objects that refer to it directly."""
+def _direct_owners(
+    tensors: list[Any], ignored: set[int], search: HolderSearch
+) -> dict[int, list[Any]]:
+    """Return for each tensor the containers and objects that refer to it directly.
+
+    Args:
+        tensors: The tensors.
+        ignored: Identities of objects of ours.
+        search: Knows the frames that an exception holds.
+    """
     wanted = {id(tensor) for tensor in tensors}
     if not wanted:
         return {}
@@ -120,7 +133,9 @@ def _direct_owners(tensors: list[Any], ignored: set[int]) -> dict[int, list[Any]
     objects = gc.get_referrers(*tensors) if len(tensors) <= _FEW else gc.get_objects()
     ignored.add(id(objects))
     for owner in objects:
-        if id(owner) in ignored or isinstance(owner, types.FrameType):
+        if id(owner) in ignored:
+            continue
+        if isinstance(owner, types.FrameType) and not search.is_left(owner):
             continue
         for part in gc.get_referents(owner):
             if id(part) in wanted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -58,16 +59,21 @@ def line_of_code(code: CodeType) -> str:
     return f"{shown(code.co_filename)}:{code.co_firstlineno}"
 
 
-def putting_lines(filename: str, name: str, scope: str = "") -> list[int]:
-    """Return the lines of a file that put something into what ``name`` is bound to.
+def putting_lines(
+    filename: str, name: str, scope: str = "", keys: frozenset[Any] = frozenset()
+) -> list[int]:
+    """Return the lines of a file that put something into what ``name`` is bound to, likely ones first.
 
-    ``name.append(…)``, ``name[…] = …``, ``name += …`` and the like, at the end of any chain of
-    attributes: ``self.kept.append``.
+    ``name.append(…)``, ``name[…] = …``, ``name = name + …`` and the like, at the end of any chain of
+    attributes: ``self.kept.append``. Where several do, those that name a key on the way to what is held
+    go first (``name["outputs"].append(…)``), and those that put a number there last
+    (``name.append(float(…))``).
 
     Args:
         filename: The file of code.
         name: The variable or attribute.
         scope: Name of the function to look in first; empty for the whole file.
+        keys: Keys of dictionaries on the way from the name to what is held.
     """
     tree = _tree(filename)
     if tree is None:
@@ -78,31 +84,41 @@ def putting_lines(filename: str, name: str, scope: str = "") -> list[int]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == scope
     ]
     for root in (*inner, tree):
-        lines = sorted({node.lineno for node in ast.walk(root) if _puts(node, name)})  # type: ignore[attr-defined]
-        if lines:
-            return lines
+        ranks: dict[int, tuple[bool, bool]] = {}
+        for node in ast.walk(root):
+            put = _put_by(node, name)
+            if put is not None:
+                rank = (not _keys_in(put.owner) & keys, _is_number(put.value))
+                line: int = node.lineno  # type: ignore[attr-defined]
+                ranks[line] = min(rank, ranks.get(line, rank))
+        if ranks:
+            return sorted(ranks, key=lambda line: (ranks[line], line))
     return []
 
 
 def binding_lines(filename: str, name: str) -> list[int]:
-    """Return the lines of a file that bind, or define, ``name`` or an attribute of that name."""
+    """Return the lines that bind, or define, ``name`` or an attribute; those in loops first."""
     tree = _tree(filename)
     if tree is None:
         return []
-    return sorted(
-        {
-            part.lineno
-            for node in ast.walk(tree)
-            for target in _bound(node)
-            for part in ast.walk(target)
-            if isinstance(part, ast.expr) and _named(part) == name
-        }
-        | {
-            node.lineno
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-        }
-    )
+    lines = _bindings_in(tree, name) | {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+    }
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
+    again = {line for loop in loops for line in _bindings_in(loop, name)}
+    return sorted(lines, key=lambda line: (line not in again, line))
+
+
+def _bindings_in(root: ast.AST, name: str) -> set[int]:
+    return {
+        part.lineno
+        for node in ast.walk(root)
+        for target in _bound(node)
+        for part in ast.walk(target)
+        if isinstance(part, ast.expr) and _named(part) == name
+    }
 
 
 def _bound(node: ast.AST) -> list[ast.expr]:
@@ -117,27 +133,89 @@ def _bound(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _puts(node: ast.AST, name: str) -> bool:
+@dataclass(frozen=True)
+class _Put:
+    """A statement that puts something into a container.
+
+    Attributes:
+        owner: The container as it is written.
+        value: What is put there; None where it is not one thing.
+    """
+
+    owner: ast.expr
+    value: ast.expr | None
+
+
+def _put_by(node: ast.AST, name: str) -> _Put | None:
+    """Return what a statement puts into what ``name`` leads to; None where it puts nothing there."""
     match node:
-        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _PUTS:
-            return _named(owner) == name
-        case ast.Assign(targets=targets):
-            return any(isinstance(t, ast.Subscript) and _named(t.value) == name for t in targets)
-        case ast.AugAssign(target=ast.Subscript(value=owner)):
-            return _named(owner) == name
-        case ast.AugAssign(target=target, op=ast.Add()):
-            return _named(target) == name
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args) if method in _PUTS:
+            return _Put(owner, args[-1] if args else None) if _named(owner) == name else None
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if isinstance(target, ast.Subscript) and _named(target.value) == name:
+                    return _Put(target, value)
+                if _named(target) == name and _adds_to(value, name):
+                    return _Put(target, value)
+        case ast.AugAssign(target=ast.Subscript(value=owner) as target, value=value):
+            return _Put(target, value) if _named(owner) == name else None
+        case ast.AugAssign(target=target, op=ast.Add(), value=value):
+            return _Put(target, value) if _named(target) == name else None
+    return None
+
+
+def _adds_to(value: ast.expr, name: str) -> bool:
+    """Say whether a value is what ``name`` was and more: ``name + …``, ``(*name, …)``, ``{**name}``."""
+    match value:
+        case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
+            return name in (_named(left), _named(right))
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            return any(isinstance(one, ast.Starred) and _is_whole(one.value, name) for one in parts)
+        case ast.Dict(keys=keys, values=values):
+            unpacked = [one for key, one in zip(keys, values, strict=True) if key is None]
+            return any(_is_whole(one, name) for one in unpacked)
+    return False
+
+
+def _is_whole(node: ast.expr, name: str) -> bool:
+    """Say whether an expression is what ``name`` is bound to, and not a part of it."""
+    return isinstance(node, ast.Name | ast.Attribute) and _named(node) == name
+
+
+def _keys_in(node: ast.expr) -> set[Any]:
+    """Return the constants that subscripts of ``a["b"].c[…]`` name."""
+    keys = set()
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            keys.add(node.slice.value)
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            keys.add(node.args[0].value)  # table.setdefault("b", [])
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return keys
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    """Say whether an expression is a number of Python's, whatever it is made of."""
+    match value:
+        case ast.Constant():
+            return True
+        case ast.Call(func=ast.Name(id="float" | "int" | "bool" | "str" | "len" | "repr")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="item")) | ast.JoinedStr():
+            return True
     return False
 
 
 def _named(node: ast.AST) -> str:
-    """Return the last name of ``a.b.c`` or ``c[…]``."""
+    """Return the last name of ``a.b.c``, ``c[…]`` or ``c.setdefault(…)``."""
     match node:
         case ast.Name(id=name):
             return name
         case ast.Attribute(attr=name):
             return name
         case ast.Subscript(value=owner):
+            return _named(owner)
+        case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "get")):
             return _named(owner)
     return ""
 

@@ -22,6 +22,10 @@ GRADIENTS: Final = "gradients"
 """Stands for the calls of a program that takes gradients op by op and has no optimizer."""
 
 
+ASKED_AGAIN: Final = "asked again"
+"""Stands for those of a tape that records around the loop: no more like a step than what computes."""
+
+
 class StepRank(IntEnum):
     """What a call does; the higher, the rather it is the step."""
 
@@ -102,5 +106,5 @@ def _described(key: Hashable, record: FunctionRecord | None, worker: int | None)
     if record is not None:
         on = "" if worker is None else f" on worker {worker}"
         return f"a call of {record.name}{on}", record.where
-    what = "an eager update" if key != GRADIENTS else "an eager gradient"
+    what = "an eager gradient" if key in (GRADIENTS, ASKED_AGAIN) else "an eager update"
     return f"{what}, op by op", line

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Closure, Function, function_of
+from analyzer.capture.private_names import Closure, Function, function_of, profiler_v2
 
 
 class Listener(Protocol):
@@ -50,11 +50,20 @@ class Listener(Protocol):
     def applied(self, optimizer: Any) -> None:
         """An optimizer was applied op by op."""
 
-    def gradient_taken(self, tape: Any) -> None:
+    def gradient_taken(self, tape: Any, frame: FrameType | None) -> None:
         """A tape was asked for gradients op by op."""
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
         """A tape was made."""
+
+    def tape_entered(self, tape: Any) -> None:
+        """The ``with`` of a tape has begun."""
+
+    def tape_reset(self) -> None:
+        """A tape has forgotten what it recorded."""
+
+    def tape_left(self, tape: Any) -> None:
+        """The ``with`` of a tape has ended."""
 
     def failed(self, error: BaseException) -> None:
         """A step failed."""
@@ -74,6 +83,9 @@ class Listener(Protocol):
 
     def profiler_wanted(self) -> None:
         """The program starts the profiler itself: only one can run."""
+
+    def profiler_free(self) -> None:
+        """The profiler has stopped."""
 
 
 def _caller() -> FrameType | None:
@@ -216,13 +228,39 @@ class Hooks:
             def gradient(tape: Any, *args: Any, **kwargs: Any) -> Any:
                 result = old(tape, *args, **kwargs)
                 if not getattr(local, "inside", False) and eagerly():
-                    listener.gradient_taken(tape)
+                    listener.gradient_taken(tape, _caller())
                 return result
 
             return gradient
 
+        def make_enter(old: Any) -> Any:
+            def enter(tape: Any) -> Any:
+                if not getattr(local, "inside", False) and eagerly():
+                    listener.tape_entered(tape)
+                return old(tape)
+
+            return enter
+
+        def make_exit(old: Any) -> Any:
+            def leave(tape: Any, *args: Any) -> Any:
+                listener.tape_left(tape)
+                return old(tape, *args)
+
+            return leave
+
+        def make_reset(old: Any) -> Any:
+            def reset(tape: Any) -> None:
+                old(tape)
+                if not getattr(local, "inside", False) and eagerly():
+                    listener.tape_reset()
+
+            return reset
+
         self._replace(tf.GradientTape, "__init__", make_init)
         self._replace(tf.GradientTape, "gradient", make_gradient)
+        self._replace(tf.GradientTape, "__enter__", make_enter)
+        self._replace(tf.GradientTape, "__exit__", make_exit)
+        self._replace(tf.GradientTape, "reset", make_reset)
 
     def _wrap_datasets(self) -> None:
         listener = self._listener
@@ -269,11 +307,27 @@ class Hooks:
                 return
 
     def _wrap_profiler(self) -> None:
-        def make(old: Any) -> Any:
+        listener = self._listener
+
+        def make_start(old: Any) -> Any:
             def start(*args: Any, **kwargs: Any) -> Any:
-                self._listener.profiler_wanted()
+                listener.profiler_wanted()
                 return old(*args, **kwargs)
 
             return start
 
-        self._replace(tf.profiler.experimental, "start", make)
+        def make_stop(old: Any) -> Any:
+            def stop(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return old(*args, **kwargs)
+                finally:
+                    listener.profiler_free()
+
+            return stop
+
+        for place in (
+            tf.profiler.experimental,
+            profiler_v2,
+        ):  # Profile and tf_keras call the second
+            self._replace(place, "start", make_start)
+            self._replace(place, "stop", make_stop)

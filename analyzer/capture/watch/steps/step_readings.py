@@ -37,6 +37,11 @@ class StepReadings:
         """What was read, in the order of the steps."""
         return tuple(self._rows)
 
+    @property
+    def last_bytes(self) -> int:
+        """What was in use when it was read last."""
+        return self._rows[-1].in_use_bytes if self._rows else 0
+
     def read(self, step: int) -> None:
         """Read what is in use, not more often than it takes a small share of the time.
 

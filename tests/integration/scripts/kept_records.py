@@ -1,0 +1,36 @@
+import argparse
+from dataclasses import dataclass
+
+import keras
+import tensorflow as tf
+
+
+@dataclass
+class Step:
+    obs: tf.Tensor
+    value: tf.Tensor
+    reward: float
+
+
+def rollout(net, opt, n):
+    episodes = []
+    obs = tf.random.normal([8, 24])
+    for t in range(n):
+        with tf.GradientTape() as tape:
+            value = net(obs)
+            loss = tf.reduce_mean(value**2)
+        grads = tape.gradient(loss, net.trainable_variables)
+        opt.apply(grads, net.trainable_variables)
+        episodes.append(Step(obs, value, float(loss)))
+        obs = obs * 0.9 + tf.random.normal([8, 24])
+    return episodes
+
+
+if __name__ == "__main__":
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--n", type=int, default=50)
+    ns = ap.parse_args()
+    net = keras.Sequential(
+        [keras.Input((24,)), keras.layers.Dense(32, "tanh"), keras.layers.Dense(1)]
+    )
+    print(len(rollout(net, keras.optimizers.SGD(0.01), ns.n)))

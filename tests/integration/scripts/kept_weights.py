@@ -1,0 +1,21 @@
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+
+class WeightHistory(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.snapshots = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.snapshots.append(tf.identity(self.model.layers[-1].kernel.value))
+
+
+x = np.random.rand(800, 16).astype("float32")
+y = x @ np.random.rand(16, 64).astype("float32")
+m = keras.Sequential([keras.layers.Dense(128, activation="tanh"), keras.layers.Dense(64)])
+m.compile(optimizer=keras.optimizers.Adam(1e-3), loss="mse", metrics=["mae"])
+cb = WeightHistory()
+m.fit(x, y, batch_size=25, epochs=2, callbacks=[cb], verbose=2)
+print(len(cb.snapshots))
