@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from analyzer.kernels.cpu.brgemm_blocking import Product, blocking_of
 from analyzer.kernels.shared.memory_plan import MemoryPlan, Output
 from analyzer.kernels.shared.op_call import Call, allocate, allocate_all, forward
 
@@ -27,13 +28,6 @@ _COLUMN_BLOCK = 64
 """Columns of a transposed right operand that a thread copies at a time."""
 _ROWS_BLOCK = 256
 """Rows of a transposed left operand that a thread copies at a time."""
-_DEPTH_BLOCK = 512
-"""Numbers of float32 that such a copy is deep (``compute_blocking_heuristic_avx512``, ``k_blk``)."""
-_LARGE_DEPTH_BLOCK = 1024
-"""The same where no left operand is transposed and the product is deeper."""
-_LEAST_DIVIDED_DEPTH = 2048
-_FEWEST_ROWS = 16
-"""Rows of a transposed left operand that a thread copies at least; twice that with enough to do."""
 _DEPTH_BLOCK_BYTES = 64
 """Bytes that the depth of a copied operand is padded to: one vector of AVX-512."""
 _L2_CACHE_BYTES = 1.01 * (1 << 20)
@@ -132,7 +126,8 @@ def matmul_scratch_bytes(
     ``brgemm`` reads its operands row by row: each thread copies a transposed right operand in
     blocks of 64 columns, and a transposed left operand in blocks of rows, both padded to 64 bytes
     of depth. Of 16-bit types the right operand is copied always, to lay pairs of rows together. Of
-    float32 a copy is at most 512 numbers deep, of a right operand alone 1,024 where there are more.
+    float32 the blocks are those of :mod:`analyzer.kernels.cpu.brgemm_blocking`; where threads share the
+    depth, each has a result of its own.
 
     Args:
         left: Shape of the left operand, as it is stored.
@@ -142,50 +137,43 @@ def matmul_scratch_bytes(
         columns: Columns of the product; None where they are not known.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
-    if item_bytes == 4 and depth > _DEPTH_BLOCK:
-        is_right_alone = not transposes[0] and depth > _LARGE_DEPTH_BLOCK
-        deep = _LARGE_DEPTH_BLOCK if is_right_alone else _DEPTH_BLOCK
-    else:
-        deep = depth
-    depth_bytes = -(-deep * item_bytes // _DEPTH_BLOCK_BYTES) * _DEPTH_BLOCK_BYTES
     total = _HEADER_BYTES + threads * _BATCH_BYTES
+    if item_bytes == 4 and min(rows, depth, columns or 1, *left) > 0:
+        return total + _copies_bytes(
+            Product(
+                rows=rows,
+                columns=columns or 1,
+                depth=depth,
+                batch=math.prod(left[:-2]),
+                axes=len(left),
+                is_left_transposed=transposes[0],
+                threads=threads,
+            ),
+            is_right_transposed=transposes[1],
+        )
+    depth_bytes = -(-depth * item_bytes // _DEPTH_BLOCK_BYTES) * _DEPTH_BLOCK_BYTES
     if transposes[1] or item_bytes == 2:
         total += _HEADER_BYTES + threads * depth_bytes * _COLUMN_BLOCK
-    if not transposes[0]:
-        return total
-    if item_bytes != 4:
-        return total + _HEADER_BYTES + threads * depth_bytes * min(rows, _ROWS_BLOCK)
-    if depth_bytes >= _DEPTH_BLOCK * item_bytes:
-        depth_bytes += _DEPTH_BLOCK_BYTES  # rows a power of two apart would share a cache's lines
-    batch = math.prod(left[:-2])
-    side_by_side = batch * -(-(columns or 1) // _COLUMN_BLOCK)
-    split = _depth_threads(depth, threads) if batch == 1 and side_by_side < threads else 1
-    if split > 1:
-        total += _HEADER_BYTES + threads * rows * (columns or 1) * item_bytes
-    least = min(rows, _FEWEST_ROWS if side_by_side < threads else 2 * _FEWEST_ROWS)
-    parts = threads // split // math.gcd(threads // split, batch)
-    return total + _HEADER_BYTES + threads * depth_bytes * max(_rows_each(rows, parts), least)
+    if transposes[0]:
+        total += _HEADER_BYTES + threads * depth_bytes * min(rows, _ROWS_BLOCK)
+    return total
 
 
-def _depth_threads(depth: int, threads: int) -> int:
-    """Return among how many threads the depth of a product is divided: evenly, in blocks of 512.
-
-    It is where a transposed left operand is at least 2,048 deep and there is too little to do side by
-    side; each thread then has a product of its own, which are summed.
-    """
-    if depth < _LEAST_DIVIDED_DEPTH:
-        return 1
-    blocks = -(-depth // _DEPTH_BLOCK)
-    return max(n for n in (1, 2, 4) if threads % n == 0 and blocks % n == 0)
-
-
-def _rows_each(rows: int, parts: int) -> int:
-    """Return the rows that a thread copies at a time: the same for each of ``parts``, 256 at most."""
-    least = parts
-    while -(-rows // least) > _ROWS_BLOCK:
-        least += parts
-    even = next((n for n in range(least, 2 * least, parts) if rows % n == 0), least)
-    return -(-rows // even)
+def _copies_bytes(product: Product, *, is_right_transposed: bool) -> int:
+    """Return the bytes of what a product of float32 copies, and of the results to be summed."""
+    blocking = blocking_of(product)
+    total = 0
+    if is_right_transposed:
+        depth_bytes = -(-blocking.depth * 4 // _DEPTH_BLOCK_BYTES) * _DEPTH_BLOCK_BYTES
+        is_narrow = blocking.columns < min(product.columns, _COLUMN_BLOCK)
+        block = blocking.columns if is_narrow else _COLUMN_BLOCK
+        total += _HEADER_BYTES + product.threads * depth_bytes * block
+    if product.is_left_transposed:
+        row_bytes = 4 * blocking.left_row
+        total += _HEADER_BYTES + product.threads * row_bytes * blocking.rows
+    if blocking.depth_threads > 1 and product.depth > blocking.depth:
+        total += _HEADER_BYTES + product.threads * product.rows * product.columns * 4
+    return total
 
 
 def plan_einsum(call: Call) -> MemoryPlan:

@@ -269,6 +269,13 @@ def test_scratchpads_of_batched_products_as_measured(left, transposes, measured)
         ((1, 3000, 128), (True, False), 16, 4, 576_384),
         ((1, 16380, 300), (True, False), 64, 4, 1_577_344),
         ((1, 3000, 300), (True, False), 64, 2, 788_864),
+        # Of 40 products drawn by chance, on four threads and on two; all 80 were as predicted.
+        ((1, 2, 700, 17), (True, False), 300, 4, 146_432),
+        ((8, 700, 513), (True, False), 300, 4, 1_447_424),
+        ((3, 512, 700), (True, True), 100, 4, 2_005_632),
+        ((2, 3000, 64), (True, False), 40, 2, 271_872),
+        ((3, 3000, 40), (True, True), 3, 4, 662_400),
+        ((5, 8, 3000, 40), (True, False), 64, 4, 340_736),
     ],
 )
 def test_scratchpads_of_deep_products_as_measured(left, transposes, columns, threads, measured):

@@ -1,0 +1,209 @@
+"""How oneDNN cuts a product into blocks for the threads of an AVX-512 processor.
+
+What ``compute_blocking_heuristic_avx512`` does (``src/cpu/x64/matmul/brgemm_matmul_utils.cpp`` of
+oneDNN 3.7), for operands of float32 whose shapes are known: it looks at every block of rows, every
+number of column blocks taken at a time and every number of threads that share the depth, and takes the
+first that spreads the work most evenly. The scratchpad follows from what it takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_MOST_ROWS: Final = 256
+_LEAST_ROWS: Final = 32
+_LEAST_ROWS_OF_LITTLE: Final = 16
+_COLUMNS: Final = 64
+_COLUMNS_OF_LITTLE: Final = 32
+_DEPTH: Final = 512
+_LARGE_DEPTH: Final = 1024
+_LITTLE_ROWS: Final = 40
+_LITTLE_ROWS_TRANSPOSED: Final = 512
+_DIVIDED_DEPTH: Final = 2048
+_HUGE_DEPTH: Final = 20_000
+_HUGE_COLUMNS: Final = 20_000
+_MOST_CHUNKS: Final = 16
+_BLOCKED_AXES: Final = 3
+"""Axes up to which there are layouts in blocks of columns (``pick_blocked_B_layout``)."""
+_VECTOR: Final = 16
+"""Numbers of float32 in a line of the cache."""
+
+_Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of two matrices, or of a batch of them.
+
+    Attributes:
+        rows, columns, depth: Sizes of the result, and of what is summed over.
+        batch: How many.
+        axes: Axes of the operands.
+        is_left_transposed: Whether the left operand is stored with its depth first.
+        threads: Threads that share the work.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int
+    axes: int
+    is_left_transposed: bool
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """What a thread works on at a time.
+
+    Attributes:
+        rows: Rows of the left operand.
+        columns: Columns of the right operand.
+        depth: Numbers of both that are summed over.
+        depth_threads: Threads that share the depth; with more than one each has a result of its own.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    depth_threads: int
+
+    @property
+    def left_row(self) -> int:
+        """Numbers from one row of a copied left operand to the next (``get_actual_lda``)."""
+        row = -(-self.depth // _VECTOR) * _VECTOR
+        is_power_of_two = not row & (row - 1)
+        return row + _VECTOR if row >= _DEPTH and is_power_of_two else row
+
+
+@lru_cache(maxsize=4096)
+def blocking_of(product: Product) -> Blocking:
+    """Return the blocks that oneDNN takes for a product of float32."""
+    most_rows = min(_MOST_ROWS, product.rows)
+    least_rows = min(_LEAST_ROWS, product.rows)
+    columns = min(_COLUMNS, product.columns)
+    column_blocks = -(-product.columns // columns)
+    is_extended = product.depth > _LARGE_DEPTH and not product.is_left_transposed
+    depth = min(product.depth, _LARGE_DEPTH if is_extended else _DEPTH)
+    row_blocks = -(-product.rows // most_rows)
+    fewest, most = 1, 1
+    most_chunks = min(_MOST_CHUNKS if product.is_left_transposed else 1, column_blocks)
+    if product.threads > product.batch * column_blocks:  # low_parallel_work
+        least_rows = min(_LEAST_ROWS_OF_LITTLE, product.rows)
+        few_rows = _LITTLE_ROWS_TRANSPOSED if product.is_left_transposed else _LITTLE_ROWS
+        # Up to three axes there is a layout in blocks of columns, which then are not changed.
+        if product.rows <= few_rows and product.axes > _BLOCKED_AXES:
+            columns = min(product.columns, _COLUMNS_OF_LITTLE)
+        is_tall = product.is_left_transposed and product.depth >= _DIVIDED_DEPTH
+        if product.batch == 1 and is_tall:
+            most = min(product.threads, 4)
+        if product.depth >= _HUGE_DEPTH and max(product.rows, product.columns) <= _DEPTH:
+            work = product.batch * column_blocks * row_blocks
+            fewest = most = _depth_threads(work, -(-product.depth // depth), product.threads)
+    is_wide = product.columns >= _HUGE_COLUMNS and product.rows % most_rows == 0
+    work = product.batch * column_blocks * row_blocks
+    if most == 1 and is_wide and work > 10 * product.threads:
+        least_rows = most_rows
+    best, least = Blocking(1, columns, depth, 1), np.float32(1)
+    for split in range(most, fewest - 1, -1):
+        tried = _every(most_chunks, most_rows, least_rows)
+        uneven = _uneven(product, *tried, columns, depth, split)
+        if most == 1:
+            uneven = np.where(_leaves_idle(product, *tried, columns, split), np.inf, uneven)
+        first = int(uneven.argmin())
+        if not uneven[first] < least:
+            tried, first = (np.array([least_rows]), np.array([1])), 0
+            uneven = _uneven(product, *tried, columns, depth, split)
+        if uneven[first] < least:
+            best, least = Blocking(int(tried[0][first]), columns, depth, split), uneven[first]
+    return best
+
+
+def _every(most_chunks: int, most_rows: int, least_rows: int) -> tuple[_Numbers, _Numbers]:
+    """Return the blocks of rows and the column blocks taken at a time that are tried, in that order."""
+    rows = np.arange(most_rows, least_rows - 1, -1, dtype=np.int64)
+    chunks = np.arange(most_chunks, 0, -1, dtype=np.int64)
+    return np.tile(rows, len(chunks)), np.repeat(chunks, len(rows))
+
+
+def _leaves_idle(
+    product: Product, rows: _Numbers, chunks: _Numbers, columns: int, split: int
+) -> npt.NDArray[np.bool_]:
+    """Say of each candidate whether it is left out, for it leaves some threads without work at the end.
+
+    Args:
+        product: The product.
+        rows: Rows of a block, one entry for each candidate.
+        chunks: Column blocks taken at a time, one entry for each candidate.
+        columns: Columns of a block.
+        split: Threads that share the depth.
+    """
+    threads = product.threads // split
+    work = product.batch * -(-product.rows // rows) * -(-product.columns // (columns * chunks))
+    idle: npt.NDArray[np.bool_] = (work < 3 * threads) & (work % threads != 0)
+    return idle
+
+
+def _uneven(
+    product: Product, rows: _Numbers, chunks: _Numbers, columns: int, depth: int, split: int
+) -> npt.NDArray[np.float32]:
+    """Return how unevenly blocks spread the work, 0 for evenly (``get_imbalance``).
+
+    Args:
+        product: The product.
+        rows: Rows of a block, one entry for each candidate.
+        chunks: Column blocks taken at a time, one entry for each candidate.
+        columns: Columns of a block.
+        depth: Depth of a block.
+        split: Threads that share the depth.
+    """
+    threads = product.threads // split
+    row_blocks, blocks = -(-product.rows // rows), -(-product.columns // columns)
+    work = row_blocks * -(-product.columns // (columns * chunks)) * product.batch
+    of_rows = _share(rows * row_blocks % product.rows, product.rows)
+    of_chunks = _share(-(-blocks // chunks) * chunks - blocks, blocks)
+    of_threads = _share(np.array([product.threads - threads * split]), product.threads)
+    of_depth = _spatial(np.array([product.depth]), split * depth)
+    total = _spatial(work, threads) + of_rows + of_chunks + of_threads + of_depth
+    uneven: npt.NDArray[np.float32] = total / np.float32(5)
+    return uneven
+
+
+def _spatial(work: _Numbers, block: int) -> npt.NDArray[np.float32]:
+    """Return what a last block lacks or has too much, as a share (``calculate_spatial_disbalance``)."""
+    left = work % block
+    return _share(np.where(work < block, block - left, np.minimum(block - left, left)), block)
+
+
+def _share(part: _Numbers, whole: int) -> npt.NDArray[np.float32]:
+    share: npt.NDArray[np.float32] = part.astype(np.float32) / np.float32(whole)
+    return share
+
+
+def _depth_threads(work: int, depth_blocks: int, threads: int) -> int:
+    """Return how many threads share the depth of a product of huge depth and few rows and columns.
+
+    Args:
+        work: Blocks that can be worked on side by side otherwise.
+        depth_blocks: Blocks of the depth.
+        threads: Threads in all.
+    """
+    side_by_side = max(n for n in range(1, min(work, threads) + 1) if work % n == 0)
+    split = max(threads // side_by_side, 1)
+    left = threads % side_by_side
+    while split <= left:
+        side_by_side //= _least_factor(side_by_side)
+        split = max(threads // side_by_side, 1)
+        left = threads % side_by_side
+    while depth_blocks <= 5 * split and split > 1:
+        split //= _least_factor(split)
+    return split
+
+
+def _least_factor(number: int) -> int:
+    return next((n for n in range(2, number) if number % n == 0), number)
