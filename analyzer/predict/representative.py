@@ -132,11 +132,19 @@ def choose(
 
 
 def _starting(prediction: Prediction, count: int) -> list[int]:
-    """Return the seeds of so many candidates, evenly spread over the range, and of the middle one."""
+    """Return the seeds of so many candidates: the middle one, half about it and half over the range.
+
+    One of those about it is shown; were there none but the middle one, its chunks would be shown however
+    unusual they are.
+    """
     main = prediction.kinds[0]
     own = [seed for seed, threads in prediction.candidates if threads == main.threads]
-    even = np.linspace(0, len(own) - 1, min(count, len(own))).round().astype(int).tolist()
-    return list(dict.fromkeys([main.seeds[main.middle], *(own[at] for at in even)]))
+    peak_bytes = dict(zip(main.seeds, main.draws_bytes, strict=True))
+    nearest = sorted(own, key=lambda seed: abs(peak_bytes[seed] - prediction.peak_bytes))
+    about = nearest[: count // 2]
+    rest = [seed for seed in own if seed not in about]
+    even = np.linspace(0, len(rest) - 1, min(count - len(about), len(rest))).round().astype(int)
+    return list(dict.fromkeys([main.seeds[main.middle], *about, *(rest[at] for at in even)]))
 
 
 def _history(
