@@ -207,6 +207,7 @@ def test_a_changed_address_is_followed(page: Page, report: Path) -> None:
     page.wait("document.querySelector('#panel-ops .search')?.value === 'conv1'")
     assert page.js("memoryReport.axis.view") == [600, 900]
     assert page.js("memoryReport.state.values.buffer") == 12
+    page.js("new Promise((done) => setTimeout(done, 400))")  # the page's own address is written
     page.driver.execute_script("history.back();")
     page.wait("memoryReport.state.values.tab === 'tensors'")
     page.wait("memoryReport.state.values.buffer === null")
