@@ -172,8 +172,9 @@ def _need(report: ReportFile) -> Iterable[RenderableType]:
     parts = None if waste is None else waste.safe_limit_parts
     if waste is None or parts is None or waste.safe_limit_bytes is None:
         return
+    what = "Needs" if report.error is None else "Getting as far needs"
     yield Text(
-        f"Needs a memory limit of {format_bytes(waste.safe_limit_bytes)} = "
+        f"{what} a memory limit of {format_bytes(waste.safe_limit_bytes)} = "
         f"{format_bytes(parts.requested_bytes)} requested{highest_words(report)} + "
         f"{format_bytes(parts.rounding_bytes)} rounding + "
         f"{format_bytes(parts.unsplit_bytes)} unsplit chunks + "
