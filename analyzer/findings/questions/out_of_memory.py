@@ -122,20 +122,7 @@ def requested_by(message: str) -> int | None:
 
 
 def _instant_of_failure(analysis: Analysis, last: int) -> int:
-    """Return the instant in the last step after which a request failed; then all is torn down.
-
-    Of an op's request it is the one with the most bytes in use. Of a compiled step's block it is the
-    last that allocates: algorithms that were tried while it was compiled may have held more before.
-    """
+    """Return the instant with the most bytes in use in the last step: after it all is torn down."""
     first = analysis.first if analysis.step is not None else 0
-    error, kinds = analysis.recording.error, analysis.recording.events["kind"].to_numpy()
-    if (
-        error is not None
-        and _REQUEST.search(error.message) is None
-        and _BLOCK.search(error.message)
-    ):
-        allocating = np.flatnonzero(kinds[first : last + 1] > 0)
-        if len(allocating):
-            return first + int(allocating[-1])
     window = analysis.line.allocated[first + 1 : last + 2]
     return first + int(window.argmax())

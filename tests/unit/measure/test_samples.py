@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,8 +12,6 @@ from builders import SAMPLES, sample_folder
 
 import analyzer
 from analyzer.contract.categories import Category
-from analyzer.contract.run_note import Failure
-from analyzer.findings.questions.out_of_memory import failure_of
 from analyzer.recording.timeline import alive_at, by_category
 
 STEADY = [name for name in SAMPLES if name != "oom"]
@@ -173,22 +170,6 @@ def test_the_step_that_ran_out_of_memory() -> None:
     assert asked > limit - in_use
     assert "too little for this tensor" in finding["detail"]
     assert finding["evidence"]
-
-
-def test_a_compiled_steps_block_fails_after_all_that_it_had() -> None:
-    """Not at its highest moment: what is tried while it is compiled may hold more."""
-    analysis = opened("jit").analysis
-    error = Failure(
-        type="ResourceExhaustedError", message="Out of memory while trying to allocate 3.50GiB."
-    )
-    ended = replace(analysis, recording=replace(analysis.recording, error=error))
-    failure = failure_of(ended)
-    assert failure is not None
-    assert failure.requested_bytes == 7 << 29
-    kinds = analysis.recording.events["kind"].to_numpy()
-    assert kinds[failure.instant] > 0
-    assert (kinds[failure.instant + 1 : analysis.last + 1] <= 0).all()
-    assert failure.in_use_bytes == analysis.line.at(failure.instant)[1]
 
 
 def test_requests_of_xla_steps_are_no_ones_in_particular() -> None:
