@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from analyzer.contract.report.figures import EvidenceRow
 from analyzer.contract.watch_note import HeldTensors, WatchNote
 from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
@@ -136,13 +137,12 @@ def find_unexplained(analysis: Analysis, watch: WatchNote) -> list[Finding]:
 
 def _kept_on_host(watch: WatchNote, steps: int) -> Finding:
     first = watch.on_host[0]
-    at = f" ({first.where})" if first.where else ""
     growth = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
     return Finding(
         id="grows-on-host",
         severity=Severity.MEDIUM,
         title=f"{format_bytes(first.size_bytes // steps)} of each step stay in the host's memory, "
-        f"kept by {first.holder}{at}",
+        f"kept by {first.holder}{_line(first.where)}",
         detail=f"{times(first.count)} in {steps} traced steps NumPy arrays, bytes or texts were put "
         f"there. {host_words(growth)} Keep what is needed of them (a mean, a path to a file), or let "
         "the container forget: collections.deque(maxlen=…), clear().",
@@ -188,9 +188,33 @@ def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
     return Severity.HIGH if share >= _MUCH else Severity.MEDIUM if share >= _SOME else Severity.LOW
 
 
+def _line(where: str) -> str:
+    return f" ({where})" if where else ""
+
+
+def _growing(
+    analysis: Analysis,
+    growth: StepGrowth,
+    kind: str,
+    *,
+    title: str,
+    detail: str,
+    evidence: tuple[EvidenceRow, ...],
+) -> Finding:
+    """Return the finding of which all that came to stay until the last step would be saved."""
+    return Finding(
+        id=kind,
+        severity=_severity(analysis, growth.per_step_bytes),
+        title=f"{format_bytes(round(growth.per_step_bytes))} {title}",
+        detail=detail,
+        saves_bytes=round(growth.per_step_bytes * growth.last_step),
+        saves_kind="allocated",
+        evidence=evidence,
+    )
+
+
 def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
     held = one.held
-    at = f" ({held.where})" if held.where else ""
     steps = len(analysis.recording.steps)
     hint = _OF_TRACEBACKS if held.by_traceback else _OF_TENSORS
     detail = (
@@ -201,7 +225,8 @@ def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
     return Finding(
         id="kept-tensors",
         severity=_severity(analysis, one.per_step_bytes),
-        title=f"{format_bytes(one.per_step_bytes)} stay of each step, kept by {held.holder}{at}",
+        title=f"{format_bytes(one.per_step_bytes)} stay of each step, kept by {held.holder}"
+        f"{_line(held.where)}",
         detail=detail,
         saves_bytes=one.per_step_bytes * _last_step(growth, one.steps),
         saves_kind="allocated",
@@ -224,17 +249,14 @@ def _kept_now_and_then(analysis: Analysis, watch: WatchNote, growth: StepGrowth)
     largest = max(watch.held_later, key=lambda one: one.size_bytes, default=None)
     if largest is None or largest.size_bytes < _EXPLAINS * growth.per_step_bytes * steps:
         return None
-    at = f" ({largest.where})" if largest.where else ""
     hint = _OF_TRACEBACKS if largest.by_traceback else _OF_TENSORS
-    return Finding(
-        id="kept-tensors",
-        severity=_severity(analysis, growth.per_step_bytes),
-        title=f"{format_bytes(round(growth.per_step_bytes))} a step come to stay, kept by "
-        f"{largest.holder}{at}",
+    return _growing(
+        analysis,
+        growth,
+        "kept-tensors",
+        title=f"a step come to stay, kept by {largest.holder}{_line(largest.where)}",
         detail=f"{times(largest.count)} in {steps} steps a tensor came to be held there, "
         f"{format_bytes(largest.size_bytes)} together. {slope_words(growth)} {hint}",
-        saves_bytes=round(growth.per_step_bytes * growth.last_step),
-        saves_kind="allocated",
         evidence=tuple(
             evidence_row(
                 "kept by", name=one.holder, where=one.where, count=one.count, size=one.size_bytes
@@ -255,18 +277,16 @@ def _grown_larger(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> F
         if len(rises) < _FEWEST_STEPS or min(rises) <= 0:
             continue
         if float(np.median(rises)) >= _EXPLAINS * growth.per_step_bytes:
-            at = f" ({held.where})" if held.where else ""
-            return Finding(
-                id="kept-tensors",
-                severity=_severity(analysis, growth.per_step_bytes),
-                title=f"{format_bytes(round(growth.per_step_bytes))} stay of each step: {held.holder}"
-                f"{at} gets a larger tensor each time",
+            return _growing(
+                analysis,
+                growth,
+                "kept-tensors",
+                title=f"stay of each step: {held.holder}{_line(held.where)} gets a larger tensor "
+                "each time",
                 detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
                 f"{format_bytes(sizes[-1])} in the last. {slope_words(growth)} While it is made both "
                 "the old and the new one are held. Write into a tf.Variable or an array of the size "
                 "that is needed in the end, or keep numbers.",
-                saves_bytes=round(growth.per_step_bytes * growth.last_step),
-                saves_kind="allocated",
                 evidence=(
                     evidence_row(
                         "held by", name=held.holder, where=held.where, count=1, size=sizes[-1]
@@ -316,16 +336,14 @@ def _unexplained(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Fi
         .head(_ROWS)
     )
     sources = dict(zip(full["op"].astype(str), full["source"].astype(str), strict=True))
-    where = watch.where
-    at = f" (a step is {watch.step}, {where})" if where else ""
-    return Finding(
-        id="grows",
-        severity=_severity(analysis, growth.per_step_bytes),
-        title=f"{format_bytes(round(growth.per_step_bytes))} stay of each step{at}",
+    at = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
+    return _growing(
+        analysis,
+        growth,
+        "grows",
+        title=f"stay of each step{at}",
         detail=slope_words(growth) + " No container of the program's was found to hold them; the "
         "evidence names what made the buffers that outlived their step.",
-        saves_bytes=round(growth.per_step_bytes * growth.last_step),
-        saves_kind="allocated",
         evidence=tuple(
             evidence_row(
                 "outlives its step",

@@ -81,6 +81,25 @@ class Blocking:
         return row + _VECTOR if row >= _DEPTH and is_power_of_two else row
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Blocks that are tried, in their order.
+
+    Attributes:
+        rows: Rows of a block, one entry for each candidate.
+        chunks: Column blocks taken at a time, one entry for each candidate.
+        columns: Columns of a block.
+        depth: Depth of a block.
+        split: Threads that share the depth.
+    """
+
+    rows: _Numbers
+    chunks: _Numbers
+    columns: int
+    depth: int
+    split: int
+
+
 @lru_cache(maxsize=4096)
 def blocking_of(product: Product) -> Blocking:
     """Return the blocks that oneDNN takes for a product of float32."""
@@ -111,16 +130,16 @@ def blocking_of(product: Product) -> Blocking:
         least_rows = most_rows
     best, least = Blocking(1, columns, depth, 1), np.float32(1)
     for split in range(most, fewest - 1, -1):
-        tried = _every(most_chunks, most_rows, least_rows)
-        uneven = _uneven(product, *tried, columns, depth, split)
+        tried = _Candidates(*_every(most_chunks, most_rows, least_rows), columns, depth, split)
+        uneven = _uneven(product, tried)
         if most == 1:
-            uneven = np.where(_leaves_idle(product, *tried, columns, split), np.inf, uneven)
+            uneven = np.where(_leaves_idle(product, tried), np.inf, uneven)
         first = int(uneven.argmin())
         if not uneven[first] < least:
-            tried, first = (np.array([least_rows]), np.array([1])), 0
-            uneven = _uneven(product, *tried, columns, depth, split)
+            tried = _Candidates(np.array([least_rows]), np.array([1]), columns, depth, split)
+            uneven, first = _uneven(product, tried), 0
         if uneven[first] < least:
-            best, least = Blocking(int(tried[0][first]), columns, depth, split), uneven[first]
+            best, least = Blocking(int(tried.rows[first]), columns, depth, split), uneven[first]
     return best
 
 
@@ -131,44 +150,25 @@ def _every(most_chunks: int, most_rows: int, least_rows: int) -> tuple[_Numbers,
     return np.tile(rows, len(chunks)), np.repeat(chunks, len(rows))
 
 
-def _leaves_idle(
-    product: Product, rows: _Numbers, chunks: _Numbers, columns: int, split: int
-) -> npt.NDArray[np.bool_]:
-    """Say of each candidate whether it is left out, for it leaves some threads without work at the end.
-
-    Args:
-        product: The product.
-        rows: Rows of a block, one entry for each candidate.
-        chunks: Column blocks taken at a time, one entry for each candidate.
-        columns: Columns of a block.
-        split: Threads that share the depth.
-    """
-    threads = product.threads // split
-    work = product.batch * -(-product.rows // rows) * -(-product.columns // (columns * chunks))
+def _leaves_idle(product: Product, tried: _Candidates) -> npt.NDArray[np.bool_]:
+    """Say of each candidate whether it leaves threads without work at the end, and so is left out."""
+    threads = product.threads // tried.split
+    column_chunks = -(-product.columns // (tried.columns * tried.chunks))
+    work = product.batch * -(-product.rows // tried.rows) * column_chunks
     idle: npt.NDArray[np.bool_] = (work < 3 * threads) & (work % threads != 0)
     return idle
 
 
-def _uneven(
-    product: Product, rows: _Numbers, chunks: _Numbers, columns: int, depth: int, split: int
-) -> npt.NDArray[np.float32]:
-    """Return how unevenly blocks spread the work, 0 for evenly (``get_imbalance``).
-
-    Args:
-        product: The product.
-        rows: Rows of a block, one entry for each candidate.
-        chunks: Column blocks taken at a time, one entry for each candidate.
-        columns: Columns of a block.
-        depth: Depth of a block.
-        split: Threads that share the depth.
-    """
+def _uneven(product: Product, tried: _Candidates) -> npt.NDArray[np.float32]:
+    """Return how unevenly each candidate spreads the work, 0 for evenly (``get_imbalance``)."""
+    rows, chunks, columns, split = tried.rows, tried.chunks, tried.columns, tried.split
     threads = product.threads // split
     row_blocks, blocks = -(-product.rows // rows), -(-product.columns // columns)
     work = row_blocks * -(-product.columns // (columns * chunks)) * product.batch
     of_rows = _share(rows * row_blocks % product.rows, product.rows)
     of_chunks = _share(-(-blocks // chunks) * chunks - blocks, blocks)
     of_threads = _share(np.array([product.threads - threads * split]), product.threads)
-    of_depth = _spatial(np.array([product.depth]), split * depth)
+    of_depth = _spatial(np.array([product.depth]), split * tried.depth)
     total = _spatial(work, threads) + of_rows + of_chunks + of_threads + of_depth
     uneven: npt.NDArray[np.float32] = total / np.float32(5)
     return uneven

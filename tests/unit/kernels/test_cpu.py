@@ -238,22 +238,13 @@ def test_half_precision_products_are_made_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("left", "transposes", "measured"),
-    [
-        ((4, 128, 256), (False, False), 1_408),
-        ((4, 128, 256), (True, False), 263_680),
-        ((4, 128, 256), (False, True), 132_608),
-        ((4, 144, 192), (True, False), 222_720),
-        ((4, 3, 144, 144), (True, True), 241_280),
-    ],
-)
-def test_scratchpads_of_batched_products_as_measured(left, transposes, measured):
-    assert matmul_scratch_bytes(left, transposes=transposes, threads=2, item_bytes=4) == measured
-
-
-@pytest.mark.parametrize(
     ("left", "transposes", "columns", "threads", "measured"),
     [
+        ((4, 128, 256), (False, False), None, 2, 1_408),
+        ((4, 128, 256), (True, False), None, 2, 263_680),
+        ((4, 128, 256), (False, True), None, 2, 132_608),
+        ((4, 144, 192), (True, False), None, 2, 222_720),
+        ((4, 3, 144, 144), (True, True), None, 2, 241_280),
         # At most 512 numbers deep, in rows that are not a power of two apart.
         ((1, 500, 700), (True, False), 700, 4, 1_481_216),
         ((1, 2000, 128), (True, False), 16, 4, 273_152),
@@ -278,7 +269,7 @@ def test_scratchpads_of_batched_products_as_measured(left, transposes, measured)
         ((5, 8, 3000, 40), (True, False), 64, 4, 340_736),
     ],
 )
-def test_scratchpads_of_deep_products_as_measured(left, transposes, columns, threads, measured):
+def test_scratchpads_of_products_as_measured(left, transposes, columns, threads, measured):
     assert measured == matmul_scratch_bytes(
         left, transposes=transposes, threads=threads, item_bytes=4, columns=columns
     )
