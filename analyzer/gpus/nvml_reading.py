@@ -63,11 +63,6 @@ class NvmlCard(msgspec.Struct, frozen=True, kw_only=True):
     is_partitioned: bool
     processes: tuple[NvmlProcess, ...]
 
-    @property
-    def unattributed_bytes(self) -> int:
-        """What is used and in no process' figure; less than 0 where processes share memory."""
-        return self.used_bytes - sum(process.used_bytes or 0 for process in self.processes)
-
 
 class NvmlReading(msgspec.Struct, frozen=True, kw_only=True):
     """All cards at one instant, and the driver's version."""

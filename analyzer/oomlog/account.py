@@ -87,7 +87,6 @@ def _case(heard: Heard, mishap: Mishap) -> OomCase:
         card=card,
         crowds=crowds_of(mishap, rounded),
         refusals=[heard.refusals[place] for place in mishap.refused],
-        is_first=not heard.mishaps or heard.mishaps[0] is mishap,
     )
 
 

@@ -41,7 +41,6 @@ class OomCase:
         card: What is known of the card; None for the host and where the log says nothing.
         crowds: The sizes in use.
         refusals: Runs of the driver's refusals before it.
-        is_first: Whether no other failure of the process came before it.
     """
 
     mishap: Mishap
@@ -50,7 +49,6 @@ class OomCase:
     card: SeenCard | None
     crowds: list[SizeCrowd]
     refusals: list[DriverRefusal]
-    is_first: bool = True
 
     @property
     def is_on_card(self) -> bool:

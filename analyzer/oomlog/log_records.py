@@ -69,7 +69,6 @@ class PoolDump:
         pool: All regions.
         limit: The allocator's limit.
         left: What the limit leaves for more regions.
-        next_region: The size that the next region would have.
         stats: The block "Stats", by its names.
         largest_free: Largest free chunk as the newest wording prints it (2026), or a TPU's; else None.
         free: What is free, as a TPU's error has it; else None.
@@ -87,7 +86,6 @@ class PoolDump:
     pool: Amount | None = None
     limit: Amount | None = None
     left: Amount | None = None
-    next_region: Amount | None = None
     stats: dict[str, Amount] = field(default_factory=dict)
     largest_free: Amount | None = None
     free: Amount | None = None
@@ -265,7 +263,6 @@ class Heard:
         garbage: Times that regions were given back to make one larger.
         large_host: Warnings of a host allocation over a tenth of the memory: (times, largest).
         no_memory_words: Lines that say "exhausted" of something that is no memory.
-        has_growth: Whether a line says that the pool grows on demand; None where none says.
     """
 
     lines: int = 0
@@ -278,4 +275,3 @@ class Heard:
     garbage: int = 0
     large_host: tuple[int, int] = (0, 0)
     no_memory_words: int = 0
-    has_growth: bool | None = None

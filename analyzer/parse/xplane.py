@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,16 +116,6 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
         raise TraceError(
             f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy it again, whole."
         ) from None
-
-
-def read_space(space: Any, path: Path) -> RawTrace:
-    """Read a trace that is decoded already, an ``XSpace`` message; ``path`` is what errors call it.
-
-    Raises:
-        TraceError: it holds no memory events.
-    """
-    content = space.SerializeToString()
-    return _read(ByteSource(BytesIO(content), len(content)), path, lambda share: None)
 
 
 def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:

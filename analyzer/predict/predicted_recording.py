@@ -20,7 +20,7 @@ from analyzer.graph.buffer_sharing import Sharing
 from analyzer.graph.graph_index import Structure
 from analyzer.graph.networkx_graph import build_graph
 from analyzer.graph.phases import Phase
-from analyzer.kernels.kernel_device import CPU, KernelDevice
+from analyzer.kernels.kernel_device import KernelDevice
 from analyzer.measure.attribution import (
     label_eager,
     label_graph,
@@ -195,11 +195,6 @@ def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
     """Say whether the step is one compiled function, so that no order of ops is left open."""
     work = [op.name for op in note.ops if op.type not in FRAME_TYPES]
     return len(work) == 1 and work[0] in compiled
-
-
-def owners_of(note: RunNote) -> list[Owner]:
-    """Return the variables that a noted step uses on the CPU."""
-    return list(owners_by_number(note, CPU).values())
 
 
 def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:

@@ -47,11 +47,6 @@ class Form:
             raise NoForm(f"{float(value)} at {size}")
         return int(value)
 
-    @property
-    def degree(self) -> int:
-        """Highest power of the size."""
-        return len(self.coefficients) - 1
-
 
 def through(points: Sequence[tuple[int, int]]) -> Form:
     """Return the polynomial of the lowest degree through points.

@@ -24,12 +24,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from analyzer.kernels.kernel_device import CPU
 from analyzer.kernels.shared.memory_plan import VariableAccess
 from analyzer.measure.measured_recording import Measured, open_measured
 from analyzer.predict.executor import op_cost
 from analyzer.predict.graph.edges import Wiring
 from analyzer.predict.played_step import Prepared, prepare
-from analyzer.predict.predicted_recording import owners_of
+from analyzer.predict.predicted_recording import owners_by_number
 
 STEPS = 6
 CLEAR = 4.0
@@ -135,7 +136,9 @@ def main() -> None:
             note = measured.note
             assert note is not None
             threads = max(note.threads.intra_op, 1)
-            prepared = prepare(note.ops, owners_of(note), threads=threads)
+            prepared = prepare(
+                note.ops, list(owners_by_number(note, CPU).values()), threads=threads
+            )
             rates_of(prepared, seconds_by_step(measured), found)
     where = (f"{platform.machine()}, {os.cpu_count()} cores", threads)
     writer = csv.writer(sys.stdout, lineterminator="\n")

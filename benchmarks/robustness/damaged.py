@@ -17,6 +17,7 @@ import argparse
 import gzip
 import random
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from analyzer.findings.trace_integrity import trust_of  # noqa: E402
 from analyzer.measure.measured_recording import measure  # noqa: E402
 from analyzer.opening import explain  # noqa: E402
 from analyzer.parse.run_folder import RunNote, read_run  # noqa: E402
-from analyzer.parse.xplane import read_space  # noqa: E402
+from analyzer.parse.xplane import read_trace  # noqa: E402
 from analyzer.parse.xspace import Space  # noqa: E402
 from analyzer.units import GRANULE_BYTES  # noqa: E402
 
@@ -57,7 +58,11 @@ class Shown:
 
 def show(space: Any, note: RunNote | None, path: Path) -> Shown:
     """Open a trace as the command does, but for its report."""
-    analysis = explain(measure(read_space(space, path), note, path), WhatIf(), search=False)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / path.name
+        file.write_bytes(space.SerializeToString())
+        raw = read_trace(file)
+    analysis = explain(measure(raw, note, path), WhatIf(), search=False)
     trust = trust_of(analysis)
     assert trust is not None
     peak = analysis.peak

@@ -98,7 +98,7 @@ def _take_sum(dump: PoolDump, text: str) -> bool:
         return True
     match = wordings.POOL.search(text)
     if match is not None:
-        dump.pool, dump.limit, dump.left, dump.next_region = map(amount, match.groups())
+        dump.pool, dump.limit, dump.left = map(amount, match.groups())
         return True
     match = wordings.POOL_2026.search(text)
     if match is None:

@@ -395,9 +395,6 @@ def _may_take(taker: Mishap, message: Message, text: str) -> bool:
 def _take_start(heard: Heard, process: LogProcess, text: str) -> None:
     """Take what TensorFlow says when it starts, or XLA when it compiles."""
     process.card_age += 1
-    if wordings.GROWTH_FORCED.search(text):
-        heard.has_growth = True
-        return
     match = wordings.CREATED.search(text)
     if match is not None:
         card = _card(heard, process, int(match[1]))

@@ -58,13 +58,6 @@ FAILED_OLD: Final = Wording(
     r"Ran out of memory trying to allocate SIZE\.\s+(?:See logs|The caller)", "Ran out of memory"
 )
 NOT_A_FAILURE: Final = Wording(r"not a failure|freed_by_count=")
-REQUESTED_BY: Final = Wording(r"^\s*requested by op ?([^\x22]*)")
-GARBAGE: Final = Wording(r"Garbage collection: deallocate free memory regions")
-GROWTH_FORCED: Final = Wording(
-    r"(?:Overriding|TF_FORCE_GPU_ALLOW_GROWTH).*TF_FORCE_GPU_ALLOW_GROWTH environment variable is set"
-    r"(?!.*to false)",
-    "ALLOW_GROWTH",
-)
 
 # --- the dump ------------------------------------------------------------------------------------
 DUMP_HEAD: Final = Wording(r"BFCAllocator dump for (\S+)", "dump for")
@@ -85,7 +78,7 @@ CENSUS: Final = Wording(r"(?<![\d.])(\d+) Chunks of size (\d+) totalling", "Chun
 CENSUS_SUM: Final = Wording(r"Sum Total of in-use chunks: SIZE", "Sum Total")
 POOL: Final = Wording(
     r"(?:total_region_allocated_bytes_|Total bytes in pool|Total size in pool): SIZE "
-    r"memory_limit_: SIZE available (?:bytes|size): SIZE curr_region_allocation_bytes_: SIZE",
+    r"memory_limit_: SIZE available (?:bytes|size): SIZE curr_region_allocation_bytes_:",
     "memory_limit_",
 )
 POOL_2026: Final = Wording(r"Allocator memory summary:(.*)", "memory summary")

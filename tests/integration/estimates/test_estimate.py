@@ -11,10 +11,11 @@ from builders import analyze, analyze_in_child
 from observed_order import play_in_order
 
 import analyzer
+from analyzer.kernels.kernel_device import CPU
 from analyzer.measure.measured_recording import open_measured
 from analyzer.parse.run_folder import read_run
 from analyzer.predict.played_step import prepare
-from analyzer.predict.predicted_recording import owners_of
+from analyzer.predict.predicted_recording import owners_by_number
 from analyzer.recording.records import Kind
 
 pytestmark = pytest.mark.tf
@@ -57,7 +58,9 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
     """Whatever order the executor took: the kernels' rules must give what it then allocated."""
     _, trace = pairs.get(name)
     note = read_run(pairs.folder / f"{name}-estimate" / "run.json")
-    prepared = prepare(note.ops, owners_of(note), threads=note.threads.intra_op)
+    prepared = prepare(
+        note.ops, list(owners_by_number(note, CPU).values()), threads=note.threads.intra_op
+    )
     measured = open_measured(pairs.folder / f"{name}-trace")
     step, runs = measured.recording.steps[-1], measured.op_runs
     inside = (runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)

@@ -356,16 +356,16 @@ def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_told():
 
 
 def test_an_argument_is_one_variables():
-    from analyzer.predict.predicted_recording import owners_of
-
     note = read_run(NOTES / "accumulation" / "run.json")
     twice = [row.argument for row in note.variables if row.argument is not None][:2]
     variables = tuple(
         replace(row, argument=twice[0]) if row.argument == twice[1] else row
         for row in note.variables
     )
-    owners = owners_of(replace(note, variables=variables))
-    assert len({owner.op for owner in owners}) == len(owners) == len(owners_of(note)) - 1
+    owners = list(owners_by_number(replace(note, variables=variables), CPU).values())
+    assert (
+        len({owner.op for owner in owners}) == len(owners) == len(owners_by_number(note, CPU)) - 1
+    )
     assert predict_note(replace(note, variables=variables)).recording.steps
 
 
