@@ -130,7 +130,7 @@ class Remedy:
         fits: Whether the sequence succeeds under the limit given.
         peak_in_use_bytes, peak_pool_bytes: Under the limit given, until a failure.
         minimum_limit_bytes: Safe smallest limit; None where it was not asked for.
-        pool_saved_bytes, limit_saved_bytes: Less than as it is; negative where it is more.
+        limit_saved_bytes: Less than as it is; negative where it is more.
     """
 
     id: str
@@ -139,7 +139,6 @@ class Remedy:
     peak_in_use_bytes: int
     peak_pool_bytes: int
     minimum_limit_bytes: int | None
-    pool_saved_bytes: int
     limit_saved_bytes: int | None
 
 
@@ -338,7 +337,6 @@ def _remedy(
         peak_in_use_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         minimum_limit_bytes=limit,
-        pool_saved_bytes=0 if base is None else base.peak_pool_bytes - result.peak_pool_bytes,
         limit_saved_bytes=limit_saved,
     )
 

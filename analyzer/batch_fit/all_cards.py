@@ -9,8 +9,9 @@ no closed forms. What the memory optimizer rewrites near each card's own limit i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 from msgspec.structs import replace as changed
 
@@ -23,7 +24,7 @@ from analyzer.scaling.fit_answer import CardAnswer, FitAnswer
 from analyzer.scaling.largest_size import largest_of
 from analyzer.scaling.peak_curve import middle_order
 from analyzer.scaling.scaled_orders import ScaledOrders
-from analyzer.scaling.size_lines import SizeNeed, crossing
+from analyzer.scaling.size_lines import crossing
 
 
 def fit_all(
@@ -59,10 +60,10 @@ def fit_all(
             chosen = replace(options, gpu=middle.id)
             asked = replace(question, confirm=False)
             answer, found = answered(apart, chosen, asked, part)
-            if found.orders is None:
-                rows += _rows_by_line(found.needs, cards, question.wanted)
-            else:
-                rows += _rows(found.orders, cards, question.wanted)
+            largest: Callable[[int], int] = partial(crossing, found.needs)
+            if found.orders is not None:
+                largest = _by_orders(found.orders)
+            rows += [_row(gpu, largest, question.wanted) for gpu in cards]
     assert answer is not None
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     least, most = (pick(row.largest or 0 for row in rows) for pick in (min, max))
@@ -85,55 +86,37 @@ def _groups() -> list[list[Gpu]]:
     ]
 
 
-def _rows_by_line(
-    needs: Mapping[int, SizeNeed], cards: list[Gpu], wanted: int | None
-) -> list[CardAnswer]:
-    """Return the cards' rows where there are no closed forms: by a line through two captures."""
-    rows = []
-    for gpu in cards:
-        limit = memory_limit(gpu)
-        size = crossing(needs, limit.bytes)
-        safe = crossing(needs, int(limit.low_bytes / (1 + LIMIT_MARGIN)))
-        rows.append(
-            CardAnswer(
-                id=gpu.id,
-                name=gpu.name,
-                memory_bytes=gpu.memory_bytes,
-                limit_bytes=limit.bytes,
-                largest=size,
-                safe=min(safe, size),
-                holds_wanted=None if wanted is None else wanted <= size,
-            )
-        )
-    return rows
+def _row(gpu: Gpu, largest: Callable[[int], int], wanted: int | None) -> CardAnswer:
+    """Return a card's row.
+
+    Args:
+        gpu: The card.
+        largest: The largest batch under a limit in bytes.
+        wanted: The batch that the user wants; None where none was named.
+    """
+    limit = memory_limit(gpu)
+    size = largest(limit.bytes)
+    safe = largest(int(limit.low_bytes / (1 + LIMIT_MARGIN)))
+    return CardAnswer(
+        id=gpu.id,
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        limit_bytes=limit.bytes,
+        largest=size,
+        safe=min(safe, size),
+        holds_wanted=None if wanted is None else wanted <= size,
+    )
 
 
-def _rows(orders: ScaledOrders, cards: list[Gpu], wanted: int | None) -> list[CardAnswer]:
-    found: dict[int, int] = {}
+def _by_orders(orders: ScaledOrders) -> Callable[[int], int]:
+    """Return a search for the largest batch under a limit, which begins where the last one ended."""
     near = 0
 
+    @cache
     def largest(limit_bytes: int) -> int:
         nonlocal near
-        if limit_bytes not in found:
-            options = replace(orders.target.options, memory_limit_bytes=limit_bytes)
-            order = middle_order(orders, max(near, 1))
-            near = found[limit_bytes] = largest_of(order, options, near)
-        return found[limit_bytes]
+        options = replace(orders.target.options, memory_limit_bytes=limit_bytes)
+        near = largest_of(middle_order(orders, max(near, 1)), options, near)
+        return near
 
-    rows = []
-    for gpu in cards:
-        limit = memory_limit(gpu)
-        size = largest(limit.bytes)
-        safe = largest(int(limit.low_bytes / (1 + LIMIT_MARGIN)))
-        rows.append(
-            CardAnswer(
-                id=gpu.id,
-                name=gpu.name,
-                memory_bytes=gpu.memory_bytes,
-                limit_bytes=limit.bytes,
-                largest=size,
-                safe=min(safe, size),
-                holds_wanted=None if wanted is None else wanted <= size,
-            )
-        )
-    return rows
+    return largest

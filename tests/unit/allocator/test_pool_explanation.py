@@ -91,7 +91,6 @@ def test_remedies_compare_other_ways_of_running():
     steps = tuple((3 * step, 3 * step + 2) for step in range(20))
     found = remedies(sequence, BfcOptions.gpu(1 << 30, growth=True), steps=steps, limits=True)
     by_id = {remedy.id: remedy for remedy in found}
-    assert by_id["as-is"].pool_saved_bytes == 0
     assert by_id["restart"].peak_pool_bytes == 6 * MIB
     assert by_id["restart"].limit_saved_bytes > 15 * MIB
     # The first step's 20 MiB get a region of 32 MiB whole: too small to be split.
