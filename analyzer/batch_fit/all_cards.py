@@ -24,7 +24,7 @@ from analyzer.scaling.fit_answer import CardAnswer, FitAnswer
 from analyzer.scaling.largest_size import largest_of
 from analyzer.scaling.peak_curve import middle_order
 from analyzer.scaling.scaled_orders import ScaledOrders
-from analyzer.scaling.size_lines import crossing
+from analyzer.scaling.size_lines import between
 
 
 def fit_all(
@@ -60,7 +60,7 @@ def fit_all(
             chosen = replace(options, gpu=middle.id)
             asked = replace(question, confirm=False)
             answer, found = answered(apart, chosen, asked, part)
-            largest: Callable[[int], int] = partial(crossing, found.needs)
+            largest: Callable[[int], int] = partial(between, found.needs)
             if found.orders is not None:
                 largest = _by_orders(found.orders)
             rows += [_row(gpu, largest, question.wanted) for gpu in cards]
@@ -71,7 +71,19 @@ def fit_all(
         answer,
         cards=tuple(rows),
         headline=f"The largest batch is {least} to {most}, by card.",
+        card="",
+        card_name="",
+        limit_of="cards",
+        limit_bytes=rows[-1].limit_bytes,
+        limit_low_bytes=rows[0].limit_bytes,
+        limit_high_bytes=rows[-1].limit_bytes,
         largest=most,
+        safe=max(row.safe or 0 for row in rows),
+        most=most,
+        in_each=most,
+        peak_requested_bytes=None,
+        peak_allocated_bytes=None,
+        notes=(f"The curve is of {answer.card_name}.", *answer.notes),
         wanted_fits=None if question.wanted is None else any(row.holds_wanted for row in rows),
     )
 

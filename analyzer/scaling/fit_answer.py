@@ -14,7 +14,7 @@ from analyzer.contract.report.writing import schema_of
 
 FIT_VERSION: Final = 1
 
-LimitOwner = Literal["card", "given", "machine"]
+LimitOwner = Literal["card", "given", "machine", "cards"]
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,9 +129,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         device: ``cpu`` or ``gpu``.
         card: The catalogue's name of the card; empty for none.
         card_name: What the driver calls it.
-        limit_of: Whose limit: the card's, the one given, this machine's memory.
-        limit_bytes, limit_low_bytes, limit_high_bytes: What the allocator may use.
-        largest: The largest size that fits; 0 where not even 1 does.
+        limit_of: Whose limit: the card's, the one given, this machine's memory, each card's of many.
+        limit_bytes, limit_low_bytes, limit_high_bytes: What the allocator may use; of many cards the
+            most, the least and the most.
+        largest: The largest size that fits; 0 where not even 1 does; of many cards on the one that
+            holds most.
         safe: The largest that fits in every order of ops that was drawn, with a margin and at the least
             that the limit may be.
         most: Above this it fits in none.

@@ -111,6 +111,22 @@ def crossing(needs: Mapping[int, SizeNeed], limit: int) -> int:
     return max(int(low + (limit - needs[low].bytes) / slope), 1)
 
 
+def between(needs: Mapping[int, SizeNeed], limit: int) -> int:
+    """Return where the line through the nearest sizes on both sides of the limit meets it.
+
+    Where all lie on one side, the line goes through the smallest and the largest: through two sizes side
+    by side it would say nothing of others far away.
+
+    Args:
+        needs: What sizes need; two at least.
+        limit: The limit, bytes.
+    """
+    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    above = [size for size, need in needs.items() if size > fitting and need.bytes > limit]
+    ends = (fitting, min(above)) if fitting and above else (min(needs), max(needs))
+    return crossing({size: needs[size] for size in ends}, limit)
+
+
 def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], LargestSizes]:
     """Return what tells the largest sizes from what was captured: between, a line."""
 

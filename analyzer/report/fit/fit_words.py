@@ -16,6 +16,14 @@ def basis_of(answer: FitAnswer) -> str:
 def sentences_of(answer: FitAnswer) -> Iterator[str]:
     """Yield what the answer rests on."""
     low, high = answer.limit_low_bytes, answer.limit_high_bytes
+    if answer.limit_of == "cards":
+        yield (
+            f"The allocator may use {format_bytes(low)} to {format_bytes(high)}, by card. A batch that "
+            "is safe fits in every order of the ops that was drawn, with 3 % to spare and the least "
+            "that the card's limit may be."
+        )
+        yield f"A card of each kind was worked out, the last so: {_how_found(answer)}"
+        return
     limit = f"The allocator may use {format_bytes(answer.limit_bytes)}"
     if low != high:
         limit += f" ({format_bytes(low)} to {format_bytes(high)})"

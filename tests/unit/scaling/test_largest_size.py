@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.batch_fit.all_cards import _groups, _rows_by_line
+from analyzer.batch_fit.all_cards import _groups, _row
 from analyzer.batch_fit.confirming_runs import MOST_RUNS, _last_that_runs
 from analyzer.gpus import all_gpus
 from analyzer.scaling.fit_answer import ConfirmingRun
 from analyzer.scaling.largest_size import _last
-from analyzer.scaling.size_lines import SizeNeed, next_size
+from analyzer.scaling.size_lines import SizeNeed, between, next_size
 
 MIB = 1 << 20
 
@@ -80,15 +83,26 @@ def test_a_need_that_is_held_down_for_a_while_ends_the_search_too(
     assert max(n for n, need in needs.items() if need.bytes <= limit) == 900 + held
 
 
+def _needing(size_bytes: int) -> SizeNeed:
+    return SizeNeed(
+        low_bytes=size_bytes,
+        bytes=size_bytes,
+        high_bytes=size_bytes,
+        requested_bytes=size_bytes,
+        allocated_bytes=size_bytes,
+    )
+
+
+@pytest.mark.parametrize("limit", [40, 500, 999, 1500, 3000])
+def test_sizes_side_by_side_do_not_tell_of_those_far_away(limit: int) -> None:
+    """Chunks make the need of 1,001 less than that of 1,000, as XLA's plans do."""
+    needs = {size: _needing(need * MIB) for size, need in ((10, 10), (1000, 1000), (1001, 998))}
+    assert between(needs, limit * MIB) == pytest.approx(limit, rel=0.01)
+
+
 def test_without_closed_forms_cards_are_on_a_line() -> None:
-    needs = {
-        n: SizeNeed(
-            low_bytes=n * MIB, bytes=n * MIB, high_bytes=n * MIB, requested_bytes=n * MIB,
-            allocated_bytes=n * MIB,
-        )
-        for n in (100, 200)
-    }  # fmt: skip
-    rows = [row for cards in _groups() for row in _rows_by_line(needs, cards, 64)]
+    needs = {size: _needing(size * MIB) for size in (100, 200)}
+    rows = [_row(gpu, partial(between, needs), 64) for cards in _groups() for gpu in cards]
     assert len(rows) == len(all_gpus())
     for row in rows:
         assert row.largest == row.limit_bytes // MIB
