@@ -7,7 +7,6 @@ grows; the driver does, of each region in which a tensor lies (``cuPointerGetAtt
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.private_names import device_limits, gpu_options
+from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import address_of, variable_address
 from analyzer.contract.device_figures import AllocatorFigures, ProcessFigures
 from analyzer.errors import InputError
@@ -156,13 +156,13 @@ def _regions(driver: Any) -> dict[str, dict[int, int]]:
 
 def _addresses() -> Iterator[tuple[str, int]]:
     """Yield the device and the address of each tensor and variable on a GPU that Python holds."""
-    for one in gc.get_objects():
+    for one in live_objects((tf.Variable, tf.Tensor)):
         address = None
         if isinstance(one, tf.Variable):
             device = one.device
             if "GPU" in device:
                 address = variable_address(one)
-        elif isinstance(one, tf.Tensor):
+        else:
             address = address_of(one)
             device = one.device if address is not None else ""
         if address is not None and "GPU:" in device:

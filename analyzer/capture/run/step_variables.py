@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from analyzer.capture.private_names import (
     keras_value,
     uncast_variable,
 )
+from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import variable_address
 from analyzer.capture.targets.keras_api import (
     layer_kinds,
@@ -201,8 +201,8 @@ class StepVariables:
         """
         wanted = {id(raw_variable(variable)) for variable in variables}
         optimizers, metrics, layers = optimizer_kinds(), metric_kinds(), layer_kinds()
-        for thing in gc.get_objects():
-            kind = type(thing)  # not isinstance: proxies would be woken up
+        for thing in live_objects((*optimizers, *metrics, *layers)):
+            kind = type(thing)
             if issubclass(kind, optimizers):
                 if any(id(raw_variable(v)) in wanted for v in optimizer_variables(thing)):
                     self.program.optimizers.append(thing)
@@ -211,7 +211,7 @@ class StepVariables:
                 for variable in thing.variables:
                     if id(raw_variable(variable)) in wanted:
                         self._add(variable, Category.CONSTANT, "metric")
-            elif issubclass(kind, layers):
+            else:
                 for variable in thing.variables:
                     if id(raw_variable(variable)) in wanted:
                         self._add(variable, Category.PARAMETER, "")
@@ -225,11 +225,7 @@ class StepVariables:
 
 
 def _live_variables() -> list[Any]:
-    return [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), tf.Variable) and hasattr(thing, "handle")
-    ]
+    return [thing for thing in live_objects(tf.Variable) if hasattr(thing, "handle")]
 
 
 def raw_variable(variable: Any) -> Any:

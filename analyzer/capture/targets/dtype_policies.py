@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 
 from analyzer.capture.private_names import layers_of, own_weights
+from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.targets.honoured_options import policy_not_followed
 from analyzer.capture.targets.keras_api import layer_kinds
 from analyzer.capture.targets.step_program import Program
@@ -41,17 +40,12 @@ def check_followed(program: Program, text: str, policy: str) -> None:
     Raises:
         InputError: no layer with weights follows the policy.
     """
-    layers = [layer for model in program.models for layer in layers_of(model)] or list(_live())
+    layers = [layer for model in program.models for layer in layers_of(model)] or list(
+        live_objects(layer_kinds())
+    )
     found = {str(layer.dtype_policy.name) for layer in layers if _owns_weights(layer)}
     if policy not in found:
         raise policy_not_followed(text, policy, ", ".join(sorted(found)))
-
-
-def _live() -> Iterator[Any]:
-    kinds = layer_kinds()
-    for thing in gc.get_objects():
-        if issubclass(type(thing), kinds):  # not isinstance: proxies would be woken up
-            yield thing
 
 
 def _owns_weights(layer: Any) -> bool:

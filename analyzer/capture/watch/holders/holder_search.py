@@ -15,10 +15,11 @@ import time
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.source_frames import shown
 from analyzer.capture.watch.holders.user_lines import binding_lines, is_own, putting_lines
 
@@ -31,7 +32,7 @@ _SUSPENDED: Final = (types.GeneratorType, types.CoroutineType, types.AsyncGenera
 _DEEPEST: Final = 6
 """Objects between a tensor and the name that leads to it, at most."""
 
-MOST_REFERRERS: Final = 64
+_MOST_REFERRERS: Final = 64
 """Objects that are followed at once."""
 
 _MOST_FILES: Final = 40
@@ -91,6 +92,25 @@ class _Link:
         return link is not None
 
 
+class _Look:
+    """One look for the name that leads to a container or object.
+
+    Attributes:
+        held: What it holds.
+        path: Ends of the ways from it that have come to no name yet.
+        seen: Identities of what was come by, and of what is not the program's.
+        passing: A name that may do, where none is found that lasts.
+        found: The answer; None while it is looked for.
+    """
+
+    __slots__ = ("found", "held", "passing", "path", "seen")
+
+    def __init__(self, start: _Link, seen: set[int]) -> None:
+        self.held, self.path, self.seen = start.inside, [start], seen
+        self.passing: NamedHolder | None = None
+        self.found: NamedHolder | None = None
+
+
 class HolderSearch:
     """Looks for the names that lead to objects, through containers and attributes.
 
@@ -118,9 +138,11 @@ class HolderSearch:
         }
         self._known: dict[int, NamedHolder] = {}
         self._under: dict[int, NamedHolder] = {}
-        self._referrers: dict[int, list[Any]] = {}
-        self._raised = _exceptions_by_frame(self._running)
         self._until_s = time.thread_time() + _PATIENCE_S
+
+    @functools.cached_property
+    def _raised(self) -> dict[int, BaseException]:
+        return _exceptions_by_frame(self._running)
 
     def _add_names(self, frame: types.FrameType | None) -> None:
         while frame is not None:
@@ -137,11 +159,7 @@ class HolderSearch:
 
     def is_left(self, frame: types.FrameType) -> bool:
         """Say whether a frame is of a function that has ended, and kept by an exception's traceback."""
-        return id(frame) in self._raised
-
-    def is_module(self, owner: Any) -> bool:
-        """Say whether an object holds the global names of a module of the user's."""
-        return id(owner) in self._modules
+        return id(frame) not in self._running and id(frame) in self._raised
 
     def of(self, owner: Any, held: Any = None) -> NamedHolder:
         """Return what leads to a container or object that holds something.
@@ -150,53 +168,85 @@ class HolderSearch:
             owner: The container or object.
             held: What it holds.
         """
-        if self.is_namespace(owner):
-            return self._look(owner, held)
-        found = self._known.get(id(owner))
-        if found is None:
-            found = self._known[id(owner)] = self._look(owner, held)
+        return self.of_all([(owner, held)])[0]
+
+    def of_all(self, held: Sequence[tuple[Any, Any]]) -> list[NamedHolder]:
+        """Return what leads to each of some containers or objects.
+
+        To find what refers to something is to go over all of the process' objects, so the ways of all
+        are followed at once.
+
+        Args:
+            held: Each container or object, and what it holds.
+        """
+        looks: list[_Look | None] = []
+        ours = {id(held), id(looks), id(self._known), id(self.local_names), id(self._modules)}
+        ours |= {id(vars(self).get("_raised")), *map(id, held)}
+        for owner, thing in held:
+            is_known = not self.is_namespace(owner) and id(owner) in self._known
+            start = _Link(owner, thing, self._is_growing(owner))
+            looks.append(None if is_known else _Look(start, {id(owner)}))
+        self._follow_all([look for look in looks if look is not None], ours)
+        found = []
+        for (owner, _), look in zip(held, looks, strict=True):
+            if look is None:
+                found.append(self._known[id(owner)])
+                continue
+            found.append(look.found or look.passing or NamedHolder("", "", False))
+            if not self.is_namespace(owner):
+                self._known[id(owner)] = found[-1]
         return found
+
+    def _follow_all(self, looks: list[_Look], ours: set[int]) -> None:
+        """Follow looks until each has its answer, or is given up.
+
+        Args:
+            looks: The looks.
+            ours: Identities of what refers to the program's objects and is not the program's.
+        """
+        links = [
+            link for look in looks for link in look.path
+        ]  # kept, so that no identity is used anew
+        for depth in range(_DEEPEST):
+            for look in looks:
+                self._name(look)
+            looks = [look for look in looks if look.found is None and look.path]
+            is_over = depth == _DEEPEST - 1 or time.thread_time() > self._until_s
+            if not looks or is_over:
+                break
+            ours |= {id(one) for one in (looks, links, *looks, *links)}
+            ours |= {id(look.path) for look in looks}
+            self._go_up(looks, ours)
+            links += [link for look in looks for link in look.path]
 
     def container_of(self, thing: Any) -> str:
         """Return in words the container that holds an object, empty where none of a name does."""
-        for owner in gc.get_referrers(thing)[:MOST_REFERRERS]:
-            if isinstance(owner, CONTAINERS) and id(owner) not in self._modules:
-                found = self.of(owner, thing)
-                if found.words and found.grows:
-                    return f"{found.words} ({found.where})" if found.where else found.words
+        owners = [
+            (owner, thing)
+            for owner in gc.get_referrers(thing)[:_MOST_REFERRERS]
+            if isinstance(owner, CONTAINERS) and id(owner) not in self._modules
+        ]
+        for found in self.of_all(owners):
+            if found.words and found.grows:
+                return f"{found.words} ({found.where})" if found.where else found.words
         return ""
 
-    def _look(self, owner: Any, held: Any) -> NamedHolder:
-        path = [_Link(owner, held, self._is_growing(owner))]
-        seen = {
-            id(owner),
-            id(self._known),
-            id(self.local_names),
-            id(self._modules),
-            id(self._raised),
-        }
-        passing: NamedHolder | None = None
-        for _ in range(_DEEPEST):
-            following = []
-            for link in path:
-                named = self._under.get(id(link.place)) or self._named(link)
-                if named is None:
-                    following.append(link)
-                elif self._may_pass(link):  # a list of this step's: what lasts may hold it too
-                    passing = passing if passing is not None and passing.grows else named
-                elif not named.grows and self._is_instance(link.place):  # a record: in a list?
-                    passing = passing or named
-                    following.append(link)
-                elif named.grows or passing is None:
-                    return self._noted(named, link, held)
-            path = following
-            if not path or len(path) > MOST_REFERRERS:
-                break
-            known = len(path) == 1 and id(path[0].place) in self._referrers
-            if not known and time.thread_time() > self._until_s:
-                break
-            path = self._behind(path, seen)
-        return passing or NamedHolder("", "", False)
+    def _name(self, look: _Look) -> None:
+        """Take the answer where a look has come to a name; else leave the ends that go on."""
+        following = []
+        for link in look.path:
+            named = self._under.get(id(link.place)) or self._named(link)
+            if named is None:
+                following.append(link)
+            elif self._may_pass(link):  # a list of this step's: what lasts may hold it too
+                look.passing = look.passing if look.passing and look.passing.grows else named
+            elif not named.grows and self._is_instance(link.place):  # a record: in a list?
+                look.passing = look.passing or named
+                following.append(link)
+            elif named.grows or look.passing is None:
+                look.found = self._noted(named, link, look.held)
+                return
+        look.path = following if len(following) <= _MOST_REFERRERS else []
 
     def _may_pass(self, link: _Link) -> bool:
         """Say whether a place is a container that a local name leads to: the next call makes another."""
@@ -221,48 +271,38 @@ class HolderSearch:
             return False
         return isinstance(place, _GROWING) and id(place) not in self._modules
 
-    def prepare(self, owners: Iterable[Any]) -> None:
-        """Look up what refers to several containers at once: each look goes over all objects.
+    def _go_up(self, looks: list[_Look], ours: set[int]) -> None:
+        """Go from the ends of all looks to what refers to them.
 
         Args:
-            owners: The containers.
+            looks: The looks.
+            ours: Identities of what is passed over.
         """
-        places = {id(owner): owner for owner in owners}
-        self._referrers = {number: [] for number in places}
-        for referrer in gc.get_referrers(*places.values()) if places else ():
-            if referrer is places or isinstance(referrer, _SKIPPED):
+        ends: dict[int, list[tuple[_Look, _Link]]] = {}
+        plain = []
+        for look in looks:
+            path, look.path = look.path, []
+            look.path += self._over_frames(path, look.seen)
+            for link in path:
+                if not isinstance(link.place, types.FrameType):
+                    ends.setdefault(id(link.place), []).append((look, link))
+                    plain.append(link.place)
+        referrers = gc.get_referrers(*plain) if plain else []
+        skipped = {*ours, id(plain), id(referrers)}
+        for referrer in referrers:
+            if id(referrer) in skipped or isinstance(referrer, _SKIPPED):
                 continue
             for part in gc.get_referents(referrer):
-                if id(part) in places:
-                    self._referrers[id(part)].append(referrer)
-
-    def _behind(self, path: list[_Link], seen: set[int]) -> list[_Link]:
-        """Return what refers to the objects of a path, each with what it holds of them."""
-        places = {id(link.place): link for link in path}
-        seen |= {id(path), id(places)} | {id(link) for link in path}
-        following: list[_Link] = []
-        seen.add(id(following))
-        following += self._over_frames(path, seen)
-        known = self._referrers.get(id(path[0].place)) if len(path) == 1 else None
-        if known is None:
-            plain = [link.place for link in path if not isinstance(link.place, types.FrameType)]
-            known = gc.get_referrers(*plain) if plain else []
-            seen.add(id(plain))
-        seen.add(id(known))
-        for referrer in known:
-            if id(referrer) in seen or isinstance(referrer, _SKIPPED):
-                continue
-            seen.add(id(referrer))
-            for part in gc.get_referents(referrer):
-                link = places.get(id(part))
-                if link is not None:
-                    following.append(self._above(link, referrer))
-                    break
-        return following
+                for look, link in ends.get(id(part), ()):
+                    if id(referrer) not in look.seen:
+                        look.seen.add(id(referrer))
+                        look.path.append(self._above(link, referrer))
 
     def _over_frames(self, path: list[_Link], seen: set[int]) -> Iterator[_Link]:
         """Yield the exceptions whose tracebacks hold the frames of a path."""
         for link in path:
+            if not isinstance(link.place, types.FrameType):
+                continue
             raised = self._raised.get(id(link.place))
             if raised is not None and id(raised) not in seen:
                 seen.add(id(raised))
@@ -372,13 +412,12 @@ def _exceptions_by_frame(running: set[int]) -> dict[int, BaseException]:
         running: Identities of the frames that run.
     """
     found: dict[int, BaseException] = {}
-    for thing in gc.get_objects():
-        if issubclass(type(thing), BaseException):  # not isinstance: proxies would be woken up
-            traceback = thing.__traceback__
-            while traceback is not None:
-                if id(traceback.tb_frame) not in running:
-                    found[id(traceback.tb_frame)] = thing
-                traceback = traceback.tb_next
+    for thing in live_objects(BaseException):
+        traceback = thing.__traceback__
+        while traceback is not None:
+            if id(traceback.tb_frame) not in running:
+                found[id(traceback.tb_frame)] = thing
+            traceback = traceback.tb_next
     return found
 
 

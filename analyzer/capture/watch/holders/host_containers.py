@@ -32,7 +32,7 @@ _MOST: Final = 32
 
 def host_containers() -> dict[int, int]:
     """Return how many entries each container has whose entries are data, by its identity."""
-    return {id(one): len(one) for one in gc.get_objects() if _is_candidate(one)}
+    return {id(one): len(one) for one in _candidates()}
 
 
 def grown_since(
@@ -46,16 +46,14 @@ def grown_since(
         search: Names them.
     """
     grown = []
-    for one in gc.get_objects():
-        if not _is_candidate(one):
-            continue
+    for one in _candidates():
         added = len(one) - before.get(id(one), 0)
         if added >= max(steps, 2):
             grown.append((added * _entry_bytes(one), added, one))
     grown.sort(key=lambda row: -row[0])
     rows = []
-    for size_bytes, added, one in grown[:_MOST]:
-        found = search.of(one)
+    named = search.of_all([(one, None) for *_, one in grown[:_MOST]])
+    for (size_bytes, added, _), found in zip(grown, named, strict=False):
         if found.words and found.grows:
             rows.append(
                 HeldTensors(
@@ -65,8 +63,12 @@ def grown_since(
     return tuple(rows)
 
 
+def _candidates() -> list[Any]:
+    return [one for one in gc.get_objects() if type(one) in _KINDS and _is_candidate(one)]
+
+
 def _is_candidate(thing: Any) -> bool:
-    if type(thing) not in _KINDS or not thing:
+    if not thing:
         return False
     if type(thing) is deque and thing.maxlen is not None:
         return False  # bounded on purpose

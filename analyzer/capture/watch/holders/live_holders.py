@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import shape_of
 from analyzer.capture.private_names import is_eager
+from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import address_of
-from analyzer.capture.watch.holders.holder_search import MOST_REFERRERS, HolderSearch, NamedHolder
+from analyzer.capture.watch.holders.holder_search import HolderSearch, NamedHolder
 from analyzer.contract.watch_note import HeldTensors
 
 _GROUPS: Final = 200
@@ -30,12 +31,7 @@ _MANY: Final = 4
 
 def live_tensors() -> list[Any]:
     """Return the eager tensors that are alive and have bytes."""
-    found = []
-    for thing in gc.get_objects():
-        kind = type(thing)  # not isinstance: proxies would be woken up
-        if issubclass(kind, tf.Tensor) and is_eager(thing):
-            found.append(thing)
-    return found
+    return [thing for thing in live_objects(tf.Tensor) if is_eager(thing)]
 
 
 def references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
@@ -61,26 +57,20 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     """
     search = HolderSearch(frame)
     ignored = {id(tensors)}
-    groups: dict[int, tuple[NamedHolder, list[Any]]] = {}
+    groups: dict[int, tuple[tuple[Any, Any], list[Any]]] = {}
     owners = _direct_owners(tensors, ignored, search)
-    containers = {id(one): one for some in owners.values() for one in some}
-    search.prepare(
-        [one for one in containers.values() if not search.is_module(one)][:MOST_REFERRERS]
-    )
-    for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest get their names first
+    for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest are told of first
         for owner in owners.get(id(tensor), ()):
             # A namespace holds many names, each for something of its own.
             key = id(tensor) if search.is_namespace(owner) else id(owner)
-            if key not in groups:
-                if len(groups) >= _GROUPS:
-                    continue
-                groups[key] = (search.of(owner, tensor), [])
-            groups[key][1].append(tensor)
+            if key in groups or len(groups) < _GROUPS:
+                groups.setdefault(key, ((owner, tensor), []))[1].append(tensor)
     for tensor in tensors:
         if id(tensor) in search.local_names and id(tensor) not in owners:
-            groups[id(tensor)] = (search.of(tensor), [tensor])
+            groups[id(tensor)] = ((tensor, None), [tensor])
+    found = search.of_all([first for first, _ in groups.values()])
     merged: dict[tuple[str, str], tuple[NamedHolder, dict[int, Any]]] = {}
-    for holder, members in groups.values():
+    for holder, (_, members) in zip(found, groups.values(), strict=True):
         if holder.words:
             _, known = merged.setdefault((holder.words, holder.where), (holder, {}))
             known.update({id(member): member for member in members})
