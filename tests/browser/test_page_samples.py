@@ -71,11 +71,14 @@ def test_every_view_opens(page: Page, pages: Path, name: str) -> None:
     for width, theme in ((1280, "light"), (400, "dark")):
         page.size(width, 800)
         page.scheme(theme)
-        for tab in TABS:
-            page.open(path, f"#tab={tab}")
+        page.open(path)
+        for place, tab in enumerate(TABS, start=1):
+            page.keys(str(place))
             page.settle()
+            panel = f"document.querySelector('#panel-{tab}')"
             assert page.js("document.documentElement.scrollWidth") <= width, (tab, width)
-            assert page.js(f"document.querySelector('#panel-{tab}').innerText.length") > 10
+            assert page.js(f"{panel}.checkVisibility()"), tab
+            assert page.js(f"{panel}.innerText.length") > 10
             assert page.text("#problems") == ""
             assert page.cut_numbers() == [], (tab, width)
 

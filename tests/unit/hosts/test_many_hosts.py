@@ -104,7 +104,7 @@ def test_what_lies_far_from_the_others(tmp_path: Path) -> None:
 
 
 def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
-    folder = logdir(tmp_path, 5)
+    folder = logdir(tmp_path, 3)
     asked = [(str(file), "") for file in find_traces(folder)]
     alone = dict(WorkEngine().run(host_row, asked))
     # WHEN a process is killed with a trace in hand THEN the trace is read by another
