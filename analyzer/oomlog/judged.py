@@ -204,7 +204,7 @@ def _by_map(case: OomCase, want: Amount, shown: str) -> Judged:
         title = f"{shown} were asked for, and the driver refused a region of that size."
         return Judged(Cause.DRIVER_REFUSED, title, [_refusals_words(case.refusals)])
     title = f"{shown} were asked for; how much was in use, and of how much, the log does not say."
-    return Judged(Cause.CANNOT_TELL, title)
+    return Judged(Cause.CANNOT_TELL, title[0].upper() + title[1:])
 
 
 def _full(case: OomCase, want: Amount, shown: str, left: Amount) -> Judged:
