@@ -83,7 +83,7 @@ def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
         if not held.addresses:  # their bytes lie outside the allocator: NumPy's, shared
             steps = held.count
             per_step = held.size_bytes // max(len(analysis.recording.steps), 1)
-        if steps > wanted and held.count > wanted:
+        if per_step and steps > wanted and held.count > wanted:
             ops = tuple(dict.fromkeys(str(op) for op in mine["op"] if op))
             found.append(Staying(held=held, per_step_bytes=per_step, steps=steps, ops=ops))
     return sorted(found, key=lambda one: -one.per_step_bytes)
