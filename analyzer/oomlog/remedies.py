@@ -59,8 +59,8 @@ def _by_cause(case: OomCase, judged: Judged) -> Iterator[OomRemedy]:
         yield from _against_refusal(case)
     elif cause is Cause.DRIVER_REFUSED and case.is_pinned:
         yield OomRemedy(
-            "Hold less of the machine's memory (shuffle buffers, caches, batches that wait), or give the "
-            "machine or the container more of it.",
+            "Hold less of the machine's memory (shuffle buffers, caches, batches that wait), or give "
+            "the machine or the container more of it.",
             "What is pinned for copies to a card is the machine's memory.",
         )
     elif cause is Cause.BESIDE_THE_POOL:
