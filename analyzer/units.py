@@ -57,6 +57,23 @@ def parse_bytes(text: str) -> int:
     return round(float(match.group(1)) * factor)
 
 
+def slope_words(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
+    """Return bytes a step with the range that holds them at 95 %, which need not lie evenly about them.
+
+    >>> slope_words(26368, 7424, 82944)
+    '+25.75 KiB a step (+7.25 KiB to +81.00 KiB)'
+
+    Args:
+        per_step_bytes: The slope.
+        low_bytes, high_bytes: Its range.
+    """
+    shown = [
+        f"{'-' if size < 0 else '+'}{format_bytes(round(abs(size)))}"
+        for size in (per_step_bytes, low_bytes, high_bytes)
+    ]
+    return f"{shown[0]} a step ({shown[1]} to {shown[2]})"
+
+
 def times(count: int) -> str:
     """Return how often in words: ``once``, ``1,204 times``."""
     return "once" if count == 1 else f"{count:,} times"

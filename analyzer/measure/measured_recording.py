@@ -47,6 +47,9 @@ from analyzer.units import GRANULE_BYTES, format_bytes
 from analyzer.xla.plan_contents import plans_of, show_inside, tensors_in_steps
 from analyzer.xla.recompilation import compiled_anew
 
+_NOTABLE: Final = 0.05
+"""Share of the most in use from which what was there before the trace is worth a word."""
+
 _PHASES: Final = {"backward": 1, "update": 2}
 
 
@@ -174,7 +177,7 @@ def measure(
         make_graph=partial(build_graph, structure) if structure is not None else None,
         warnings=(
             *warnings,
-            *_doubts(events, table, steps, note),
+            *_doubts(events, table, steps, note, main),
             *(values_warning(structure) if note is not None and note.phantom else ()),
         ),
         versions=dict(note.versions) if note is not None else {},
@@ -398,21 +401,34 @@ def step_config_of(note: RunNote | None) -> StepConfig:
 
 
 def _doubts(
-    events: pd.DataFrame, table: pd.DataFrame, steps: Sequence[Step], note: RunNote | None
+    events: pd.DataFrame,
+    table: pd.DataFrame,
+    steps: Sequence[Step],
+    note: RunNote | None,
+    main: str,
 ) -> list[str]:
-    """Return what the reader should know before trusting a figure."""
+    """Return what the reader should know before trusting a figure.
+
+    Args:
+        events: The trace's events.
+        table: Its allocations.
+        steps: Its steps.
+        note: The run note; None for a trace of others.
+        main: The allocator that is looked at.
+    """
     doubts = []
     if not steps:
         doubts.append(
             "The trace has no step markers: the peak is that of the whole trace. Mark steps with "
             "tf.profiler.experimental.Trace('train', step_num=i, _r=1)."
         )
-    unknown = table[table["address"].isna()]
-    if len(unknown):
+    unseen = table.loc[table["address"].isna() & (table["allocator"] == main), "allocated_bytes"]
+    before, most = int(unseen.sum()), int(events["in_use_bytes"][events["allocator"] == main].max())
+    if before > _NOTABLE * most:
         doubts.append(
-            f"The trace began after the process did: {format_bytes(unknown['allocated_bytes'].sum())} "
-            "that were allocated before it and not freed in it are counted but have no name; their "
-            "requested bytes are taken to be the allocated ones."
+            f"{before / most:.0%} of the most in use ({format_bytes(before)}) was allocated before the "
+            "trace began: it is counted and has no name, and its requested bytes are taken to be the "
+            "allocated ones."
         )
     if note is None:
         doubts.append(

@@ -20,8 +20,8 @@ from analyzer.contract.runs.oom_file import (
     OomSurvived,
     OomVerdict,
 )
-from analyzer.oomlog.amounts import Amount
-from analyzer.oomlog.asked import asked_bytes
+from analyzer.oomlog.amounts import Amount, rounded_up
+from analyzer.oomlog.asked import asked_bytes, by_shape_alone
 from analyzer.oomlog.crowds import SizeCrowd, crowds_of, stories
 from analyzer.oomlog.failure_case import Judged, OomCase, catalogue_total, size_words
 from analyzer.oomlog.judged import judge_failure
@@ -86,8 +86,19 @@ def _case(heard: Heard, mishap: Mishap) -> OomCase:
         state=occupied(mishap, card),
         card=card,
         crowds=crowds_of(mishap, rounded),
-        refusals=[heard.refusals[place] for place in mishap.refused],
+        refusals=_refusals_before(heard, mishap),
     )
+
+
+def _refusals_before(heard: Heard, mishap: Mishap) -> list[DriverRefusal]:
+    """Return the driver's refusals that a failure came of: of pinned memory where it wanted that."""
+    if "host_bfc" not in mishap.allocator.lower():
+        return [heard.refusals[place] for place in mishap.refused]
+    return [
+        run
+        for run in heard.refusals
+        if run.is_host and run.line <= mishap.line and run.tag == mishap.tag
+    ]
 
 
 def _card_of(heard: Heard, mishap: Mishap) -> SeenCard | None:
@@ -174,6 +185,17 @@ def _size(crowd: SizeCrowd) -> OomSize:
 
 def _asked(case: OomCase) -> AskedFor | None:
     asked, wanted = case.asked, case.mishap.wanted
+    bare = by_shape_alone(wanted) if asked is None else None
+    if bare is not None:
+        return AskedFor(
+            requested_bytes=4 * bare.low,
+            rounded_bytes=rounded_up(4 * bare.low),
+            is_exact=False,
+            low_bytes=bare.low,
+            high_bytes=bare.high,
+            basis="the shape, at 4 bytes an element: its type the log does not say",
+            shape=wanted.shape,
+        )
     if asked is None:
         return None
     requested = asked.requested

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from analyzer.oomlog.amounts import Amount, exactly, rounded_up
-from analyzer.oomlog.log_records import Mishap
+from analyzer.oomlog.log_records import Mishap, Wanted
 from analyzer.oomlog.typesizes import ITEM_SIZES, item_bytes
 
 
@@ -31,6 +31,14 @@ class AskedBytes:
 def asked_bytes(mishap: Mishap) -> AskedBytes | None:
     """Return what a failure was for; None where the log does not say."""
     return _by_shape(mishap) or _by_figures(mishap)
+
+
+def by_shape_alone(wanted: Wanted) -> Amount | None:
+    """Return what a tensor of which the log has no type (to TensorFlow 1.4) may take; else None."""
+    if wanted.shape is None or wanted.dtype or min(wanted.shape, default=0) < 0:
+        return None
+    elements = math.prod(wanted.shape)
+    return Amount(elements * min(ITEM_SIZES), elements * max(ITEM_SIZES))
 
 
 def _by_shape(mishap: Mishap) -> AskedBytes | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from analyzer.oomlog.amounts import Amount, exactly
+from analyzer.oomlog.asked import by_shape_alone
 from analyzer.oomlog.crowds import growing_crowd
 from analyzer.oomlog.failure_case import Cause, Judged, OomCase, size_words
 from analyzer.oomlog.log_records import DriverRefusal, MishapKind
@@ -23,6 +24,9 @@ CONTEXT_BYTES: Final = 1 << 30
 _NOTABLE: Final = 0.05
 """Share of what is in use from which waste is worth a word."""
 
+
+_BACK_OFF: Final = 0.9
+"""What a region that the driver refused is shrunk by, as long as the request fits (``Extend``)."""
 
 _NEARLY_FULL: Final = 3
 """Marks of 100 that may be free in a pool that is called full, where its size is not known."""
@@ -49,6 +53,12 @@ def _pool(case: OomCase) -> Judged:
     state = case.state
     if asked is None:
         title = "What was asked for is not in the log."
+        if (bare := by_shape_alone(case.mishap.wanted)) is not None:
+            size = format_bytes(4 * bare.low)
+            title = (
+                f"A tensor of {size} was asked for if its elements take 4 bytes: the log gives its "
+                "shape and not its type."
+            )
         if "Dst tensor" in case.mishap.words or "Failed copying" in case.mishap.words:
             title = (
                 "A tensor could not be copied to the device: no memory was found for it there, and how "
@@ -71,7 +81,7 @@ def _pool(case: OomCase) -> Judged:
     if free is None and case.left is not None:
         return _by_limit_alone(case, want, shown)
     if free is None:
-        return _by_map(case, shown)
+        return _by_map(case, want, shown)
     together = free + (state.room or exactly(0))
     others = _others(case, want)
     if state.room is None and state.pool is not None and state.pool.high < want.low:
@@ -149,8 +159,9 @@ def _refusals_words(refusals: list[DriverRefusal]) -> str:
     count = sum(run.times for run in refusals)
     least = min(run.last_bytes for run in refusals)
     return (
-        f"The driver refused {count:,} requests before, down to {format_bytes(least)}: less than that "
-        "was left of the card."
+        f"The driver refused {count:,} request{'s' * (count != 1)} before, down to "
+        f"{format_bytes(least)}: less than that "
+        f"{'could be pinned' if refusals[0].is_host else 'was left of the card'}."
     )
 
 
@@ -173,8 +184,11 @@ def _by_limit_alone(case: OomCase, want: Amount, shown: str) -> Judged:
     return Judged(Cause.FRAGMENTED, title)
 
 
-def _by_map(case: OomCase, shown: str) -> Judged:
+def _by_map(case: OomCase, want: Amount, shown: str) -> Judged:
     """Judge by the map of 100 marks, which is printed as a warning where the dump is not."""
+    if case.is_pinned and case.refusals:
+        title = f"{shown} of pinned memory were asked for, and the machine gave no region for them."
+        return Judged(Cause.DRIVER_REFUSED, title, [_refusals_words(case.refusals)])
     free = case.mishap.dump.map.count("_")
     if case.mishap.dump.map and free <= _NEARLY_FULL:
         title = f"The pool was {100 - free} % full when {shown} were asked for."
@@ -186,9 +200,11 @@ def _by_map(case: OomCase, shown: str) -> Judged:
             "piece; how large the pool is the log does not say."
         )
         return Judged(Cause.CANNOT_TELL, title)
+    if any(want.low <= run.last_bytes <= want.high / _BACK_OFF + 256 for run in case.refusals):
+        title = f"{shown} were asked for, and the driver refused a region of that size."
+        return Judged(Cause.DRIVER_REFUSED, title, [_refusals_words(case.refusals)])
     title = f"{shown} were asked for; how much was in use, and of how much, the log does not say."
-    title = title[0].upper() + title[1:]
-    return Judged(Cause.CANNOT_TELL, title)
+    return Judged(Cause.CANNOT_TELL, title[0].upper() + title[1:])
 
 
 def _full(case: OomCase, want: Amount, shown: str, left: Amount) -> Judged:

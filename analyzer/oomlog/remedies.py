@@ -57,6 +57,12 @@ def _by_cause(case: OomCase, judged: Judged) -> Iterator[OomRemedy]:
         )
     elif cause is Cause.DRIVER_REFUSED and case.is_on_card:
         yield from _against_refusal(case)
+    elif cause is Cause.DRIVER_REFUSED and case.is_pinned:
+        yield OomRemedy(
+            "Hold less of the machine's memory (shuffle buffers, caches, batches that wait), or give "
+            "the machine or the container more of it.",
+            "What is pinned for copies to a card is the machine's memory.",
+        )
     elif cause is Cause.BESIDE_THE_POOL:
         yield OomRemedy(
             "Leave the libraries room: a memory limit below the card's, or memory growth; and look with "
@@ -80,7 +86,9 @@ def _against_pieces(case: OomCase) -> Iterator[OomRemedy]:
             "does not lie together.",
             f"{free} and the request was smaller than that.",
         )
-    if (state.regions or 0) > 1:
+    name = case.mishap.allocator.lower()
+    can_choose = "cpu" not in name and "host" not in name  # theirs always grow (process_state.cc)
+    if (state.regions or 0) > 1 and can_choose:
         yield OomRemedy(
             "Let TensorFlow take its pool at the start: without memory growth it is one region.",
             f"The pool is {state.regions} regions, and no chunk reaches across two.",

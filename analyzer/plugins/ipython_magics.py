@@ -1,7 +1,8 @@
 """``%load_ext analyzer``: a cell's TensorFlow memory, a target's report, the cards, in a notebook.
 
 %%memory                      what the cell took of TensorFlow's allocator, and what stays
-%memory keras:MobileNetV2     `analyze trace` of a target; `-e` for `analyze estimate`
+%memory keras:MobileNetV2     `analyze trace` of a target, or of a model that a variable of the
+                              notebook names; `-e` for `analyze estimate`
 %device                       TensorFlow's and the driver's figures of this process
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from analyzer.errors import AnalyzerError
@@ -28,7 +30,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def memory(line: str, cell: str | None = None) -> Any:
         """Run the cell and say what it took; without a cell, trace or estimate the target."""
-        return _told(lambda: _target(line) if cell is None else _cell(shell, cell))
+        return _told(lambda: _target(shell, line) if cell is None else _cell(shell, cell))
 
     def device(line: str) -> Any:
         """Print TensorFlow's and the driver's figures of this process."""
@@ -52,7 +54,7 @@ def _told(do: Any) -> Any:
         return None
 
 
-def _target(line: str) -> Any:
+def _target(shell: Any, line: str) -> Any:
     import analyzer
 
     words = shlex.split(line)
@@ -61,7 +63,10 @@ def _target(line: str) -> Any:
     if len(targets) != 1:
         print(_USAGE, file=sys.stderr)
         return None
-    return analyzer.estimate(targets[0]) if is_estimate else analyzer.trace(targets[0])
+    target = targets[0]
+    if target.isidentifier() and not Path(target).exists():
+        target = shell.user_ns.get(target, target)  # a model, a step, or a target's name
+    return analyzer.estimate(target) if is_estimate else analyzer.trace(target)
 
 
 def _cell(shell: Any, cell: str) -> None:

@@ -8,7 +8,7 @@ from analyzer.contract.report.finding import Finding, Severity, StepRemedy
 from analyzer.contract.report.limit_figures import NeedOf
 from analyzer.contract.report.program_figures import ProgramFigures
 from analyzer.contract.report.report_file import ReportFile
-from analyzer.units import format_bytes
+from analyzer.units import format_bytes, slope_words
 
 FIRST: Final = 3
 """Findings on the page's first screen and in Markdown."""
@@ -151,11 +151,10 @@ def program_words(program: ProgramFigures) -> list[str]:
             if name == "in use":
                 lines.append("From step to step: cannot tell whether what is in use grows.")
             continue
-        error = format_bytes(round((trend.high_bytes - trend.low_bytes) / 2))
-        sign = "-" if trend.per_step_bytes < 0 else "+"
-        slope = f"{sign}{format_bytes(round(abs(trend.per_step_bytes)))}"
+        what = "grow" if trend.trend == "grows" else "stay flat"
+        slope = slope_words(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
         lines.append(
-            f"From step to step: bytes {name} {trend.trend if trend.trend == 'grows' else 'stay flat'}, "
-            f"{slope} a step ± {error} (steps {trend.first_step} to {trend.last_step})"
+            f"From step to step: bytes {name} {what}, {slope}, steps {trend.first_step} to "
+            f"{trend.last_step}"
         )
     return lines

@@ -1,6 +1,6 @@
 """What watching costs a step: beside the profiler alone while steps are traced, and after them.
 
-    python benchmarks/watch/watch_overhead.py [--rounds 12] [--steps 25]
+    python benchmarks/watch/watch_overhead.py [--rounds 12] [--steps 25] [--seconds 75]
 
 In one process and for each kind of step (op by op, a tf.function, Keras' train_on_batch), in turn:
 steps alone, under TensorFlow's profiler alone, traced by ``analyzer.watch``, and after the traced ones
@@ -32,6 +32,7 @@ import tensorflow as tf  # noqa: TID253
 from analyzer.capture.watch.watch_block import WatchBlock
 
 WARMUP = 3
+FEWEST = 3  # rounds
 
 
 def network() -> keras.Model:
@@ -142,6 +143,21 @@ def measured(
     return found
 
 
+def rounds_of(
+    name: str, step: Callable[[], object], asked: argparse.Namespace
+) -> list[dict[str, float]]:
+    """Return the rounds of one kind of step that its seconds allow."""
+    found: list[dict[str, float]] = []
+    ends = time.monotonic() + asked.seconds
+    while len(found) < asked.rounds:
+        begun = time.monotonic()
+        found.append(measured(name, step, asked.steps, bool(len(found) % 2)))
+        now = time.monotonic()
+        if len(found) >= FEWEST and now + (now - begun) > ends:
+            break
+    return found
+
+
 def told(rounds: list[dict[str, float]], over: str, under: str) -> str:
     """Return the median ratio of two kinds with the range of the true median."""
     ratios = sorted(one[over] / one[under] for one in rounds)
@@ -155,18 +171,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--seconds", type=float, default=75, help="for each kind of step")
     asked = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     print(f"{'step':16} {'alone':>9} {'profiled':>9} {'watched':>9} {'after':>9}   ratios")
     for name, step in steps().items():
         timed(step, WARMUP)
-        rounds = [measured(name, step, asked.steps, bool(turn % 2)) for turn in range(asked.rounds)]
+        rounds = rounds_of(name, step, asked)
         kinds = ("alone", "profiled", "watched", "after")
         ms = "".join(
             f" {statistics.median(one[kind] for one in rounds) * 1e3:7.2f}ms" for kind in kinds
         )
         ratios = f"{told(rounds, 'watched', 'profiled')}, {told(rounds, 'after', 'alone')}"
-        print(f"{name:16}{ms}   {ratios}", flush=True)
+        print(f"{name:16}{ms}   {ratios}, {len(rounds)} rounds", flush=True)
     print(f"the counter adds {counter_s() * 1e6:.1f} microseconds to a call")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,12 @@ from builders import INSTALLED, analyze_in_child
 
 from analyzer.capture.phantom.core_build import find_compiler
 from analyzer.gpus import find_gpu, memory_limit
+from analyzer.gpus.installed_compiler import has_compiler
 from analyzer.graph.collectives import PACKED_ROLE
 from analyzer.opening import open_result
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run
+from analyzer.units import format_bytes
 
 pytestmark = [
     pytest.mark.tf,
@@ -93,6 +96,28 @@ def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) ->
     assert ran["fits"] is False
     answer = "DOES NOT FIT the limit given on Tesla T4. Out of memory: "
     assert ran["printed"].splitlines()[1].startswith(answer)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler(), reason="the extra xla-gpu is not installed")
+def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(folder: Path) -> None:
+    """Not what the algorithms held that were tried while it was compiled."""
+    ran = run(folder, "trace", "deep", "--limit", "350MiB", code=5)
+    in_use = told_in_use(ran["folder"])
+    assert ran["failure"]["in_use_bytes"] == in_use < ran["peak_ever"]["allocated_bytes"]
+    assert 500 << 20 < ran["failure"]["requested_bytes"] < 540 << 20
+    said = f"beside the {format_bytes(in_use)} in use of 350.0 MiB"
+    assert said in " ".join(ran["printed"].split())
+
+
+def told_in_use(run: Path) -> int:
+    """Return the bytes of the chunks in use in the last list that TensorFlow's allocator wrote."""
+    dump = (
+        (run / "capture.log").read_text("utf-8", "replace").rpartition("BFCAllocator dump for")[2]
+    )
+    sizes = re.findall(r"\] InUse at \w+ of size (\d+)", dump.partition("] Stats:")[0])
+    assert sizes
+    return sum(map(int, sizes))
 
 
 def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) -> None:

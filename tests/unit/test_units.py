@@ -13,7 +13,7 @@ from analyzer.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.units import format_bytes, parse_bytes, times
+from analyzer.units import format_bytes, parse_bytes, slope_words, times
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,8 @@ def test_a_message_is_one_line() -> None:
 @pytest.mark.parametrize(("count", "said"), [(1, "once"), (2, "2 times"), (1204, "1,204 times")])
 def test_how_often(count: int, said: str) -> None:
     assert times(count) == said
+
+
+def test_a_slope_is_told_with_a_range_that_need_not_be_even() -> None:
+    assert slope_words(26368, 7424, 82944) == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
+    assert slope_words(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"

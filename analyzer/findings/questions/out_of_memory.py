@@ -27,6 +27,7 @@ _BLOCK: Final = re.compile(
 )
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
+_LEAST_WAIT_PS: Final = 5 * 10**12  # half of the ten seconds: other threads may go on at first
 _EVIDENCE_ROWS: Final = 15  # tensors told one by one
 
 
@@ -122,7 +123,21 @@ def requested_by(message: str) -> int | None:
 
 
 def _instant_of_failure(analysis: Analysis, last: int) -> int:
-    """Return the instant with the most bytes in use in the last step: after it all is torn down."""
+    """Return the instant of the last step after which a request failed; then all is torn down.
+
+    TensorFlow's allocator tries again for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
+    bfc_allocator.cc), in which its other work comes to an end: what is in use when it gives up is what
+    was when the wait began. So it is the last long wait after which no more was in use; algorithms
+    tried while a step was compiled may have held more before it. Without such a wait it is the
+    highest moment.
+    """
     first = analysis.first if analysis.step is not None else 0
-    window = analysis.line.allocated[first + 1 : last + 2]
+    events, window = analysis.recording.events, analysis.line.allocated[first + 1 : last + 2]
+    is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[first : last + 1]
+    own = first + np.flatnonzero(is_own)
+    waits = np.diff(events["time_ps"].to_numpy()[own]) >= _LEAST_WAIT_PS
+    if waits.any():
+        began = int(own[np.flatnonzero(waits)[-1]])
+        if window[began - first :].max() == window[began - first]:
+            return began
     return first + int(window.argmax())

@@ -9,7 +9,7 @@ from analyzer.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
 from analyzer.findings.running.slope import StepGrowth, growth_of
-from analyzer.findings.running.staying_bytes import slope_words
+from analyzer.findings.running.staying_bytes import growth_words
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
@@ -46,7 +46,7 @@ def find_data(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     ]
     filled = stage_that_fills(analysis, watch)
     found += [
-        _stage(one, _stage_bytes(one), slope_words(_growth(watch)) if one is filled else "")
+        _stage(one, _stage_bytes(one), growth_words(_growth(watch)) if one is filled else "")
         for one in watch.stages
         if one is filled or _stage_bytes(one) >= 4 * least
     ]

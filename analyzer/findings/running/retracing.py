@@ -8,7 +8,7 @@ from analyzer.contract.report.figures import EvidenceRow
 from analyzer.contract.watch_note import TracedFunction, WatchNote
 from analyzer.findings.running.evidence_rows import evidence_row
 from analyzer.findings.running.slope import growth_of
-from analyzer.findings.running.staying_bytes import slope_words
+from analyzer.findings.running.staying_bytes import growth_words
 from analyzer.recording.records import Finding, Severity
 from analyzer.units import format_bytes
 
@@ -27,7 +27,7 @@ _ROWS: Final = 20
 def find_retracing(watch: WatchNote) -> list[Finding]:
     """Report functions that are traced in many of their calls, or made anew again and again."""
     found = []
-    slope = slope_words(growth_of(watch.readings, watch.warmup))
+    slope = growth_words(growth_of(watch.readings, watch.warmup))
     for one in watch.functions:
         if one.is_keras and watch.models:
             continue  # the models are told of, and each has its own

@@ -14,7 +14,7 @@ from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
 from analyzer.findings.running.slope import StepGrowth, growth_of
 from analyzer.recording.records import Finding, Severity
-from analyzer.units import format_bytes, times
+from analyzer.units import format_bytes, slope_words, times
 
 _FEWEST_STEPS: Final = 2
 """Traced steps of which something has to be left before it is taken to stay: one is the last one's."""
@@ -84,7 +84,7 @@ def staying(analysis: Analysis, watch: WatchNote) -> list[Staying]:
         if not held.addresses:  # their bytes lie outside the allocator: NumPy's, shared
             steps = held.count
             per_step = held.size_bytes // max(len(analysis.recording.steps), 1)
-        if steps > wanted and held.count > wanted:
+        if per_step and steps > wanted and held.count > wanted:
             ops = tuple(dict.fromkeys(str(op) for op in mine["op"] if op))
             found.append(Staying(held=held, per_step_bytes=per_step, steps=steps, ops=ops))
     return sorted(found, key=lambda one: -one.per_step_bytes)
@@ -219,7 +219,7 @@ def _kept(analysis: Analysis, one: Staying, growth: StepGrowth) -> Finding:
     hint = _OF_TRACEBACKS if held.by_traceback else _OF_TENSORS
     detail = (
         f"{times(held.count)} in {steps} traced steps a tensor came to be held there and none went. "
-        f"{slope_words(growth)} {hint}"
+        f"{growth_words(growth)} {hint}"
     )
     shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
     return Finding(
@@ -256,7 +256,7 @@ def _kept_now_and_then(analysis: Analysis, watch: WatchNote, growth: StepGrowth)
         "kept-tensors",
         title=f"a step come to stay, kept by {largest.holder}{_line(largest.where)}",
         detail=f"{times(largest.count)} in {steps} steps a tensor came to be held there, "
-        f"{format_bytes(largest.size_bytes)} together. {slope_words(growth)} {hint}",
+        f"{format_bytes(largest.size_bytes)} together. {growth_words(growth)} {hint}",
         evidence=tuple(
             evidence_row(
                 "kept by", name=one.holder, where=one.where, count=one.count, size=one.size_bytes
@@ -284,7 +284,7 @@ def _grown_larger(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> F
                 title=f"stay of each step: {held.holder}{_line(held.where)} gets a larger tensor "
                 "each time",
                 detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
-                f"{format_bytes(sizes[-1])} in the last. {slope_words(growth)} While it is made both "
+                f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} While it is made both "
                 "the old and the new one are held. Write into a tf.Variable or an array of the size "
                 "that is needed in the end, or keep numbers.",
                 evidence=(
@@ -308,17 +308,14 @@ def _last_step(growth: StepGrowth, steps: int) -> int:
     return max(growth.last_step, steps, 1)
 
 
-def slope_words(growth: StepGrowth) -> str:
+def growth_words(growth: StepGrowth) -> str:
     """Say what the bytes in use do over all steps, with the error."""
     if growth.trend == "cannot tell" and not growth.level_bytes:
         return "There were too few steps to tell a slope from all of them."
-    per_step, error = growth.per_step_bytes, (growth.high_bytes - growth.low_bytes) / 2
     span = f"steps {growth.first_step} to {growth.last_step}"
     words = {"grows": "grow", "flat": "do not grow", "cannot tell": "cannot be told to grow or not"}
-    return (
-        f"Over {span} the bytes in use {words[growth.trend]}: {_signed(per_step)} a step ± "
-        f"{format_bytes(round(error))}."
-    )
+    slope = slope_words(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
+    return f"Over {span} the bytes in use {words[growth.trend]}: {slope}."
 
 
 def _signed(size: float) -> str:
@@ -342,7 +339,7 @@ def _unexplained(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Fi
         growth,
         "grows",
         title=f"stay of each step{at}",
-        detail=slope_words(growth) + " No container of the program's was found to hold them; the "
+        detail=growth_words(growth) + " No container of the program's was found to hold them; the "
         "evidence names what made the buffers that outlived their step.",
         evidence=tuple(
             evidence_row(

@@ -18,6 +18,7 @@ from analyzer.oomlog.log_records import (
 )
 from analyzer.oomlog.scan import wordings
 from analyzer.oomlog.scan.beside import take_beside
+from analyzer.oomlog.scan.broken_texts import with_whole_texts
 from analyzer.oomlog.scan.dumping import MOST_PIECES, opens_a_dump, take_dump_line
 from analyzer.oomlog.scan.errortext import take_error_text
 from analyzer.oomlog.scan.lines import Message, messages
@@ -47,7 +48,7 @@ def hear(stream: BinaryIO, name: str = "") -> Heard:
 def gather(found: Iterable[Message]) -> Heard:
     """Take messages one after the other into what they say together."""
     gatherer = Gatherer()
-    for message in found:
+    for message in with_whole_texts(found):
         gatherer.take(message)
     return gatherer.finished()
 
@@ -141,7 +142,11 @@ class Gatherer:
             rounded = int(match[3]) if match[3] else None
             wanted = Wanted(size=size, rounded_bytes=rounded)
             mishap = self._begin(process, message, match[1], wanted)
-            mishap.requested_by = (match[4] or "").strip().removeprefix("<null>")
+            mishap.requested_by = _op_name(match[4] or "")
+            return True
+        match = wordings.FAILED_EIGEN.search(text)
+        if match is not None:
+            self._begin(process, message, "", Wanted(size=exactly(int(match[1]))))
             return True
         match = wordings.FAILED_OLD.search(text)
         if match is None:
@@ -277,8 +282,8 @@ class Gatherer:
             match = wordings.HOST_REFUSED.search(text) or wordings.PINNED.search(text)
         if match is None:
             return False
-        size = int(match[1])
-        code = match[2].strip()[:200] if len(match.groups()) > 1 else ""
+        told = [each for each in match.groups() if each is not None]
+        size, code = int(told[0]), told[1].strip()[:200] if len(told) > 1 else ""
         run = process.refusal
         if (
             run is not None
@@ -338,6 +343,11 @@ class Gatherer:
             else:
                 kept.append(mishap)
         self.heard.mishaps[:] = kept
+
+
+def _op_name(told: str) -> str:
+    """Return the op of a failure's line; a copy may have TensorFlow's advice in the same line."""
+    return told.partition("If the cause")[0].strip().removeprefix("<null>")
 
 
 def _is_repeated(last: Mishap, mishap: Mishap) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from analyzer.errors import InputError
+from analyzer.oomlog.scan.broken_lines import unbroken, width_of_screen
 
 BLOCK_BYTES: Final = 1 << 20  # read at once
 _LONGEST_LINE: Final = 1 << 16  # bytes; what goes beyond is cut
@@ -101,10 +102,11 @@ def messages(stream: BinaryIO, name: str = "") -> Iterator[Message]:
     number = 1
     pending = b""
     is_escaped: bool | None = None
-    is_array = False
+    is_array, width = False, 0
     for block in _text_blocks(stream, name):
         if is_escaped is None:
             is_escaped = _is_notebook(block)
+            width = 0 if is_escaped else width_of_screen(block)
             is_array = not is_escaped and block[:1] in (b"[", b"{")
         pending += block
         if is_array:
@@ -115,9 +117,11 @@ def messages(stream: BinaryIO, name: str = "") -> Iterator[Message]:
         if not cut or len(pending) - cut > _LONGEST_LINE:
             cut = len(pending)
         part, pending = pending[:cut], pending[cut:]
+        part = unbroken(part, width) if width else part
         yield from _block_messages(part, number, is_escaped)
         number += part.count(b"\n")
     if pending:
+        pending = unbroken(pending, width) if width else pending
         yield from _block_messages(pending, number, bool(is_escaped))
         number += 1
     yield Message(number - 1, "", "", "", "")

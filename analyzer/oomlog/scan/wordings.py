@@ -57,6 +57,11 @@ FAILED: Final = Wording(
 FAILED_OLD: Final = Wording(
     r"Ran out of memory trying to allocate SIZE\.\s+(?:See logs|The caller)", "Ran out of memory"
 )
+FAILED_EIGEN: Final = (
+    Wording(  # gpu_device.cc, to 1.x: a kernel's scratch, after which the process ends
+        r"EigenAllocator for GPU ran out of memory when allocating (\d+)", "EigenAllocator"
+    )
+)
 NOT_A_FAILURE: Final = Wording(r"not a failure|freed_by_count=")
 
 # --- the dump ------------------------------------------------------------------------------------
@@ -188,7 +193,7 @@ BUDGET: Final = Wording(
 
 # --- the asynchronous allocator ------------------------------------------------------------------
 ASYNC: Final = Wording(
-    r"(?:(\S{1,200}) )?cuMemAllocAsync failed to allocate (\d+)", "cuMemAllocAsync failed"
+    r"(?:([\w.-]{1,200}) )?cuMemAllocAsync failed to allocate (\d+)", "cuMemAllocAsync failed"
 )
 CARD_FREE: Final = Wording(r"Free memory/Total memory: (\d+)/(\d+)", "Free memory/")
 HISTOGRAM: Final = Wording(r"Histogram of current allocation", "Histogram of")
@@ -196,7 +201,9 @@ HISTOGRAM_ROW: Final = Wording(r"^\s*(\d+), (\d+)\s*$", ", ")
 
 # --- the driver and the libraries ----------------------------------------------------------------
 REFUSED: Final = Wording(
-    r"failed to allocate \S+ \((\d+) bytes\) from device: (.*)", "failed to allocate"
+    r"failed to alloc(?:ate)? (?:\S+ \((\d+) bytes\) from device:|(\d+) bytes unified memory; result:)"
+    r" (.*)",
+    "failed to alloc",
 )
 HOST_REFUSED: Final = Wording(r"failed to alloc (\d+) bytes on host: (.*)", "failed to alloc")
 PINNED: Final = Wording(r"could not allocate pinned host memory of size: (\d+)", "pinned")

@@ -52,6 +52,25 @@ def custom():
     return step, (tf.zeros((8, 32, 32, 3)), tf.zeros((8,), tf.int32))
 
 
+def deep():
+    """A step whose block of XLA's is far larger than what any product of it needs to be tried."""
+    weights = [tf.Variable(tf.zeros((1024, 1024))) for _ in range(16)]
+    inputs = tf.zeros((4096, 1024))
+
+    @tf.function(jit_compile=True)
+    def step():
+        with tf.GradientTape() as tape:
+            x = inputs
+            for weight in weights:
+                x = tf.nn.relu(x @ weight)
+            loss = tf.reduce_sum(x)
+        for gradient, weight in zip(tape.gradient(loss, weights), weights, strict=True):
+            weight.assign_sub(gradient)
+        return loss
+
+    return step
+
+
 def mirrored():
     strategy = tf.distribute.MirroredStrategy()
     with strategy.scope():

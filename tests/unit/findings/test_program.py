@@ -77,6 +77,17 @@ def test_what_is_kept_now_and_then_is_told_where_it_explains_the_growth() -> Non
         assert found is None or told in found.title
 
 
+@pytest.mark.parametrize(("size_bytes", "told"), [(0, 0), (8000, 1)])
+def test_what_is_held_without_bytes_stays_of_no_step(size_bytes: int, told: int) -> None:
+    """As the variables' handles that a function captures when it is first called."""
+    analysis = traced()
+    columns = ("step", "dies", "address", "category", "allocated_bytes", "op")
+    analysis.recording.allocations = pd.DataFrame(columns=columns)  # type: ignore[misc]
+    analysis.recording.events = pd.DataFrame()  # type: ignore[misc]
+    held = HeldTensors(holder="the Function", where="a.py:1", count=8, size_bytes=size_bytes)
+    assert len(staying_bytes.staying(analysis, seen(0, held=(held,)))) == told
+
+
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:
     assert find_unexplained(traced(), seen(300)) == []
 

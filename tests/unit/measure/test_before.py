@@ -32,7 +32,13 @@ def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> 
     recording = begun_late(name, noted=noted).recording
     line = timeline(main_rows(recording), len(recording.events))
     assert np.array_equal(line.allocated[1:], recording.events["in_use_bytes"].to_numpy())
-    assert any("began after the process did" in warning for warning in recording.warnings)
+    rows = recording.allocations
+    before = rows.loc[rows["address"].isna() & (rows["allocator"] == recording.allocator)]
+    share = before["allocated_bytes"].sum() / line.allocated.max()
+    told = [each for each in recording.warnings if "before the trace began" in each]
+    assert len(told) == (share > 0.05)  # a few bytes change nothing that is shown
+    assert told or noted or name != "transformer"
+    assert all(each.startswith(f"{share:.0%} of the most in use") for each in told)
 
 
 @pytest.mark.parametrize("name", ["cnn", "jit", "eager", "infer"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,9 @@ from builders import SAMPLES, sample_folder
 
 import analyzer
 from analyzer.contract.categories import Category
+from analyzer.contract.run_note import Failure
+from analyzer.findings.analysis import Analysis
+from analyzer.findings.questions.out_of_memory import failure_of
 from analyzer.recording.timeline import alive_at, by_category
 
 STEADY = [name for name in SAMPLES if name != "oom"]
@@ -170,6 +174,39 @@ def test_the_step_that_ran_out_of_memory() -> None:
     assert asked > limit - in_use
     assert "too little for this tensor" in finding["detail"]
     assert finding["evidence"]
+
+
+def waiting_after(analysis: Analysis, instant: int) -> Analysis:
+    """Return an analysis of a step that ended without memory, and waited ten seconds at an instant."""
+    error = Failure(
+        type="ResourceExhaustedError", message="Out of memory while trying to allocate 3.50GiB."
+    )
+    times = analysis.recording.events["time_ps"].to_numpy().copy()
+    times[instant + 1 :] += 10**13
+    events = analysis.recording.events.assign(time_ps=times)
+    return replace(analysis, recording=replace(analysis.recording, error=error, events=events))
+
+
+def test_a_request_fails_after_the_allocator_has_waited_for_memory() -> None:
+    """Not at the step's highest moment: what is tried while it is compiled may hold more."""
+    analysis = opened("jit").analysis
+    window = analysis.line.allocated[analysis.first + 1 : analysis.last + 2]
+    highest = analysis.first + int(window.argmax())
+    below = analysis.line.allocated[highest + 2 :]
+    waits = highest + 1 + int(below[: analysis.last - highest].argmax())
+    failure = failure_of(waiting_after(analysis, waits))
+    assert failure is not None
+    assert failure.requested_bytes == 7 << 29
+    assert failure.instant == waits
+    assert failure.in_use_bytes == analysis.line.at(waits)[1] < window.max()
+
+
+def test_a_wait_before_more_is_in_use_is_no_requests() -> None:
+    """As where a step is compiled and then runs."""
+    analysis = opened("jit").analysis
+    failure = failure_of(waiting_after(analysis, analysis.first))
+    assert failure is not None
+    assert failure.in_use_bytes == analysis.line.allocated[analysis.first + 1 :].max()
 
 
 def test_requests_of_xla_steps_are_no_ones_in_particular() -> None:

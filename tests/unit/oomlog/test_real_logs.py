@@ -148,6 +148,13 @@ def test_cuda_malloc_async_is_named_only_where_pieces_are_what_failed() -> None:
             assert is_named == (failure.verdict.id == "fragmented" and is_card), name
 
 
+def test_growth_is_advised_against_only_where_it_can_be_chosen() -> None:
+    """The allocators of the machine's own memory always grow."""
+    for name, is_told in (("cpu_frag", False), ("gpu_growth", True)):
+        actions = [remedy.action for remedy in first(name).remedies]
+        assert any("without memory growth" in action for action in actions) == is_told
+
+
 def test_many_of_one_size_are_told_as_a_story() -> None:
     failure = first("gpu_growth_eager")
     counts = {row.size_bytes: row.count for row in failure.sizes}
