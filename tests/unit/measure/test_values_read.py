@@ -44,7 +44,9 @@ def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> N
     assert values_warning(structure) == values_warning(None) == []
 
 
-def test_whether_rows_of_a_table_are_finite_is_right_where_the_host_puts_them_in_their_place() -> None:
+def test_whether_rows_of_a_table_are_finite_is_right_where_the_host_puts_them_in_their_place() -> (
+    None
+):
     structure = build_structure(
         [
             op("rows", "MatMul", dtype="float16"),

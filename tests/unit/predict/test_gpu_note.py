@@ -147,7 +147,7 @@ def test_growth_takes_less_than_the_whole_limit(folder):
     [WhatIf(memory_limit_bytes=90 << 20), WhatIf(growth=True), WhatIf(fragmentation_fraction=0.01)],
 )
 def test_chunks_lie_as_they_do_under_what_was_asked(note, folder, what_if):
-    """A pool of one region is as large as the limit, one that grows has several: other chunks fit best."""
+    """One region is as large as the limit, a pool that grows has several: other chunks fit best."""
     told = plain_report(build_document(estimated(note, folder, what_if=what_if)))
     replayed, limit = told["what_if"], told["device"]["memory_limit_bytes"]
     card_bytes = memory_limit(find_gpu("t4")).bytes
