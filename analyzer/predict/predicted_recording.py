@@ -85,6 +85,7 @@ def predict_note(
             and one thread beside them as a second kind of schedule.
         plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
             for those in the note.
+        allocator: How the allocator is set up; None for how it is on the device by default.
         search: Search the memory limit that suffices for the orders that need most: a second or so.
         progress: Called with the share done, 0 to 1.
 
