@@ -25,6 +25,7 @@ from analyzer.parse.logdir import RUN_FILE
 from analyzer.report.result import Result
 
 if TYPE_CHECKING:
+    from analyzer.allocator import BfcOptions
     from analyzer.compiler.step_plans import CardStep
     from analyzer.findings.analysis import Analysis
     from analyzer.measure.measured_recording import Measured
@@ -210,6 +211,7 @@ def estimated(
     from analyzer.predict.predicted_recording import predict_note
 
     report = progress or (lambda stage, share: None)
+    asked = what_if or WhatIf()
     card = _card_step(
         note,
         folder,
@@ -223,13 +225,27 @@ def estimated(
         threads=threads,
         inter_op=inter_op,
         plans=card.plans if card else None,
+        allocator=_allocator(note, asked),
         search=search,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
     if card is not None:
         predicted = _with_card(predicted, card)
     report(_explaining(search), 0.9)
-    return explain(predicted, what_if or WhatIf(), search=search)
+    return explain(predicted, asked, search=search)
+
+
+def _allocator(note: RunNote, what_if: WhatIf) -> BfcOptions | None:
+    """Return how a noted step's card is set up, None for the CPU's allocator.
+
+    A limit and growth that the user asks about are the card's own, as in a run: a pool of one region
+    is as large as the limit, and which chunk fits best depends on what is left of it.
+    """
+    from analyzer.findings.pool_facts import asked_options
+    from analyzer.predict.predicted_device import target_of
+
+    target = target_of(note)
+    return None if target.gpu is None else asked_options(target.options, what_if)
 
 
 def _card_step(

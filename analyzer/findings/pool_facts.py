@@ -92,7 +92,8 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
                 failure_fits=would_have_fitted(analysis, own),
             )
     else:
-        facts = _predicted_facts(analysis, own)
+        # A predicted card is laid out under what was asked.
+        facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
     if searched:
         facts = _with_minimum(facts, recording, asked, what_if)
     analysis = replace(

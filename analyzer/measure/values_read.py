@@ -30,6 +30,9 @@ _SIZED: Final = (
 _VIEWS: Final = ("Identity", "Reshape", "Squeeze", "ExpandDims", "Pack", "Cast")
 _LOGIC: Final = ("All", "Any", "LogicalAnd", "LogicalOr", "LogicalNot")
 _COMPARES: Final = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
+_TRUTHS_IN: Final = {"TensorScatterUpdate": (0, 2), "Fill": (1,)}
+"""Op type -> the inputs that its result's values come from; the others say where they go."""
+
 _FLOW: Final = ("Enter", "Merge", "NextIteration", "Exit", "Switch", "LoopCond")
 _SEEN_THROUGH: Final = frozenset((*_VIEWS, *_LOGIC, *_COMPARES, *_FLOW))
 _KNOWN: Final = frozenset({"Const", "HostConst", "IsFinite", "Shape", "ShapeN", "Size", "Rank"})
@@ -77,8 +80,14 @@ def _leaves(structure: Structure, tensor: str) -> Iterator[str]:
         op = _maker(structure, name)
         if op is not None and op.type in _SEEN_THROUGH:
             queue.extend(op.inputs)
+        elif op is not None and op.type in _TRUTHS_IN and _is_truth(op):
+            queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
         else:
             yield name
+
+
+def _is_truth(op: Op) -> bool:
+    return bool(op.outputs) and op.outputs[0].dtype == "bool"
 
 
 def _is_of_card(structure: Structure, tensor: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from analyzer.allocator import BfcOptions
 from analyzer.contract.categories import Category
 from analyzer.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.contract.report.buffer_rows import UnmodelledType
@@ -71,6 +72,7 @@ def predict_note(
     threads: int | None = None,
     inter_op: int | None = None,
     plans: Mapping[str, BufferPlan] | None = None,
+    allocator: BfcOptions | None = None,
     search: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
@@ -83,6 +85,7 @@ def predict_note(
             and one thread beside them as a second kind of schedule.
         plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
             for those in the note.
+        allocator: How the allocator is set up; None for how it is on the device by default.
         search: Search the memory limit that suffices for the orders that need most: a second or so.
         progress: Called with the share done, 0 to 1.
 
@@ -94,6 +97,8 @@ def predict_note(
         raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
     report = progress or (lambda share: None)
     target = target_of(note)
+    if allocator is not None:
+        target = replace(target, options=allocator)
     owners = owners_by_number(note, target.device)
     compiled = plans_of(note) if plans is None else plans
     whole = is_whole(note, compiled)

@@ -87,6 +87,13 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert first == pytest.approx(ever, rel=0.02)  # the first step's trials, in an order of chance
 
 
+def test_the_gradient_of_a_table_is_finite_so_that_the_scaled_loss_applies_it(folder: Path) -> None:
+    ran = run(folder, "trace", "scaled_table", "--no-jit", "--batch-size", "16")
+    recording = open_result(ran["folder"]).recording
+    last = recording.allocations[recording.allocations["step"] == recording.steps[-1].index]
+    assert last["op"].astype(str).str.contains("adam/").any()
+
+
 def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) -> None:
     tight = ("--no-jit", "--batch-size", "8", "--limit", "20MiB")
     ran = run(folder, "trace", "cnn", *tight, code=5)

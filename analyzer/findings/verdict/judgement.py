@@ -259,19 +259,9 @@ def _with_card(analysis: Analysis, gpu: Gpu, verdict: Verdict) -> Analysis:
         limit_source=limit.source,
         says=tuple(_says(gpu, verdict, limit, overhead, grown)),
     )
-    facts = structs.replace(analysis.pool, fit=fit)
-    if recording.kind.ran:
-        ever = facts.pool_ever_bytes
-        facts = structs.replace(
-            facts, process_bytes=None if ever is None else ever + overhead.bytes
-        )
-    elif facts.fits_limit:  # else there is no pool that holds the step
-        facts = structs.replace(
-            facts,
-            pool_bytes=limit.bytes,
-            pool_ever_bytes=limit.bytes,
-            process_bytes=limit.bytes + overhead.bytes,
-        )
+    ever = analysis.pool.pool_ever_bytes  # None where there is no pool that holds the step
+    process = None if ever is None else ever + overhead.bytes
+    facts = structs.replace(analysis.pool, fit=fit, process_bytes=process)
     return replace(analysis, pool=facts)
 
 

@@ -42,3 +42,21 @@ def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> N
     )
     assert values_read(structure) == []
     assert values_warning(structure) == values_warning(None) == []
+
+
+def test_whether_rows_of_a_table_are_finite_is_right_where_the_host_puts_them_in_their_place() -> (
+    None
+):
+    structure = build_structure(
+        [
+            op("rows", "MatMul", dtype="float16"),
+            op("ids", "Cast", "data:0", dtype="int64"),
+            op("finite", "IsFinite", "rows:0"),
+            op("true", "Const", dtype="bool"),
+            op("ones", "Fill", "ids:0", "true:0", dtype="bool"),
+            op("whole", "TensorScatterUpdate", "ones:0", "ids:0", "finite:0", dtype="bool"),
+            op("all", "All", "whole:0"),
+            op("way", "Switch", "rows:0", "all:0"),
+        ]
+    )
+    assert values_read(structure) == []

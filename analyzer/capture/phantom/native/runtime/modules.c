@@ -151,12 +151,10 @@ static void generated(const char *name, void **args) {
   else if (!strcmp(name, "main_kernel") && tensors == 3) // of two truths, as a loop's condition has them
     truth = *tensor[0] == 1 && *tensor[1] == 1;
   clear(out);
-  if (last + 1 < n)
-    forget(out, result_size(name, value + last + 1, n - last - 1));
-  if (truth) {
-    *out = 1;
-    know(out, 1);
-  }
+  uint64_t size = last + 1 < n ? result_size(name, value + last + 1, n - last - 1) : 1;
+  forget(out, size);
+  if (truth)
+    know_truths(out, size);
 }
 API(cuLaunchKernel)(Function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned smem, void *s, void **args, void **extra) {

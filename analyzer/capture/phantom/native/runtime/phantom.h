@@ -65,6 +65,7 @@ void *reserve(uint64_t size);
 
 // ---- copies.c: what is known of the card's memory; all else reads as 0
 void know(const char *p, uint64_t n);   // bytes were copied or computed there
+void know_truths(char *p, uint64_t n);  // the same: truths, all of which hold
 void forget(const char *p, uint64_t n); // something else was written there
 
 // ---- kernels.c: what a kernel would have written
