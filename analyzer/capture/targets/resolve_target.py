@@ -7,8 +7,9 @@ import difflib
 import gc
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -339,7 +340,7 @@ def _args_of(
                 f"{text} takes a {type(spec).__name__}, which cannot be made up.",
                 hint="Return (tf_function, args) with real arguments.",
             )
-    names = [spec.name or f"arg{index}" for index, spec in enumerate(flat)]
+    names = _input_names(function, signature)
     check_names(names, options)
     axes = {name: _axes(spec) for name, spec in zip(names, flat, strict=True)}
     check_batch(axes, options)
@@ -352,6 +353,39 @@ def _args_of(
         for name, spec in zip(names, flat, strict=True)
     ]
     return tuple(tf.nest.pack_sequence_as(signature, tensors)), elsewhere
+
+
+def _input_names(function: Any, signature: Any) -> list[str]:
+    """Return a name for each tensor of a signature, none twice.
+
+    The spec's own, else that of the function's parameter, with the way to the tensor in it.
+    """
+    code = getattr(function, "python_function", None)
+    parameters = []
+    if callable(code):
+        with contextlib.suppress(ValueError):
+            parameters = [name for name in inspect.signature(code).parameters if name != "self"]
+    names: list[str] = []
+    for index, specs in enumerate(signature):
+        called = parameters[index] if index < len(parameters) else f"arg{index}"
+        for path, spec in _with_paths(specs, called):
+            name, number = spec.name or path, 1
+            while name in names:
+                name, number = f"{spec.name or path}_{number}", number + 1
+            names.append(name)
+    return names
+
+
+def _with_paths(specs: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the specs of a structure in the order of ``tf.nest.flatten``, each with its way there."""
+    if isinstance(specs, Mapping):
+        for key in sorted(specs):
+            yield from _with_paths(specs[key], f"{path}_{key}")
+    elif isinstance(specs, list | tuple):
+        for index, part in enumerate(specs):
+            yield from _with_paths(part, f"{path}_{index}")
+    else:
+        yield path, specs
 
 
 def _signature(function: Any) -> Any:

@@ -103,7 +103,7 @@ def check_names(names: Sequence[str], options: CaptureOptions) -> None:
     unknown = sorted(name for name in options.shapes if name and name not in names)
     inputs = ", ".join(sorted(names))
     if unknown:
-        raise TargetError(f"The model has no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
+        raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
     if "" in options.shapes and len(names) != 1:
         raise TargetError(
             f"--shape names none of the {len(names)} inputs.",
