@@ -119,7 +119,13 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "signature, parameters": (
         T + "unnamed_signature",
         {"batch_size": 4, "shapes": {"tokens": [7], "pair_1": [5, 2]}},
-        {"shapes": [[4, 7], [4, 3], [4, 5, 2]]},
+        {
+            "shapes": [[4, 7], [4, 3], [4, 5, 2]],
+            "notes": [
+                "The first axes of 'tokens', 'pair_0', 'pair_1' are taken as one batch; where one is "
+                "not, write its size in the signature."
+            ],
+        },
     ),
     "signature, jit": (T + "signature", {"jit": True, "batch_size": 4}, {"jit": True}),
     "saved": ("saved", {"batch_size": 4, "mode": "infer"}, {"batch_size": 4, "mode": "infer"}),

@@ -43,6 +43,7 @@ from analyzer.capture.targets.synthetic_inputs import (
     check_names,
     fill_axes,
     message_on_batch,
+    message_on_shared_batch,
     tensor_for,
 )
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
@@ -310,8 +311,9 @@ def _axes(spec: Any) -> tuple[int | None, ...] | None:
 
 def _program_for_signature(function: Any, text: str, options: CaptureOptions) -> Program:
     """Return the program of a ``tf.function`` whose arguments are made up by its input signature."""
-    args, elsewhere = _args_of(function, text, options)
+    args, elsewhere, shared = _args_of(function, text, options)
     program = _program_for_function(function, args, text, options)
+    program.messages.extend(message_on_shared_batch(shared))
     if elsewhere:
         program.messages.extend(message_on_batch(elsewhere))
         program.config = replace(program.config, batch_size=options.batch_size)
@@ -320,15 +322,16 @@ def _program_for_signature(function: Any, text: str, options: CaptureOptions) ->
 
 def _args_of(
     function: Any, text: str, options: CaptureOptions
-) -> tuple[tuple[Any, ...], dict[str, int]]:
+) -> tuple[tuple[Any, ...], dict[str, int], list[str]]:
     """Return arguments for a ``tf.function`` from its input signature.
 
-    And, by argument, the axis that is the batch where that is not the first.
+    And, by argument, the axis that is the batch where that is not the first; and the arguments whose
+    first axis is.
     """
     signature = _signature(function)
     if signature is None:
         if _takes_nothing(function):
-            return (), {}
+            return (), {}, []
         raise TargetError(
             f"{text} is a tf.function without an input signature.",
             hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
@@ -352,7 +355,8 @@ def _args_of(
         tensor_for(fill_axes(name, filled[name], options, only=len(flat) == 1), spec.dtype)
         for name, spec in zip(names, flat, strict=True)
     ]
-    return tuple(tf.nest.pack_sequence_as(signature, tensors)), elsewhere
+    shared = [name for name, own in axes.items() if own and own[0] is None]
+    return tuple(tf.nest.pack_sequence_as(signature, tensors)), elsewhere, shared
 
 
 def _input_names(function: Any, signature: Any) -> list[str]:

@@ -173,6 +173,22 @@ def message_on_batch(elsewhere: Mapping[str, int]) -> Iterator[str]:
         yield f"The batch is {told}, counted from 0: the only axis that is open."
 
 
+def message_on_shared_batch(names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence where several inputs' first axes are taken as one batch.
+
+    They may be counts of different things.
+
+    Args:
+        names: The inputs whose first axis is open.
+    """
+    if len(names) > 1:
+        told = ", ".join(map(repr, names))
+        yield (
+            f"The first axes of {told} are taken as one batch; where one is not, write its size in the "
+            "signature."
+        )
+
+
 def _opens_first(specs: Mapping[str, Axes]) -> bool:
     return any(axes is None or (axes and axes[0] is None) for axes in specs.values())
 
