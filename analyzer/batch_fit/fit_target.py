@@ -279,6 +279,11 @@ def _said(answer: FitAnswer) -> FitAnswer:
             says += f": it ran on {by}, and {answer.largest + 1} did not"
         else:
             says += f": it ran on {by}"
+    elif answer.forms.swaps:
+        says = (
+            f"Batch {answer.largest} is the largest that likely fits {where} ({limit}): TensorFlow "
+            f"swaps tensors to the host there, each process others; {answer.safe} is safe"
+        )
     elif answer.in_each < answer.largest:
         says = (
             f"Batch {answer.largest} is the largest that likely fits {where} ({limit}): the order of "

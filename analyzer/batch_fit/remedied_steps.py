@@ -34,11 +34,18 @@ _SEARCHED: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNeed:
-    """What a step needs: its peak, and whether it runs under the limit (None without one)."""
+    """What a step needs.
+
+    Attributes:
+        requested_bytes, allocated_bytes: Its peak.
+        fits: Whether it runs under the limit; None without one.
+        ends_bytes: Between which the requested peak lies, by the order of the ops.
+    """
 
     requested_bytes: int
     allocated_bytes: int
     fits: bool | None
+    ends_bytes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +164,30 @@ def _tried(trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: StepNeed) 
         return StepRemedy(
             id=remedy.id, title=remedy.title, code=remedy.code, failed=error.message[:_MOST_TOLD]
         )
+    low_bytes, high_bytes = _ends_of_saving(before, after)
     return StepRemedy(
         id=remedy.id,
         title=remedy.title,
         code=remedy.code,
         costs=remedy.costs,
         saves_bytes=before.requested_bytes - after.requested_bytes,
+        saves_low_bytes=low_bytes,
+        saves_high_bytes=high_bytes,
         requested_bytes=after.requested_bytes,
         allocated_bytes=after.allocated_bytes,
         fits=after.fits,
     )
+
+
+def _ends_of_saving(before: StepNeed, after: StepNeed) -> tuple[int | None, int | None]:
+    """Return the least and the most that one run with a remedy takes less than one without.
+
+    Each process takes an order of its own, before and after.
+    """
+    if before.ends_bytes is None or after.ends_bytes is None:
+        return None, None
+    (before_low, before_high), (after_low, after_high) = before.ends_bytes, after.ends_bytes
+    return before_low - after_high, before_high - after_low
 
 
 def _sets(
@@ -251,4 +272,5 @@ def _need(
         requested_bytes=need.requested_bytes,
         allocated_bytes=need.allocated_bytes,
         fits=None if limit_bytes is None else need.bytes <= limit_bytes,
+        ends_bytes=need.requested_ends_bytes,
     )

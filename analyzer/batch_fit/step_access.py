@@ -15,6 +15,7 @@ from analyzer.capture.process.launch import capture
 from analyzer.compiler.card_options import CardOptions
 from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.errors import InputError, TargetError
+from analyzer.findings.analysis import Analysis
 from analyzer.findings.questions.peak_owner import peak_op
 from analyzer.opening import estimated
 from analyzer.parse.logdir import RUN_FILE
@@ -162,7 +163,17 @@ class BatchCaptures:
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
             op=peak_op(analysis)[0],
+            requested_ends_bytes=_ends_of(analysis),
         )
+
+
+def _ends_of(analysis: Analysis) -> tuple[int, int] | None:
+    """Return the ends of the orders' requested peaks, on the threads that are shown."""
+    stated = analysis.recording.uncertainty
+    if stated is None or not stated.schedules:
+        return None
+    drawn = stated.schedules[0]
+    return drawn.requested_low_bytes, drawn.requested_high_bytes
 
 
 _BATCH = "--batch-size"

@@ -13,6 +13,9 @@ from analyzer.units import format_bytes, slope_words
 FIRST: Final = 3
 """Findings on the page's first screen and in Markdown."""
 
+_ALIKE: Final = 0.01
+"""Share of the peak by which two runs' savings may differ and still be told as one."""
+
 _TOLD: Final = 0.02
 """Share of the highest moment from which on the first step's trials are told."""
 
@@ -39,11 +42,31 @@ def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
     if remedy.saves_bytes < 0:
         label = f"+{format_bytes(-remedy.saves_bytes)}"
     told = [f"peak {format_bytes(remedy.requested_bytes)}"]
+    if between := spread_words(remedy):
+        told.append(between)
     if remedy.fits is not None:
         told.append("then it fits" if remedy.fits else "does not fit even so")
     if remedy.costs:
         told.append(f"costs: {remedy.costs}")
     return label, "; ".join(told)
+
+
+def spread_words(remedy: StepRemedy) -> str:
+    """Say between what a saving lies from one run to another, where the order of the ops decides it."""
+    low, high = remedy.saves_low_bytes, remedy.saves_high_bytes
+    saves, peak = remedy.saves_bytes, remedy.requested_bytes
+    if low is None or high is None or saves is None or peak is None:
+        return ""
+    if high - low <= _ALIKE * (saves + peak):
+        return ""
+    least, most = (format_bytes(abs(end)) for end in (low, high))
+    if low < 0 <= high:
+        between = f"{most} less to {least} more"
+    elif high < 0:
+        between = f"{most} to {least} more"
+    else:
+        between = f"{least} to {most} less"
+    return f"from run to run {between}, by the order of the ops"
 
 
 def highest_words(report: ReportFile) -> str:

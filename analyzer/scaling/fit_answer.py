@@ -108,6 +108,7 @@ class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
         planned_at: Sizes at which a compiler planned the step's memory; empty where XLA compiles none.
         is_closed_form: Whether other sizes are closed forms; else each figure is of a capture.
         why_not: Why there are none; empty where there are.
+        swaps: Whether TensorFlow swaps tensors to the host about the largest size: which, is chance.
     """
 
     captured_at: tuple[int, ...]
@@ -115,6 +116,7 @@ class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
     planned_at: tuple[int, ...] = ()
     is_closed_form: bool
     why_not: str = ""
+    swaps: bool = False
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):

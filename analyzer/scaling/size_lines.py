@@ -24,6 +24,8 @@ class SizeNeed:
         low_bytes, bytes, high_bytes: The least memory limit, and its range.
         requested_bytes, allocated_bytes: Its peak.
         op: The op whose request makes the peak.
+        requested_ends_bytes: Between which the requested peak lies, by the order of the ops; None where
+            one order stands for all.
     """
 
     low_bytes: int
@@ -32,6 +34,7 @@ class SizeNeed:
     requested_bytes: int
     allocated_bytes: int
     op: str = ""
+    requested_ends_bytes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

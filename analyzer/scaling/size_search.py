@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from analyzer.errors import InputError
@@ -36,6 +36,24 @@ _ROUNDS: Final = 4
 
 _CAPTURES: Final = 8
 """Captures at most where each size is one."""
+
+_SWAPPED: Final = 3
+"""The same where TensorFlow swaps tensors to the host, beside the first: each of these is another draw
+of what is swapped."""
+
+_SPAN: Final = 32
+"""Part of a size in which no further one is looked for there."""
+
+_SWAP: Final = "_CopyFromGpuToHost"
+"""What the optimiser puts where it swaps a tensor to the host (``BuildSwapPair``)."""
+
+SWAP_MARGIN: Final = 0.03
+"""Share more that the safe size has to spare where tensors are swapped: captures of one batch differed
+by 2.7 % of the requested peak and 1.2 % of the need."""
+
+SWAPS: Final = "TensorFlow swaps tensors to the host there, and not the same ones in each process"
+"""Why there are no forms. Nodes to swap are gone through in the order of addresses (``nodes_to_swap``,
+``memory_optimizer.cc``), and each is looked for in the graph that those before left."""
 
 _FURTHEST: Final = 1024
 """How many times the first size the second one may be."""
@@ -150,6 +168,8 @@ class SizeSearch:
         why = ""
         for _ in range(_ROUNDS):
             here = self._note(near)
+            if _is_swapped(here):
+                return self._by_captures(SWAPS)
             other = self._beside(near)[0]
             pair = {other: self._note(other), near: here}
             try:
@@ -352,34 +372,58 @@ class SizeSearch:
         """
         needs = dict(known or {})
         noted = sorted(self._notes)
+        is_swapped = why == SWAPS
+        most = len(needs) + 1 + _SWAPPED if is_swapped else _CAPTURES
         begun = noted[(len(noted) - 1) // 2] if len(noted) > 2 else None
         size: int | None = self._start
         limits: LimitRange | None = None
-        while size is not None and len(needs) < _CAPTURES:
+        while size is not None and len(needs) < most:
             note = self._note(size)
             limits = limits or self._limits_of(target_of(note))
             if size not in needs:
                 self._plan(size, needs, None)
+            if len(needs) == 1 and is_swapped:
+                begun = noted[-1]
             size, begun = (begun, None) if begun else (next_size(needs, limits.bytes), None)
+            if is_swapped and _is_narrow(needs, limits.bytes):
+                break
         assert limits is not None
         return self._found(needs, limits, note, why)
 
     def _found(
         self, needs: dict[int, SizeNeed], limits: LimitRange, note: RunNote, why: str
     ) -> FoundSizes:
+        if why == SWAPS:
+            limits = replace(limits, low_bytes=int(limits.low_bytes / (1 + SWAP_MARGIN)))
+        sizes = largest_by_line(needs, limits.bytes)(limits)
+        if why == SWAPS:  # another process swaps others: what one capture says is not each one's
+            sizes = replace(sizes, in_each=min(sizes.in_each, sizes.safe))
         return FoundSizes(
-            sizes=largest_by_line(needs, limits.bytes)(limits),
+            sizes=sizes,
             forms=FormsUsed(
                 captured_at=tuple(sorted(self._notes)),
                 checked_at=tuple(sorted(self._checked)),
                 planned_at=tuple(sorted(needs)),
                 is_closed_form=not why,
                 why_not=why,
+                swaps=why == SWAPS,
             ),
             orders=None,
             note=note,
             needs=needs,
         )
+
+
+def _is_swapped(note: RunNote) -> bool:
+    """Say whether TensorFlow's optimiser swaps tensors of a noted step to the host."""
+    return any(op.type == _SWAP for op in note.ops)
+
+
+def _is_narrow(needs: Mapping[int, SizeNeed], limit: int) -> bool:
+    """Say whether the largest size lies in a span that one more capture would hardly narrow."""
+    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    return failing > fitting and _SPAN * (failing - fitting) <= fitting
 
 
 def _about(size: int, stride: int) -> tuple[int, ...]:

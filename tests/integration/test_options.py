@@ -39,6 +39,11 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     "signature, name": (T + "signature", {"shapes": {"x": [8]}}, "Its inputs: features."),
     "nothing, batch": (T + "nothing", {"batch_size": 4}, "--batch-size cannot be honoured"),
     "fixed, batch": (T + "fixed_batch", {"batch_size": 4}, "'features' has a batch of 6"),
+    "signature, parts": (
+        T + "unnamed_signature",
+        {"shapes": {"image": [4]}},
+        "Its inputs: pair_0, pair_1, tokens.",
+    ),
     "shape": (T + "network", {"shapes": {"": [10]}}, "does not fit the input's axes 8"),
     "two inputs, no name": (
         T + "two_inputs",
@@ -111,6 +116,17 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "step": (T + "step", {"jit": True}, {"jit": True, "optimizer": "Adam", "batch_size": 8}),
     "step, policy": (T + "step", {"dtype_policy": "mixed_bfloat16"}, {"policy": "mixed_bfloat16"}),
     "signature": (T + "signature", {"batch_size": 4}, {"shapes": [[4, 8]]}),
+    "signature, parameters": (
+        T + "unnamed_signature",
+        {"batch_size": 4, "shapes": {"tokens": [7], "pair_1": [5, 2]}},
+        {
+            "shapes": [[4, 7], [4, 3], [4, 5, 2]],
+            "notes": [
+                "The first axes of 'tokens', 'pair_0', 'pair_1' are taken as one batch; where one is "
+                "not, write its size in the signature."
+            ],
+        },
+    ),
     "signature, jit": (T + "signature", {"jit": True, "batch_size": 4}, {"jit": True}),
     "saved": ("saved", {"batch_size": 4, "mode": "infer"}, {"batch_size": 4, "mode": "infer"}),
     "file": ("model.keras", {"batch_size": 4, "optimizer": "sgd"}, {"optimizer": "SGD"}),

@@ -45,6 +45,9 @@ _STAND_IN: Final = "_ParallelConcatStart"
 """Stands for an argument while the graph is optimised: an op without inputs that states its shape and
 cannot be folded. (TensorFlow's way from Python to the optimiser drops the shape of an ``_Arg``.)"""
 
+_MANY_VALUES: Final = 1 << 16
+"""Values of a constant from which on they are not kept."""
+
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
 """CUDA 12.5 and cuDNN 9.3, what TensorFlow 2.21's GPU wheels are built with; the optimiser asks for
@@ -158,16 +161,30 @@ def _optimised(meta: Any, gpu: Gpu, limit_bytes: int | None) -> Any:
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
     cluster = grappler_cluster.Cluster(devices=_devices(gpu, limit_bytes))
-    graph_def = graph_pb2.GraphDef()
     with _without_cpp_warnings():
-        graph_def.CopyFrom(tf_optimizer.OptimizeGraph(config, meta, cluster=cluster))
+        graph_def = tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
     for node in graph_def.node:
+        if node.op == "Const":
+            _drop_many_values(node.attr["value"].tensor)
         if node.op == _STAND_IN and "index" in node.attr:
             dtype, index = node.attr["dtype"].type, node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
             node.attr["T"].type, node.attr["index"].i = dtype, index
     return graph_def
+
+
+def _drop_many_values(tensor: Any) -> None:
+    """Empty a large constant: its shape tells what is asked of it, and copying its values takes seconds.
+
+    A mask that is computed beforehand has one value for each of the batch's scores
+    (``tfg``'s constant folding knows no bound).
+    """
+    for field, values in tensor.ListFields():
+        if field.name == "tensor_content" or field.name.endswith("_val"):
+            if len(values) > _MANY_VALUES:
+                tensor.ClearField(field.name)
+            return
 
 
 @contextlib.contextmanager

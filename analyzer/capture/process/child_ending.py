@@ -35,6 +35,7 @@ _OF_THE_LOG: Final = (
     "If the cause is memory fragmentation",
     "Current allocation summary follows",
     "<allocator contains no memory>",
+    "Hint: If you want to see a list of allocated tensors when OOM happens",
 )
 _FIGURE: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
 """A line of an allocator's statistics, which is logged without a head: ``MaxInUse:   49.35MiB``."""

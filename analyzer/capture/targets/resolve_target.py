@@ -7,8 +7,9 @@ import difflib
 import gc
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,7 @@ from analyzer.capture.targets.synthetic_inputs import (
     check_names,
     fill_axes,
     message_on_batch,
+    message_on_shared_batch,
     tensor_for,
 )
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
@@ -309,8 +311,9 @@ def _axes(spec: Any) -> tuple[int | None, ...] | None:
 
 def _program_for_signature(function: Any, text: str, options: CaptureOptions) -> Program:
     """Return the program of a ``tf.function`` whose arguments are made up by its input signature."""
-    args, elsewhere = _args_of(function, text, options)
+    args, elsewhere, shared = _args_of(function, text, options)
     program = _program_for_function(function, args, text, options)
+    program.messages.extend(message_on_shared_batch(shared))
     if elsewhere:
         program.messages.extend(message_on_batch(elsewhere))
         program.config = replace(program.config, batch_size=options.batch_size)
@@ -319,15 +322,16 @@ def _program_for_signature(function: Any, text: str, options: CaptureOptions) ->
 
 def _args_of(
     function: Any, text: str, options: CaptureOptions
-) -> tuple[tuple[Any, ...], dict[str, int]]:
+) -> tuple[tuple[Any, ...], dict[str, int], list[str]]:
     """Return arguments for a ``tf.function`` from its input signature.
 
-    And, by argument, the axis that is the batch where that is not the first.
+    And, by argument, the axis that is the batch where that is not the first; and the arguments whose
+    first axis is.
     """
     signature = _signature(function)
     if signature is None:
         if _takes_nothing(function):
-            return (), {}
+            return (), {}, []
         raise TargetError(
             f"{text} is a tf.function without an input signature.",
             hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
@@ -339,7 +343,7 @@ def _args_of(
                 f"{text} takes a {type(spec).__name__}, which cannot be made up.",
                 hint="Return (tf_function, args) with real arguments.",
             )
-    names = [spec.name or f"arg{index}" for index, spec in enumerate(flat)]
+    names = _input_names(function, signature)
     check_names(names, options)
     axes = {name: _axes(spec) for name, spec in zip(names, flat, strict=True)}
     check_batch(axes, options)
@@ -351,7 +355,41 @@ def _args_of(
         tensor_for(fill_axes(name, filled[name], options, only=len(flat) == 1), spec.dtype)
         for name, spec in zip(names, flat, strict=True)
     ]
-    return tuple(tf.nest.pack_sequence_as(signature, tensors)), elsewhere
+    shared = [name for name, own in axes.items() if own and own[0] is None]
+    return tuple(tf.nest.pack_sequence_as(signature, tensors)), elsewhere, shared
+
+
+def _input_names(function: Any, signature: Any) -> list[str]:
+    """Return a name for each tensor of a signature, none twice.
+
+    The spec's own, else that of the function's parameter, with the way to the tensor in it.
+    """
+    code = getattr(function, "python_function", None)
+    parameters = []
+    if callable(code):
+        with contextlib.suppress(ValueError):
+            parameters = [name for name in inspect.signature(code).parameters if name != "self"]
+    names: list[str] = []
+    for index, specs in enumerate(signature):
+        called = parameters[index] if index < len(parameters) else f"arg{index}"
+        for path, spec in _with_paths(specs, called):
+            name, number = spec.name or path, 1
+            while name in names:
+                name, number = f"{spec.name or path}_{number}", number + 1
+            names.append(name)
+    return names
+
+
+def _with_paths(specs: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the specs of a structure in the order of ``tf.nest.flatten``, each with its way there."""
+    if isinstance(specs, Mapping):
+        for key in sorted(specs):
+            yield from _with_paths(specs[key], f"{path}_{key}")
+    elif isinstance(specs, list | tuple):
+        for index, part in enumerate(specs):
+            yield from _with_paths(part, f"{path}_{index}")
+    else:
+        yield path, specs
 
 
 def _signature(function: Any) -> Any:

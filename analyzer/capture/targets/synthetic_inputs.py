@@ -103,7 +103,7 @@ def check_names(names: Sequence[str], options: CaptureOptions) -> None:
     unknown = sorted(name for name in options.shapes if name and name not in names)
     inputs = ", ".join(sorted(names))
     if unknown:
-        raise TargetError(f"The model has no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
+        raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
     if "" in options.shapes and len(names) != 1:
         raise TargetError(
             f"--shape names none of the {len(names)} inputs.",
@@ -171,6 +171,22 @@ def message_on_batch(elsewhere: Mapping[str, int]) -> Iterator[str]:
     if elsewhere:
         told = ", ".join(f"axis {at} of {name!r}" for name, at in elsewhere.items())
         yield f"The batch is {told}, counted from 0: the only axis that is open."
+
+
+def message_on_shared_batch(names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence where several inputs' first axes are taken as one batch.
+
+    They may be counts of different things.
+
+    Args:
+        names: The inputs whose first axis is open.
+    """
+    if len(names) > 1:
+        told = ", ".join(map(repr, names))
+        yield (
+            f"The first axes of {told} are taken as one batch; where one is not, write its size in the "
+            "signature."
+        )
 
 
 def _opens_first(specs: Mapping[str, Axes]) -> bool:

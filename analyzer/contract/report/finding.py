@@ -50,7 +50,10 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
         title: What it does, in one line.
         code: What to write, in lines.
         costs: What it costs, in a few words; empty for nothing.
-        saves_bytes: What the requested peak shrinks by; negative where it grows.
+        saves_bytes: What the requested peak shrinks by, from the middle one of the ops' orders to the
+            middle one with it; negative where it grows.
+        saves_low_bytes, saves_high_bytes: Between which lies what one run with it takes less than a run
+            without: each process takes an order of its own. None where no orders were drawn.
         requested_bytes, allocated_bytes: The peak with it.
         fits: Whether the step then fits the limit; None without one.
         failed: Why it cannot be applied here; then the other figures are None.
@@ -61,6 +64,8 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     code: Text
     costs: Text = ""
     saves_bytes: Signed | None = None
+    saves_low_bytes: Signed | None = None
+    saves_high_bytes: Signed | None = None
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
     fits: bool | None = None

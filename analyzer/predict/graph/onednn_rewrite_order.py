@@ -28,6 +28,8 @@ _GRADIENT: Final = 2
 """Which input of a filter's gradient is the output's."""
 _MERGED: Final = -1
 """Stands for the merged node while its edge is made."""
+_SINK: Final = -2
+"""Stands for the graph's sink."""
 
 
 class Rewriting:
@@ -43,6 +45,7 @@ class Rewriting:
         self._made = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
         self._out: list[list[tuple[int, int]]] = [[] for _ in ops]
         self._roots: list[tuple[int, int]] = []
+        self._to_sink = 0
         if self._made:
             self._lay_out(ops, sources)
 
@@ -69,7 +72,7 @@ class Rewriting:
         closing = closing_nodes(ops)
         layout = Layout()
         layout.take(NODE_BYTES, 2)
-        layout.take(EDGE_BYTES)
+        self._to_sink = layout.take(EDGE_BYTES)
         for node in built:
             layout.take(NODE_BYTES)
             for source in before.sources[node]:
@@ -121,7 +124,10 @@ class Rewriting:
         out = self._out
         postorder: list[int] = []
         seen = [False] * len(out)
-        stack = _nodes(self._roots, arena)
+        # The edge from source to sink is one of the source's, and takes a place among the roots'.
+        stack = [
+            node for node in _nodes([(self._to_sink, _SINK), *self._roots], arena) if node != _SINK
+        ]
         while stack:
             node = stack.pop()
             if node < 0:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from analyzer.report.fit.fit_words import basis_of, sentences_of, step_words
 from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
+from analyzer.report.report_words import spread_words
 from analyzer.scaling.fit_answer import FitAnswer
 from analyzer.units import format_bytes
 
@@ -56,6 +57,7 @@ def render_fit_page(answer: FitAnswer) -> str:
         sentences=list(sentences_of(answer)),
         style=Markup(style),
         policy=policy_of(style),
+        spread=spread_words,
     )
     return writable(text)
 

@@ -46,14 +46,22 @@ def _margins(answer: FitAnswer) -> Iterator[str]:
         if answer.limit_low_bytes != answer.limit_high_bytes
         else ""
     )
-    basis = f"in every order of the ops that was drawn, with 3 % to spare{least}"
+    spare = "6 %" if answer.forms.swaps else "3 %"
+    basis = f"in every order of the ops that was drawn, with {spare} to spare{least}"
     if not answer.safe:
         yield f"With a margin not even a batch of 1 is sure: it does not fit {basis}."
     elif answer.safe == answer.largest:
         yield f"Batch {answer.safe} is safe, too: it fits {basis}."
     else:
         yield f"To be safe take batch {answer.safe}: it fits {basis}."
-    if answer.most > answer.largest:
+    if answer.forms.swaps:
+        yield (
+            "What TensorFlow swaps differs from process to process, and the need with it by a few per "
+            "cent: the largest batch is known no closer than that without a run (--confirm)."
+        )
+        if answer.most > answer.largest:
+            yield f"No batch from {answer.largest + 1} to {answer.most} was tried."
+    elif answer.most > answer.largest:
         what = "the order in which the ops run" + (" and the limit itself" if least else "")
         yield f"From {answer.largest + 1} to {answer.most} it depends on {what}; above, none fits."
 

@@ -133,6 +133,16 @@ def fixed_signature(x):
     return tf.reduce_sum(x * x)
 
 
+@tf.function(
+    input_signature=[
+        tf.TensorSpec((None, None), tf.int32),
+        (tf.TensorSpec((None, 3)), tf.TensorSpec((None, None, 2))),
+    ]
+)
+def unnamed_signature(tokens, pair):
+    return tf.shape(tokens)[0], tf.reduce_sum(pair[0]) + tf.reduce_sum(pair[1])
+
+
 @tf.function
 def nothing():
     return tf.ones((8, 8)) @ tf.ones((8, 8))

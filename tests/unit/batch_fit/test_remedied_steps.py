@@ -136,3 +136,20 @@ def test_every_remedy_of_a_step_has_a_name_that_is_known() -> None:
             assert {plan.id for plan in plans_for(OPTIONS, RunNote(step=step))} <= set(NAMES)
     with pytest.raises(InputError, match="half-bach"):
         names_in("jit,half-bach")
+
+
+def test_a_saving_lies_between_those_of_any_run_before_and_any_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = {"as-is": (10, 13), "optimizer-sgd": (6, 8), "freeze": None}
+
+    def need(
+        trial: object, options: CaptureOptions, name: str, made: Path | None = None
+    ) -> tuple[RunNote, StepNeed]:
+        return NOTE, replace(NEED, ends_bytes=ends[name])
+
+    monkeypatch.setattr(remedied_steps, "_need", need)
+    found = {one.id: one for one in tried(None, "optimizer-sgd", "freeze")}
+    sgd, freeze = found["optimizer-sgd"], found["freeze"]
+    assert (sgd.saves_low_bytes, sgd.saves_high_bytes) == (2, 7)
+    assert (freeze.saves_low_bytes, freeze.saves_high_bytes) == (None, None)

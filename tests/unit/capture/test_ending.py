@@ -102,6 +102,10 @@ def test_an_allocator_that_ran_out_is_what_killed_the_process() -> None:
         "Current allocation summary follows.\nCurrent allocation summary follows.\n"
         "2026-11-22 01:00:01.500001: I tsl/framework/bfc_allocator.cc:1058] Stats: \n"
         "Limit:                        50331648\nMaxInUse:   49.35MiB\nLargestFreeBlock:  0B\n\n"
+        "2026-11-22 01:00:01.500002: W tensorflow/core/framework/op_kernel.cc:1858] OP_REQUIRES failed "
+        "at mkl_util.h:848 : RESOURCE_EXHAUSTED: OOM when allocating tensor\n"
+        "Hint: If you want to see a list of allocated tensors when OOM happens, add "
+        "report_tensor_allocations_upon_oom to RunOptions for current allocation info. \n\n"
     )
     error = told(-signal.SIGSEGV, NOISE + failed + CRASH)
     assert error.exit_code is ExitCode.STEP_OUT_OF_MEMORY

@@ -17,7 +17,13 @@ from analyzer.predict import Owner, predict
 from analyzer.predict.buffers.draw_table import allocations_of
 from analyzer.predict.executor.data_decisions import Assumptions
 from analyzer.predict.graph.constant_folding import fold
-from analyzer.predict.graph.edge_addresses import EDGE_BYTES, NODE_BYTES, Arena, Layout
+from analyzer.predict.graph.edge_addresses import (
+    EDGE_BYTES,
+    NODE_BYTES,
+    SELDOM_FOLLOWS,
+    Arena,
+    Layout,
+)
 from analyzer.predict.graph.edges import wire, wire_all
 from analyzer.predict.graph.onednn_rewrite_order import Rewriting
 from analyzer.predict.played_step import live_bytes, play, prepare
@@ -454,6 +460,23 @@ def test_a_merged_gradient_takes_the_place_that_two_erased_edges_leave(places, c
     # x's edge from the source lies after five nodes, not four, and the edges between them.
     before = 7 * NODE_BYTES + (1 + 1 + 3 + 1 + 3) * EDGE_BYTES
     assert laid_out._roots == [(before, 0)]
+
+
+def test_the_edge_from_source_to_sink_has_a_place_among_the_roots():
+    """It is the graph's first edge, and takes a slot of the set that a root's edge would have."""
+    count = 24
+    ops = [arg(f"x{k}", k) for k in range(count)]
+    ops += [op(f"m{k}", "_MklNativeRelu", f"x{k}") for k in range(count)]
+    laid_out = Rewriting(ops, [*([[]] * count), *([k] for k in range(count))])
+    to_sink, roots = 2 * NODE_BYTES, [offset for offset, _ in laid_out._roots]
+    differs = 0
+    for seed in range(40):
+        with_sink = Arena(seed, SELDOM_FOLLOWS).order([to_sink, *roots])
+        without = Arena(seed, SELDOM_FOLLOWS).order(roots)
+        expected = [f"m{position - 1}" for position in with_sink if position]
+        assert laid_out.order(seed) == expected
+        differs += expected != [f"m{position}" for position in without]
+    assert differs
 
 
 def test_the_pass_rewrote_the_graph_before_its_constants_were_computed():

@@ -14,6 +14,7 @@ from analyzer.contract.report.writing import plain_report, report_of
 from analyzer.opening import open_result
 from analyzer.report.exports.other_formats import markdown
 from analyzer.report.page.build import render
+from analyzer.report.report_words import remedy_words
 from analyzer.report.terminal.terminal_report import print_document
 
 MIB = 1 << 20
@@ -70,3 +71,15 @@ def test_the_page_has_the_section_and_runs_nothing_of_it() -> None:
     assert "first = 1\n    second = 2" in page
     assert "<script>alert(1)" not in page
     assert "remedies-title" not in render(result.report, result.recording)
+
+
+def test_a_saving_that_the_order_decides_is_told_as_a_range() -> None:
+    def told(low: int, high: int) -> str:
+        one = replace(REMEDIES[0], saves_low_bytes=low * MIB, saves_high_bytes=high * MIB)
+        return remedy_words(one)[1]
+
+    assert "from run to run 1.00 MiB to 5.00 MiB less, by the order of the ops" in told(1, 5)
+    assert "from run to run 5.00 MiB less to 1.00 MiB more" in told(-1, 5)
+    assert "from run to run 1.00 MiB to 2.00 MiB more" in told(-2, -1)
+    assert "run to run" not in told(3, 3)
+    assert "run to run" not in remedy_words(REMEDIES[0])[1]

@@ -10,7 +10,7 @@ from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
-from analyzer.scaling.size_lines import LimitRange
+from analyzer.scaling.size_lines import LimitRange, SizeNeed
 from analyzer.scaling.size_search import FoundSizes, SizeSearch
 
 MIB = 1 << 20
@@ -78,3 +78,34 @@ def test_the_batch_against_itself_in_one_axis_is_found_by_three_captures() -> No
     most = int((64 * MIB / 4) ** 0.5)
     assert 0.6 * most < answer.sizes.size <= most
     assert len(captures.captured) <= 6
+
+
+class Swapping(Captures):
+    """A step that the optimiser swaps tensors of from a size on, other ones at each capture."""
+
+    def note(self, size: int) -> RunNote:
+        note = super().note(size)
+        swap = Op(name=f"swap_out_{len(self.captured)}", type="_CopyFromGpuToHost")
+        return replace(note, ops=(*note.ops, swap)) if size > 4000 else note
+
+    def need(self, size: int) -> SizeNeed:
+        needs = size * 8000 * (98 + 2 * (size % 2)) // 100
+        return SizeNeed(
+            low_bytes=needs,
+            bytes=needs,
+            high_bytes=needs,
+            requested_bytes=needs,
+            allocated_bytes=needs,
+        )
+
+
+def test_where_tensors_are_swapped_few_sizes_are_captured_and_the_answer_says_so() -> None:
+    captures = Swapping(lambda size: (size, 1000))
+    answer = found(captures, 64)
+    assert answer.forms.swaps
+    assert not answer.forms.is_closed_form
+    assert "swaps tensors to the host" in answer.forms.why_not
+    assert len(captures.captured) <= 4
+    most = 64 * MIB / 8000
+    assert 0.9 * most < answer.sizes.size <= most / 0.98
+    assert answer.sizes.in_each == answer.sizes.safe < 0.95 * most

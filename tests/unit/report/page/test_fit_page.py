@@ -126,3 +126,21 @@ def test_an_answer_without_a_curve_is_shown_too() -> None:
     )  # fmt: skip
     assert "<svg" not in render_fit_page(bare)
     assert "Batch 40 is the largest" in text_of(bare)
+
+
+def test_a_batch_where_tensors_are_swapped_is_told_as_likely() -> None:
+    forms = replace(
+        ANSWER.forms, is_closed_form=False, why_not="what is swapped is chance", swaps=True
+    )
+    text = " ".join(text_of(replace(ANSWER, forms=forms)).split())
+    assert "differs from process to process" in text
+    assert "No batch from 41 to 44 was tried." in text
+    assert "with 6 % to spare" in text
+    assert "it depends on" not in text
+
+
+def test_the_page_says_between_what_a_saving_lies() -> None:
+    remedy = replace(ANSWER.remedies[0], saves_low_bytes=0, saves_high_bytes=MIB)
+    page = render_fit_page(replace(ANSWER, remedies=(remedy,)))
+    assert "from run to run" in page
+    assert "from run to run" not in render_fit_page(ANSWER)
