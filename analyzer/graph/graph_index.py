@@ -11,6 +11,7 @@ from analyzer.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.graph.layers import ScopeTable
 from analyzer.graph.ops import split_tensor
 from analyzer.graph.phases import Phase, tell_phases
+from analyzer.recording.records import TensorEnds
 
 _Value = TypeVar("_Value")
 
@@ -41,6 +42,18 @@ class Structure:
         name, index = split_tensor(tensor)
         op = self.ops.get(name)
         return op.outputs[index] if op is not None and index < len(op.outputs) else None
+
+    def ends(self) -> TensorEnds:
+        """Return who makes and who reads each tensor."""
+        return TensorEnds(
+            makers={
+                f"{name}:{index}": name
+                for name, op in self.ops.items()
+                for index in range(len(op.outputs))
+            },
+            readers={tensor: list(dict.fromkeys(ops)) for tensor, ops in self.consumers.items()},
+            facts={name: (op.type, self.layers[name], op.source) for name, op in self.ops.items()},
+        )
 
 
 def build_structure(

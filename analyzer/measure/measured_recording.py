@@ -149,9 +149,8 @@ def measure(
         allocator: The allocator to look at; empty for the device's own.
         warnings: What was noticed while the file was chosen.
     """
-    raw = replace(raw, events=settled(raw.events), step_markers=_steps_of(raw, note))
-    events = raw.events
-    table = pair(events)
+    events = settled(raw.events)
+    raw, table = replace(raw, events=events, step_markers=_steps_of(raw, note)), pair(events)
     steps = find_steps(events, raw.step_markers)
     table = add_unseen(events, table, *_unseen(table, raw, note))
     integrity = check(raw, table, steps, note)
@@ -175,6 +174,7 @@ def measure(
         allocator=main,
         steps=shown.steps,
         make_graph=partial(build_graph, structure) if structure is not None else None,
+        make_ends=structure.ends if structure is not None else None,
         warnings=(
             *warnings,
             *_doubts(events, table, steps, note, main),

@@ -176,6 +176,7 @@ def _measured(
         allocator=target.device.allocator,
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
+        make_ends=structure.ends,
         warnings=_doubts(note, prediction, draw),
         compiled_anew=compiled_anew(note, compiled),
         versions=dict(note.versions),

@@ -8,7 +8,7 @@ saying which of these it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -133,6 +133,21 @@ class CompiledAnew:
     compilations: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TensorEnds:
+    """Who makes and who reads each tensor of a step's graph.
+
+    Attributes:
+        makers: Tensor -> the op that makes it; one that only is read is missing.
+        readers: Tensor -> the ops that read it, each once.
+        facts: Op -> its type, its layer and its line in the user's code, empty where not known.
+    """
+
+    makers: Mapping[str, str]
+    readers: Mapping[str, list[str]]
+    facts: Mapping[str, tuple[str, str, str]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """A sequence of allocations, measured or predicted, and what is known about it.
@@ -148,6 +163,7 @@ class Recording:
         allocator: Name of the allocator that the peak is about.
         steps: The steps, in order; empty where the trace has none.
         make_graph: Makes the graph of ops and tensors; None where there is none.
+        make_ends: Tells of the same graph who makes and who reads each tensor; None where there is none.
         warnings: What the reader should know before trusting a figure; plain sentences.
         versions: Versions of what made it: tensorflow, keras, python, analyzer.
         error: How the step ended where it failed.
@@ -170,6 +186,7 @@ class Recording:
     allocator: str
     steps: tuple[Step, ...] = ()
     make_graph: Callable[[], nx.MultiDiGraph] | None = None
+    make_ends: Callable[[], TensorEnds] | None = None
     warnings: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
@@ -186,3 +203,8 @@ class Recording:
     def graph(self) -> nx.MultiDiGraph | None:
         """Ops and tensors (see :mod:`analyzer.graph.networkx_graph`), made when first asked for."""
         return None if self.make_graph is None else self.make_graph()
+
+    @cached_property
+    def ends(self) -> TensorEnds | None:
+        """Who makes and who reads each tensor; making the graph takes half a second, this does not."""
+        return None if self.make_ends is None else self.make_ends()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -18,6 +17,7 @@ from analyzer.contract.kept_result import KEPT_FILE
 from analyzer.contract.report.report_file import ReportFile
 from analyzer.errors import TraceError
 from analyzer.findings.analysis import Analysis, analyse
+from analyzer.graph.graph_index import Structure
 from analyzer.graph.networkx_graph import build_graph
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.logdir import RUN_FILE
@@ -26,9 +26,6 @@ from analyzer.parse.table_file import read_tables, write_tables
 from analyzer.recording.records import Recording, Step
 from analyzer.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.report.exports.output_files import output_file
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 TABLES_FILE: Final = "prediction.npz"
 """The predicted tables, beside the report that was made of them."""
@@ -94,7 +91,8 @@ def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame])
             Step(index=row.index, number=row.number, first=row.first_instant, last=row.last_instant)
             for row in report.steps
         ),
-        make_graph=partial(_graph, folder),
+        make_graph=lambda: build_graph(_structure(folder)),
+        make_ends=lambda: _structure(folder).ends(),
         warnings=report.warnings,
         versions=report.versions,
         notes=report.notes,
@@ -148,7 +146,7 @@ def _within(values: np.ndarray, low: int, high: int) -> bool:
     return bool(((values >= low) & (values <= high)).all())
 
 
-def _graph(folder: Path) -> nx.MultiDiGraph:
+def _structure(folder: Path) -> Structure:
     """Return the graph that lies in the folder, read when first asked for.
 
     Raises:
@@ -160,4 +158,4 @@ def _graph(folder: Path) -> nx.MultiDiGraph:
             f"{folder / RUN_FILE} holds no graph, and the finished estimate beside it is of one.",
             hint="Make the estimate anew.",
         )
-    return build_graph(structure)
+    return structure

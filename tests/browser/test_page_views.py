@@ -353,7 +353,12 @@ def test_a_prediction_without_addresses_graph_or_time(
     table = made.recording.allocations.assign(address=pd.NA, born_ps=pd.NA, dies_ps=pd.NA)
     table = table.astype({name: column.dtype for name, column in ALLOCATIONS.items()})
     bare = dataclasses.replace(
-        made.recording, events=empty(EVENTS), allocations=table, make_graph=None, steps=()
+        made.recording,
+        events=empty(EVENTS),
+        allocations=table,
+        make_graph=None,
+        make_ends=None,
+        steps=(),
     )
     path = written(Made(bare, {**made.document, "kind": "estimate", "steps": []}))
     for tab in TABS:
@@ -372,6 +377,7 @@ def test_nothing_allocated_is_still_a_page(
         events=empty(EVENTS),
         allocations=empty(ALLOCATIONS),
         make_graph=None,
+        make_ends=None,
         steps=(),
     )
     zero = dict.fromkeys(made.document["categories_at_peak"], 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 INLINE_EDGES: Final = 8
@@ -38,6 +39,8 @@ _HEADER_BYTES: Final = 16
 """Bytes that the heap puts before a block."""
 _ADDRESS_BITS: Final = 31
 """Bits of a block's address that are drawn."""
+_TO_SINK: Final = 2
+"""Edges from source to sink that come before all others: one more with each copy of the graph."""
 _SLOTS_PER_BUCKET: Final = 8
 """Slots of one bucket of a ``FlatSet`` (``flatrep.h``, ``kWidth``)."""
 _FULL_RATIO: Final = 0.8
@@ -106,6 +109,62 @@ class Arena:
         if self._blocks and self._generator.random() < self._follows:
             return self._blocks[-1] + _BLOCK_BYTES + _HEADER_BYTES
         return self._generator.getrandbits(_ADDRESS_BITS) & ~15
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSet:
+    """The out-edges of a node that has too many to keep them in order.
+
+    Attributes:
+        edges: In the order of their making: whether it is a control edge, and which of the node's.
+        offsets: Where each lies in the arena, bytes.
+    """
+
+    edges: list[tuple[bool, int]]
+    offsets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSets:
+    """What the order of a graph's edges follows from, whatever the addresses.
+
+    Attributes:
+        of_nodes: Each node with more than :data:`INLINE_EDGES` out-edges, and those.
+        of_source: Offsets of the source's edges: those to the sink, then those to the roots.
+        to_sink: How many of these go to the sink.
+    """
+
+    of_nodes: list[tuple[int, EdgeSet]]
+    of_source: list[int]
+    to_sink: int
+
+
+def edge_sets_of(
+    edge_ids: Sequence[tuple[Sequence[int], Sequence[int]]], root_edges: Sequence[int]
+) -> EdgeSets:
+    """Return where a graph's edges lie in its arena, of the nodes where that decides their order.
+
+    Args:
+        edge_ids: For each node, the numbers of its data edges and of its control edges.
+        root_edges: Numbers of the source's edges to the roots.
+    """
+    layout = Layout()
+    layout.take(NODE_BYTES, 2)
+    own = layout.take(EDGE_BYTES)
+    layout.take(NODE_BYTES, len(edge_ids))
+    found: list[tuple[int, EdgeSet]] = []
+    for node, (data_ids, control_ids) in enumerate(edge_ids):
+        if len(data_ids) + len(control_ids) <= INLINE_EDGES:
+            continue
+        edges = sorted(
+            [(edge, False, k) for k, edge in enumerate(data_ids)]
+            + [(edge, True, k) for k, edge in enumerate(control_ids)]
+        )
+        offsets = [layout.later(EDGE_BYTES, _TO_SINK + edge) for edge, _, _ in edges]
+        found.append((node, EdgeSet([(is_control, k) for _, is_control, k in edges], offsets)))
+    to_sink = [own, *(layout.later(EDGE_BYTES, number) for number in range(_TO_SINK))]
+    to_roots = [layout.later(EDGE_BYTES, _TO_SINK + edge) for edge in root_edges]
+    return EdgeSets(found, [*to_sink, *to_roots], len(to_sink))
 
 
 class _PointerSet:

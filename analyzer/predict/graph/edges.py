@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
 from analyzer.errors import InputError
 from analyzer.graph.ops import op_types, split_tensor
+from analyzer.predict.graph.edge_addresses import EdgeSets, edge_sets_of
 from analyzer.predict.graph.onednn_rewrite_order import Rewriting, consumers_of, creation_order
 
 INEXPENSIVE: Final = op_types(
@@ -39,7 +41,7 @@ _CONTROL_FLOW: Final = SWITCHES | {"Merge", "Enter", "Exit"}
 """Types by which a graph has branches or loops (lowered: ``If`` and ``While`` are gone by then)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wiring:
     """Nodes by number with their edges.
 
@@ -71,6 +73,11 @@ class Wiring:
     expensive: list[bool]
     has_control_flow: bool
     has_branches: bool
+
+    @cached_property
+    def edge_sets(self) -> EdgeSets:
+        """Where the edges lie whose addresses decide their order: the same for every draw."""
+        return edge_sets_of(self.edge_ids, self.root_edges)
 
     def specs(self, node: int) -> list[TensorSpec | None]:
         """Return what a node's data inputs are; None for one that its source does not describe."""

@@ -14,19 +14,8 @@ number; an op's set is made large enough at once, the source's grows.
 
 from __future__ import annotations
 
-from typing import Final
-
-from analyzer.predict.graph.edge_addresses import (
-    EDGE_BYTES,
-    INLINE_EDGES,
-    NODE_BYTES,
-    Arena,
-    Layout,
-)
+from analyzer.predict.graph.edge_addresses import Arena
 from analyzer.predict.graph.edges import Wiring
-
-_TO_SINK: Final = 2
-"""Edges from source to sink that come before all others: one more with each copy of the graph."""
 
 
 class FanOut:
@@ -41,30 +30,16 @@ class FanOut:
     def __init__(self, wiring: Wiring, arena: Arena) -> None:
         self.data = list(wiring.data_out)
         self.control = list(wiring.control_out)
-        layout = Layout()
-        layout.take(NODE_BYTES, 2)
-        own = layout.take(EDGE_BYTES)
-        layout.take(NODE_BYTES, len(wiring.ops))
-        for node, (data_ids, control_ids) in enumerate(wiring.edge_ids):
-            if len(data_ids) + len(control_ids) <= INLINE_EDGES:
-                continue
-            edges = sorted(
-                [(edge, False, k) for k, edge in enumerate(data_ids)]
-                + [(edge, True, k) for k, edge in enumerate(control_ids)]
-            )
-            offsets = [layout.later(EDGE_BYTES, _TO_SINK + edge) for edge, _, _ in edges]
-            order = [edges[position] for position in arena.order(offsets, grows=False)]
-            self.data[node] = [
-                wiring.data_out[node][k] for _, is_control, k in order if not is_control
-            ]
-            self.control[node] = [
-                wiring.control_out[node][k] for _, is_control, k in order if is_control
-            ]
-        to_sink = [own, *(layout.later(EDGE_BYTES, number) for number in range(_TO_SINK))]
-        to_roots = [layout.later(EDGE_BYTES, _TO_SINK + edge) for edge in wiring.root_edges]
-        skipped = len(to_sink)
+        sets = wiring.edge_sets
+        for node, found in sets.of_nodes:
+            order = arena.order(found.offsets, grows=False)
+            edges = [found.edges[position] for position in order]
+            data, control = wiring.data_out[node], wiring.control_out[node]
+            self.data[node] = [data[k] for is_control, k in edges if not is_control]
+            self.control[node] = [control[k] for is_control, k in edges if is_control]
+        skipped = sets.to_sink
         self.roots = [
             wiring.roots[position - skipped]
-            for position in arena.order([*to_sink, *to_roots])
+            for position in arena.order(sets.of_source)
             if position >= skipped
         ]

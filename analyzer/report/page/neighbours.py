@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
-if TYPE_CHECKING:
-    import networkx as nx
+from analyzer.recording.records import TensorEnds
 
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
@@ -46,23 +45,21 @@ class Neighbours:
     use_offsets: list[int] = field(default_factory=list)
 
 
-def neighbours(graph: nx.MultiDiGraph | None, table: pd.DataFrame) -> Neighbours:
+def neighbours(ends: TensorEnds | None, table: pd.DataFrame) -> Neighbours:
     """Return what the page shows around the tensors of ``table``; empty without a graph."""
     around = Neighbours()
-    if graph is None or table.empty:
+    if ends is None or table.empty:
         return around
     op_places: dict[str, int] = {}
     for name in _heaviest(table):
-        if ("tensor", name) not in graph:
+        maker, readers = ends.makers.get(name), ends.readers.get(name, [])
+        if maker is None and not readers:
             continue
-        producers, readers = _ends(graph, name)
         around.tensors.append(name)
-        around.producers.append(
-            _place(graph, around, op_places, producers[0]) + 1 if producers else 0
-        )
-        around.consumers += [_place(graph, around, op_places, op) for op in readers[:MAX_CONSUMERS]]
+        around.producers.append(0 if maker is None else _place(ends, around, op_places, maker) + 1)
+        around.consumers += [_place(ends, around, op_places, op) for op in readers[:MAX_CONSUMERS]]
         around.consumer_offsets.append(len(around.consumers))
-    _add_uses(graph, table, around)
+    _add_uses(ends, table, around)
     return around
 
 
@@ -74,25 +71,15 @@ def _heaviest(table: pd.DataFrame) -> list[str]:
     return [str(name) for name in by_tensor.sort_values(ascending=False).index[:MAX_TENSORS]]
 
 
-def _ends(graph: nx.MultiDiGraph, tensor: str) -> tuple[list[str], list[str]]:
-    key = ("tensor", tensor)
-    producers = [node[1] for node in graph.predecessors(key) if node[0] == "op"]
-    readers = [node[1] for node in graph.successors(key) if node[0] == "op"]
-    return producers, readers
-
-
-def _place(graph: nx.MultiDiGraph, around: Neighbours, places: dict[str, int], op: str) -> int:
+def _place(ends: TensorEnds, around: Neighbours, places: dict[str, int], op: str) -> int:
     known = places.get(op)
     if known is None:
         known = places[op] = len(around.ops)
-        facts: dict[str, Any] = graph.nodes.get(("op", op), {})
-        around.ops.append(
-            [op, *(str(facts.get(fact) or "") for fact in ("type", "layer", "source"))]
-        )
+        around.ops.append([op, *ends.facts.get(op, ("", "", ""))])
     return known
 
 
-def _add_uses(graph: nx.MultiDiGraph, table: pd.DataFrame, around: Neighbours) -> None:
+def _add_uses(ends: TensorEnds, table: pd.DataFrame, around: Neighbours) -> None:
     """List the states at which each buffer of a taken tensor is read."""
     taken = set(around.tensors)
     births = {
@@ -101,12 +88,11 @@ def _add_uses(graph: nx.MultiDiGraph, table: pd.DataFrame, around: Neighbours) -
             table["op"].astype(str).to_numpy(dtype=object)
         )
     }
-    readers = {name: _ends(graph, name)[1] for name in taken}
     around.use_offsets = [0]
     rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
     for name, born, dies in rows:
         if name in taken:
-            around.uses += _uses_between(readers[name], births, int(born), int(dies))
+            around.uses += _uses_between(ends.readers.get(name, []), births, int(born), int(dies))
         around.use_offsets.append(len(around.uses))
 
 

@@ -70,7 +70,7 @@ def payload(
     listed, folded = _split(table)
     del table
     why = _reasons(listed, strings, report)
-    around = neighbours(recording.graph, listed)
+    around = neighbours(recording.ends, listed)
     if kept is not None:
         listed, folded, n_states = kept.table(listed), kept.table(folded), len(kept.states)
     columns = _buffer_columns(listed, strings)

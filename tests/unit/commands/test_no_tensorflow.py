@@ -70,6 +70,17 @@ def test_commands(arguments: list[str], tmp_path: Path) -> None:
     assert done.stdout
 
 
+def test_a_page_is_written_without_networkx(tmp_path: Path) -> None:
+    """Importing it and making its graph takes half a second, for which an export alone has a use."""
+    (tmp_path / "networkx.py").write_text("raise AssertionError('networkx was imported')")
+    code = f"sys.path.insert(0, {str(tmp_path)!r})\n{ENTRY}"
+    sample = str(sample_folder("cnn"))
+    done = run(code, "trace", sample, "--html", "a.html", "--json", "a.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run(code, "trace", sample, "--graph", "a.graphml", cwd=tmp_path)
+    assert "networkx was imported" in done.stderr
+
+
 def test_a_bad_target_is_refused_without_it(tmp_path: Path) -> None:
     done = run(ENTRY, "trace", "nothing.xplane.pb", cwd=tmp_path)
     assert done.returncode == 2

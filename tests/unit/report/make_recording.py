@@ -18,7 +18,7 @@ from analyzer.contract.report.report_file import ReportFile
 from analyzer.contract.report.subject import ReportTarget
 from analyzer.contract.report.writing import report_of
 from analyzer.contract.step_config import StepConfig
-from analyzer.recording.records import Device, Kind, Recording, Step
+from analyzer.recording.records import Device, Kind, Recording, Step, TensorEnds
 from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform
 
 ALLOCATOR = "bfc"
@@ -299,11 +299,25 @@ def _finish(
             "allocator": ALLOCATOR,
             "steps": tuple(steps),
             "make_graph": (lambda: graph) if graph is not None else None,
+            "make_ends": (lambda: _ends_of(graph)) if graph is not None else None,
             "versions": {"tensorflow": "2.21.0", "analyzer": "0.1.0"},
             **changes,
         }
     )
     return Made(recording, document_of(recording))
+
+
+def _ends_of(graph: nx.MultiDiGraph) -> TensorEnds:
+    tensors = [node for node in graph if node[0] == "tensor"]
+    return TensorEnds(
+        makers={node[1]: op for node in tensors for _, op in graph.predecessors(node)},
+        readers={node[1]: [op for _, op in graph.successors(node)] for node in tensors},
+        facts={
+            name: tuple(str(facts.get(fact) or "") for fact in ("type", "layer", "source"))
+            for (kind, name), facts in graph.nodes.items()
+            if kind == "op"
+        },
+    )
 
 
 def document_of(recording: Recording) -> dict[str, Any]:

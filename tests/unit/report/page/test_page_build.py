@@ -169,7 +169,12 @@ def test_a_prediction_needs_no_events_addresses_or_graph(made: Made) -> None:
     table = made.recording.allocations.assign(address=pd.NA, born_ps=pd.NA, dies_ps=pd.NA)
     table = table.astype({name: column.dtype for name, column in ALLOCATIONS.items()})
     recording = dataclasses.replace(
-        made.recording, kind=Kind.ESTIMATE, events=empty(EVENTS), allocations=table, make_graph=None
+        made.recording,
+        kind=Kind.ESTIMATE,
+        events=empty(EVENTS),
+        allocations=table,
+        make_graph=None,
+        make_ends=None,
     )
     page = render(report_of({**made.document, "kind": "estimate"}), recording)
     header, columns = columns_of(page)
@@ -187,6 +192,7 @@ def test_nothing_allocated_is_still_a_page() -> None:
         allocations=empty(ALLOCATIONS),
         steps=(),
         make_graph=None,
+        make_ends=None,
     )
     zero = dict.fromkeys(made.document["categories_at_peak"], 0)
     peak = {**made.document["peak"], "requested_bytes": 0, "allocated_bytes": 0, "instant": -1}
