@@ -1,6 +1,7 @@
 """What every test sees: the helpers beside this file, and an environment without TensorFlow's knobs."""
 
 import os
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 import analyzer
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell began the tests in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _KNOBS = (
     "TF_CPU_",

@@ -85,10 +85,12 @@ def csv_cell(value: object) -> object:
     """Return a cell: text that a spreadsheet would run as a formula is preceded by an apostrophe.
 
     Whatever a spreadsheet strips before it looks is stripped here: blanks, controls, and the forms in
-    which a character may be written (a fullwidth ``=`` is a ``=``).
+    which a character may be written (a fullwidth ``=`` is a ``=``). A zero, which most readers of such a
+    file refuse, and Python 3.10 does not write, is replaced.
     """
     if not isinstance(value, str):
         return "" if value is None or str(value) == "<NA>" else value
+    value = value.replace("\0", "\ufffd")
     parts = _CELL_ENDS.split(value)
     # A tab or a return at the very start is stripped with what stands before it.
     is_formula = (len(parts) > 1 and not parts[0]) or any(map(_is_formula, parts))

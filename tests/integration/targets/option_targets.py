@@ -49,7 +49,8 @@ def run_eagerly():
 
 def two_inputs():
     left, right = keras.Input((None,), name="left"), keras.Input((None,), name="right")
-    return keras.Model([left, right], LAYERS.Dense(2)(tf.keras.ops.mean(left, -1, keepdims=True)))
+    means = [tf.keras.ops.mean(one, -1, keepdims=True) for one in (left, right)]
+    return keras.Model([left, right], LAYERS.Dense(2)(means[0] + means[1]))
 
 
 def own_policy():

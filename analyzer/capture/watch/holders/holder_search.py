@@ -38,6 +38,9 @@ _MOST_REFERRERS: Final = 64
 _MOST_FILES: Final = 40
 """Files of the user's own in which a statement is looked for."""
 
+_FRAMES_HOLD: Final = sys.version_info < (3, 11)
+"""From Python 3.11 on a suspended function holds its local names itself."""
+
 _OWN_REFERENCES: Final = 3
 """References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
@@ -143,6 +146,13 @@ class HolderSearch:
     @functools.cached_property
     def _raised(self) -> dict[int, BaseException]:
         return _exceptions_by_frame(self._running)
+
+    @functools.cached_property
+    def _suspended(self) -> dict[int, Any]:
+        """Identity of a suspended function's frame -> the function, where the frame holds its names."""
+        if not _FRAMES_HOLD:
+            return {}
+        return {id(_frame_of(one)): one for one in live_objects(_SUSPENDED)}
 
     def _add_names(self, frame: types.FrameType | None) -> None:
         while frame is not None:
@@ -289,10 +299,13 @@ class HolderSearch:
                     plain.append(link.place)
         referrers = gc.get_referrers(*plain) if plain else []
         skipped = {*ours, id(plain), id(referrers)}
-        for referrer in referrers:
-            if id(referrer) in skipped or isinstance(referrer, _SKIPPED):
+        for thing in referrers:
+            # A function that is suspended holds what its frame does.
+            is_frame = isinstance(thing, types.FrameType)
+            referrer = self._suspended.get(id(thing)) if is_frame else thing
+            if id(referrer) in skipped or isinstance(referrer, _SKIPPED) or referrer is None:
                 continue
-            for part in gc.get_referents(referrer):
+            for part in gc.get_referents(thing):
                 for look, link in ends.get(id(part), ()):
                     if id(referrer) not in look.seen:
                         look.seen.add(id(referrer))
@@ -346,8 +359,7 @@ class HolderSearch:
         """Return the holder where a suspended function's name, a closure or a default leads there."""
         place = link.place
         if isinstance(place, _SUSPENDED):
-            frames = (getattr(place, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
-            frame: types.FrameType | None = next((one for one in frames if one is not None), None)
+            frame = _frame_of(place)
             if frame is None or not is_own(frame.f_code.co_filename):
                 return None
             names = [name for name, value in _names_in(frame) if value is link.inside]
@@ -430,6 +442,12 @@ def _keys_on(link: _Link | None) -> frozenset[Any]:
             keys |= {key for key, value in link.place.items() if value is inside}
         link = link.below
     return frozenset(key for key in keys if isinstance(key, str))
+
+
+def _frame_of(function: Any) -> types.FrameType | None:
+    """Return the frame of a generator or coroutine, None where it has ended."""
+    frames = (getattr(function, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
+    return next((one for one in frames if one is not None), None)
 
 
 def _names_in(frame: types.FrameType) -> list[tuple[str, Any]]:
