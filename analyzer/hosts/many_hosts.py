@@ -78,7 +78,9 @@ def open_hosts(
         progress=lambda stage, share: report(stage, 0.8 + 0.2 * share),
     )
     target = structs.replace(result.report.target, text=str(path))
-    about = f"The figures are of {worst.host}, the worst of {len(rows)} hosts."
+    read = sum(not row.failed for row in rows)
+    which = "" if read == len(rows) else f" that could be read, of {len(rows)}"
+    about = f"The figures are of {worst.host}, the worst of {read} hosts{which}."
     warnings = (about, *result.report.warnings, *_unread(rows))
     whole = structs.replace(result.report, hosts=figures, target=target, warnings=warnings)
     return replace(result, report=whole, folder=path if path.is_dir() else None)

@@ -35,27 +35,20 @@ def compare(
 
     Args:
         case: Its name.
-        told: By series, the summary of the estimate with that number of threads; the range stated by
-            ``default`` is the one that all runs should lie in.
+        told: By series, the summary of the estimate with that number of threads.
         real: By series (``one`` inter-op thread, ``default`` threads), summaries of the real runs.
     """
     series = {name: _scores(told[name], runs) for name, runs in real.items() if runs}
     row: dict[str, Any] = {"case": case, "series": series}
     for kind in ("requested", "allocated"):
         prefix = "" if kind == "requested" else "allocated_"
-        low, high = (told["default"]["range"][f"{prefix}{end}_bytes"] for end in ("low", "high"))
-        every = sorted(peak for found in series.values() for peak in found[f"real_{kind}_bytes"])
-        middle = statistics.median(every)
-        row[f"{kind}_range_bytes"] = [low, high]
-        row[f"{kind}_width"] = (high - low) / middle
-        row[f"{kind}_real_width"] = (every[-1] - every[0]) / middle
-        for found in series.values():
-            found[f"{kind}_inside"] = [low <= peak <= high for peak in found[f"real_{kind}_bytes"]]
         for name, found in series.items():
             low, high = (told[name]["range"][f"{prefix}{end}_bytes"] for end in ("low", "high"))
-            peaks = found[f"real_{kind}_bytes"]
-            found[f"{kind}_inside_own"] = [low <= peak <= high for peak in peaks]
-            found[f"{kind}_width_own"] = (high - low) / statistics.median(peaks)
+            peaks = sorted(found[f"real_{kind}_bytes"])
+            middle = statistics.median(peaks)
+            found[f"{kind}_inside"] = [low <= peak <= high for peak in peaks]
+            found[f"{kind}_width"] = (high - low) / middle
+            found[f"{kind}_real_width"] = (peaks[-1] - peaks[0]) / middle
     row["unmodelled"] = told["default"]["unmodelled"]
     row["warnings"] = told["default"]["warnings"]
     return row
@@ -128,10 +121,11 @@ def line(row: dict[str, Any]) -> str:
             f"in {_share(found['requested_inside']):4.0%} {_share(found['allocated_inside']):4.0%} "
             f"need {found['need_plain']:+6.1%} {_share(found['suffices']):4.0%}"
         )
-    lines.append(
-        f"{'':24} width {row['requested_width']:6.2%} of {row['requested_real_width']:6.2%} "
-        f"allocated {row['allocated_width']:6.2%} of {row['allocated_real_width']:6.2%}"
-    )
+        lines.append(
+            f"{'':24} width "
+            f"{found['requested_width']:6.2%} of {found['requested_real_width']:6.2%} allocated "
+            f"{found['allocated_width']:6.2%} of {found['allocated_real_width']:6.2%}"
+        )
     return "\n".join(lines)
 
 
@@ -155,18 +149,12 @@ def figures(rows: list[dict[str, Any]], series: str) -> dict[str, str]:
         found[f"{kind} resident"] = _spread([abs(one[f"resident_{kind}_error"]) for one in scores])
         inside = [one for found in scores for one in found[f"{kind}_inside"]]
         found[f"{kind}: runs inside the range"] = f"{_share(inside):.1%} of {len(inside)}"
-        own = [one for found in scores for one in found[f"{kind}_inside_own"]]
-        found[f"{kind}: inside that of their own threads"] = f"{_share(own):.1%} of {len(own)}"
-        found[f"{kind}: width of the range"] = _spread([row[f"{kind}_width"] for row in rows])
-        found[f"{kind}: width, their own threads"] = _spread(
-            [one[f"{kind}_width_own"] for one in scores]
-        )
-        both = [row for row in rows if len(row["series"]) > 1]
+        found[f"{kind}: width of the range"] = _spread([one[f"{kind}_width"] for one in scores])
         wide = [
-            row[f"{kind}_width"] <= max(3 * row[f"{kind}_real_width"], 0.02) + 1e-9 for row in both
+            one[f"{kind}_width"] <= max(3 * one[f"{kind}_real_width"], 0.02) + 1e-9
+            for one in scores
         ]
-        if wide:
-            found[f"{kind} ranges narrow enough"] = f"{_share(wide):.1%} of {len(wide)}"
+        found[f"{kind} ranges narrow enough"] = f"{_share(wide):.1%} of {len(wide)}"
     found["worst category"] = _spread([abs(one["category_error"]) for one in scores])
     found["verdicts right"] = f"{_share([v for one in scores for v in one['verdicts']]):.1%}"
     found["need suffices (replayed)"] = (
@@ -255,8 +243,8 @@ TensorFlow's CPU with the BFC allocator; the third
 step counts. The real peak differs from run to run, so an *error* is how far the prediction lies outside
 the range of the real runs, over their median; *plain* is the distance to their median. There are two
 series: with one inter-op thread, held against `--inter-op-threads 1`, and with TensorFlow's default
-threads, held against the estimate without that option. Both should lie in the range that the latter
-states, which should be no wider than three times that of all real runs, or 2 %.
+threads, held against the estimate without that option. The runs of each should lie in the range that its
+estimate states, which should be no wider than three times theirs, or 2 %.
 
 The networks of the second half were first measured when the rules were done; three later cures (a select
 that takes over its input, initializers, small variables) came from looking at some of them. None of

@@ -68,6 +68,10 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
     assert hosts is not None
     assert [row.host for row in hosts.rows if row.failed] == ["host002"]
     assert any("host002" in line for line in result.report.warnings)
+    read = len(SAMPLES) - 1
+    assert (
+        f"worst of {read} hosts that could be read, of {len(SAMPLES)}." in result.report.warnings[0]
+    )
     for row in hosts.rows:
         if not row.failed:
             alone = open_trace(folder, host=row.host).report
