@@ -64,7 +64,8 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         )
     if limit_bytes is not None:
         because.append(
-            f"A memory limit of {format_bytes(limit_bytes)} suffices for the orders that need most."
+            f"A memory limit of {format_bytes(limit_bytes)} suffices for those of the orders drawn that "
+            "need most."
         )
     return StatedRange(
         limit_high_bytes=limit_bytes,
