@@ -64,6 +64,18 @@ def from_nothing(variables: int, size: int, need: int, limit: int) -> int:
     return max(int((limit - variables) / slope), 1)
 
 
+def sides_of(needs: Mapping[int, SizeNeed], limit: int) -> tuple[int, int]:
+    """Return the largest size that fits and the smallest that does not; 0 where there is none.
+
+    Args:
+        needs: What sizes need.
+        limit: The limit, bytes.
+    """
+    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    return fitting, failing
+
+
 def next_size(needs: dict[int, SizeNeed], limit: int) -> int | None:
     """Return the size to try next; None where the answer lies between two that were tried.
 
@@ -75,8 +87,7 @@ def next_size(needs: dict[int, SizeNeed], limit: int) -> int | None:
         needs: What sizes need, in the order in which they were tried.
         limit: The limit, bytes.
     """
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    fitting, failing = sides_of(needs, limit)
     if failing and failing - fitting <= 1:
         return None
     if len(needs) == 1:
@@ -124,7 +135,7 @@ def between(needs: Mapping[int, SizeNeed], limit: int) -> int:
         needs: What sizes need; two at least.
         limit: The limit, bytes.
     """
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    fitting, _ = sides_of(needs, limit)
     above = [size for size, need in needs.items() if size > fitting and need.bytes > limit]
     ends = (fitting, min(above)) if fitting and above else (min(needs), max(needs))
     return crossing({size: needs[size] for size in ends}, limit)
@@ -134,7 +145,7 @@ def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRa
     """Return what tells the largest sizes from what was captured: between, a line."""
 
     def answer(limits: LimitRange) -> LargestSizes:
-        fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+        fitting, _ = sides_of(needs, limit)
         careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
         safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
         each = max((s for s, need in needs.items() if need.high_bytes <= limit), default=0)

@@ -28,6 +28,7 @@ from analyzer.scaling.size_lines import (
     from_nothing,
     largest_by_line,
     next_size,
+    sides_of,
 )
 from analyzer.scaling.step_family import NotOneFamily, StepFamily, family_of
 
@@ -343,7 +344,7 @@ class SizeSearch:
                 size = next_size(needs, limits.bytes)
             if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
                 raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
-            best = max((n for n, need in needs.items() if need.bytes <= limits.bytes), default=1)
+            best = sides_of(needs, limits.bytes)[0] or 1
             if best not in self._notes and not self._runs_follow:
                 family.check(best, self._note(best))
                 self._checked.add(best)
@@ -421,8 +422,7 @@ def _is_swapped(note: RunNote) -> bool:
 
 def _is_narrow(needs: Mapping[int, SizeNeed], limit: int) -> bool:
     """Say whether the largest size lies in a span that one more capture would hardly narrow."""
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    fitting, failing = sides_of(needs, limit)
     return failing > fitting and _SPAN * (failing - fitting) <= fitting
 
 
