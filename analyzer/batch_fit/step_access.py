@@ -114,7 +114,9 @@ class BatchCaptures:
         except TargetError as error:
             if self._varied.shapes:
                 shape = shape_at(self._varied.template, size)
-                raise InputError(f"--shape {shape}: {error.message}", hint=error.hint) from None
+                is_too_large = any(int(made.name) < size for made in self._folder.glob("[0-9]*"))
+                hint = _TOO_LARGE if is_too_large else error.hint
+                raise InputError(f"--shape {shape}: {error.message}", hint=hint) from None
             if _BATCH not in error.message:
                 raise
             because = error.message.replace(f"{_BATCH} {size} cannot be honoured", "it is fixed")
@@ -185,3 +187,8 @@ def _ends_of(analysis: Analysis) -> tuple[int, int] | None:
 
 
 _BATCH = "--batch-size"
+
+_TOO_LARGE: Final = (
+    "A smaller one can be made, and there may be room for one as large as this: give analyze estimate "
+    "the largest that the step takes."
+)

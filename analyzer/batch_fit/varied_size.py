@@ -9,7 +9,7 @@ from typing import Final
 
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import InputError
+from analyzer.errors import InputError, TargetError
 from analyzer.scaling.fit_answer import AXIS_OF_N, shape_at
 
 _FIRST: Final = 128
@@ -98,7 +98,12 @@ def varied_by(shapes: Sequence[str]) -> VariedSize:
         made.append(name.strip() + equals + re.sub(r"\s", "", axes).upper())
         if not _axes_of(made[-1]):
             raise InputError(f"{shape!r} has no N.", hint="Write it as tokens=N or 32N,32N,3.")
-        parse_shapes([shape_at(made[-1], 1)])
+        try:
+            parse_shapes([shape_at(made[-1], 1)])
+        except TargetError:
+            raise InputError(
+                f"{shape!r} is not a shape with an N.", hint="Write it as tokens=N or 32N,32N,3."
+            ) from None
     return VariedSize(tuple(made))
 
 
