@@ -371,9 +371,9 @@ class Ledger:
                 self.references[self.values[variable]] += 1  # for as long as the process lives
             if self.references[self.values[variable]] > 1:
                 adopted.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
-        for index, output in enumerate(plan.outputs):
-            if output.way is _ALIAS:
-                outputs[index] = self._hand_on(node, output.inputs[0], buffers)
+        for index, made in enumerate(plan.outputs):
+            if made.way is _ALIAS:
+                outputs[index] = self._hand_on(node, made.inputs[0], buffers)
         for buffer in temporaries:
             self.release(buffer)
         for variable, fresh in adopted:
