@@ -176,7 +176,14 @@ def _as_argument(node: Any, function: Any, index: int) -> None:
 def _optimised(meta: Any, gpu: Gpu, limit_bytes: int | None) -> Any:
     """Return a graph as grappler leaves it for the card."""
     config = config_pb2.ConfigProto()
-    config.graph_options.rewrite_options.min_graph_nodes = -1
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1
+    if not any(node.op == "_Retval" for node in meta.graph_def.node):
+        # The runtime gives a function's results as what is fetched; where there are none, the
+        # dependency pass takes any value to be needed and removes no Identity
+        # (DependencyOptimizer::SafeToRemoveIdentity, SafeToConvertToNoOp). From here, what has an
+        # effect is fetched, and it would remove them.
+        rewrites.dependency_optimization = rewrites.OFF
     cluster = grappler_cluster.Cluster(devices=_devices(gpu, limit_bytes))
     with _without_cpp_warnings():
         graph_def = tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)

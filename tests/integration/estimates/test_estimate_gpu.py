@@ -118,6 +118,12 @@ def test_a_grouped_convolution_leaves_no_size_open(folder: Path) -> None:
     assert document["fits"] is True
 
 
+def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) -> None:
+    """The phantom T4's run: no gradient is used up before the last one is there."""
+    document = estimate(folder, "silent", "--gpu", "t4")
+    assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
+
+
 def test_a_size_that_the_inputs_tell_is_known_on_a_card(folder: Path) -> None:
     document = estimate(folder, "masked", "--gpu", "t4")
     assert document["uncertainty"]["unsized"] == 0

@@ -72,6 +72,22 @@ def grouped():
     return model
 
 
+def silent():
+    """As a tutorial's ``train_step``: it returns nothing, and all gradients pass one ``IdentityN``."""
+    model = keras.Sequential([keras.Input((512,)), *(layers.Dense(512) for _ in range(6))])
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train_step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    return train_step, (tf.zeros((8, 512)),)
+
+
 def masked():
     """Which rows are left is told by the step's input."""
     weight = tf.Variable(tf.zeros((256, 512)))
