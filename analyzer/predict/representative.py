@@ -92,18 +92,13 @@ def choose(
     each = prediction.prepared.steps * prediction.runs
     searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS) if search else 0
     main = prediction.kinds[0]
-    starts = {
-        seed: play_from_start(note, prediction.prepared, owners, seed, main.threads)
-        for seed in _starting(prediction, draws_within(START_RUNS, each, FEWEST_STARTS, STARTS))
-    }
+    begun = beginnings(note, prediction, owners)
+    starts = {played.draw.seed: played for played in begun.values()}
     rare = set(main.seeds[main.ends[1] + 1 :])
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
     for number, (drawn, draw) in enumerate(prediction.candidates.items()):
-        start = list(starts.values())[number % len(starts)]
-        if drawn[1] == main.threads:
-            start = starts.get(drawn[0], start)
-        sequence, step = _history(note, prediction, owners, draw, start)
+        sequence, step = _history(note, prediction, owners, draw, begun[drawn])
         # Where the searches for a limit (these, and that of the shown draw) will use the compiled
         # allocator, this may use it already.
         engine = engine_for(sequence, searched + 1) if search else Engine.AUTO
@@ -129,6 +124,33 @@ def choose(
         beside_bytes=_beside(prediction, starts[shown]),
         limit_bytes=limit,
     )
+
+
+def beginnings(
+    note: RunNote, prediction: Prediction, owners: Mapping[int, Owner]
+) -> dict[tuple[int, int], Played]:
+    """Return for each candidate what it follows on: a draw that was played from the process's start.
+
+    A few are, and begin with their own; the others follow on one of them, in turn.
+
+    Args:
+        note: What the capture noted.
+        prediction: The draws.
+        owners: The step's variables by their index in the note.
+    """
+    threads = prediction.kinds[0].threads
+    each = prediction.prepared.steps * prediction.runs
+    starts = {
+        seed: play_from_start(note, prediction.prepared, owners, seed, threads)
+        for seed in _starting(prediction, draws_within(START_RUNS, each, FEWEST_STARTS, STARTS))
+    }
+    in_turn = list(starts.values())
+    return {
+        drawn: starts.get(drawn[0], in_turn[number % len(in_turn)])
+        if drawn[1] == threads
+        else in_turn[number % len(in_turn)]
+        for number, drawn in enumerate(prediction.candidates)
+    }
 
 
 def _starting(prediction: Prediction, count: int) -> list[int]:
