@@ -39,6 +39,11 @@ def format_bytes(size_bytes: int | float) -> str:
     return f"{sign}{size:.{digits}f} {_BINARY[unit]}"
 
 
+def signed_bytes(size_bytes: int | float) -> str:
+    """Return :func:`format_bytes` of a difference, with its sign: ``+1.50 KiB``."""
+    return f"{'-' if size_bytes < 0 else '+'}{format_bytes(round(abs(size_bytes)))}"
+
+
 def parse_bytes(text: str) -> int:
     """Return the bytes that ``text`` names: ``10GiB`` is binary, ``10GB`` decimal.
 
@@ -67,11 +72,8 @@ def slope_words(per_step_bytes: float, low_bytes: float, high_bytes: float) -> s
         per_step_bytes: The slope.
         low_bytes, high_bytes: Its range.
     """
-    shown = [
-        f"{'-' if size < 0 else '+'}{format_bytes(round(abs(size)))}"
-        for size in (per_step_bytes, low_bytes, high_bytes)
-    ]
-    return f"{shown[0]} a step ({shown[1]} to {shown[2]})"
+    slope, low, high = map(signed_bytes, (per_step_bytes, low_bytes, high_bytes))
+    return f"{slope} a step ({low} to {high})"
 
 
 def times(count: int) -> str:

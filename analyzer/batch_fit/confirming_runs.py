@@ -10,6 +10,7 @@ from typing import Final
 from msgspec.structs import replace as changed
 
 from analyzer.batch_fit.step_access import StepAccess
+from analyzer.batch_fit.varied_size import BATCH, VariedSize
 from analyzer.capture.phantom.core_library import refuse_elsewhere
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
@@ -41,6 +42,7 @@ def confirmed(
     access: StepAccess,
     options: CaptureOptions,
     report: Callable[[str, float], None],
+    varied: VariedSize = BATCH,
 ) -> FitAnswer:
     """Run the size found and the next ones; where they say otherwise, the answer is theirs.
 
@@ -51,17 +53,17 @@ def confirmed(
         access: How the step is captured and run at a batch.
         options: How the step is made and run.
         report: Called with the stage and the share done, 0 to 1.
+        varied: What the size is of.
     """
-    run = access.run
-    assert run is not None
+    assert access.run is not None
     own = answer.limit_of == "card"
     chosen = replace(options, steps=_STEPS, memory_limit_bytes=None if own else answer.limit_bytes)
     runs: dict[int, ConfirmingRun] = {}
 
     def tried(size: int) -> bool:
         if size not in runs:
-            report(f"running batch {size} to confirm", 0.94)
-            runs[size] = _run(access, replace(chosen, batch_size=size))
+            report(f"running {answer.noun} {answer.label(size)} to confirm", 0.94)
+            runs[size] = run_at(access, varied.at(chosen, size), size)
         return runs[size].ran
 
     best = _last_that_runs(answer.largest, tried, runs)
@@ -109,19 +111,28 @@ def _last_that_runs(
     return low
 
 
-def _run(access: StepAccess, options: CaptureOptions) -> ConfirmingRun:
-    assert options.batch_size is not None
+def run_at(access: StepAccess, options: CaptureOptions, size: int) -> ConfirmingRun:
+    """Run a step, and say whether it came to its end.
+
+    Args:
+        access: The step, which can be run.
+        options: How it is made and run.
+        size: The size that these make it.
+
+    Raises:
+        TargetError: it fails for another reason than memory.
+    """
     assert access.run is not None
-    folder = access.folder / f"run-{options.batch_size}"
+    folder = access.folder / f"run-{size}"
     try:
         noted = read_run(access.run(options, folder) / RUN_FILE)
     except StepOutOfMemory as error:
-        return ConfirmingRun(size=options.batch_size, ran=False, detail=error.message)
+        return ConfirmingRun(size=size, ran=False, detail=error.message)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     failure = noted.error
     if failure is None:
-        return ConfirmingRun(size=options.batch_size, ran=True)
+        return ConfirmingRun(size=size, ran=True)
     is_memory = failure.exit_code is ExitCode.STEP_OUT_OF_MEMORY or any(
         words in failure.message for words in _TRIALS_WITHOUT_ROOM
     )
@@ -129,6 +140,4 @@ def _run(access: StepAccess, options: CaptureOptions) -> ConfirmingRun:
         raise TargetError(
             f"The step cannot be run to confirm: {failure.message[:300]}", hint="Add --no-confirm."
         )
-    return ConfirmingRun(
-        size=options.batch_size, ran=False, detail=failure.message.partition("\n")[0][:200]
-    )
+    return ConfirmingRun(size=size, ran=False, detail=failure.message.partition("\n")[0][:200])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from analyzer.batch_fit.fit_target import FitQuestion, answered, fit_target, limited, limits_for
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of, workplace
+from analyzer.batch_fit.varied_size import varied_by
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.gpus import find_gpu
@@ -61,8 +62,15 @@ class KnownFits:
 _known: dict[str, KnownFits] = {}
 
 
-def fit(target: Any, *, gpu: str = "", limit: int | str | None = None, **options: Any) -> FitAnswer:
-    """Return the largest batch of a step on a card or under a limit.
+def fit(
+    target: Any,
+    *,
+    gpu: str = "",
+    limit: int | str | None = None,
+    vary: str | Sequence[str] = (),
+    **options: Any,
+) -> FitAnswer:
+    """Return the largest batch of a step on a card or under a limit, or the largest input.
 
     Args:
         target: As for :func:`analyzer.estimate`: a name, or a live Keras model or function. A live one
@@ -70,6 +78,8 @@ def fit(target: Any, *, gpu: str = "", limit: int | str | None = None, **options
         gpu: The card; empty for the CPU.
         limit: What the allocator may use, bytes or a text such as ``8GiB``; None for the card's own
             limit, or this machine's memory.
+        vary: Inputs' axes with an N, ``tokens=N`` or ``32N,32N,3``: the largest N is looked for, at the
+            options' batch size. Empty for the largest batch.
         **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`, and
             ``wanted``, ``confirm``, ``threads``, ``remedies`` and ``what_if`` of :class:`FitQuestion`.
 
@@ -78,7 +88,8 @@ def fit(target: Any, *, gpu: str = "", limit: int | str | None = None, **options
     """
     names = ("wanted", "confirm", "threads", "remedies", "what_if")
     asked = {key: options.pop(key) for key in names if key in options}
-    question = FitQuestion(limit_bytes=_bytes_of(limit), **asked)
+    varied = varied_by([vary] if isinstance(vary, str) and vary else vary)
+    question = FitQuestion(limit_bytes=_bytes_of(limit), varied=varied, **asked)
     chosen = _for_card(gpu, options)
     if isinstance(target, str | os.PathLike):
         return fit_target(parse_target(os.fspath(target)), chosen, question)

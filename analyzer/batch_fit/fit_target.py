@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace as changed
 
 from analyzer.allocator.minimum_limit import safe_limit
 from analyzer.batch_fit.confirming_runs import confirmed, has_phantom
-from analyzer.batch_fit.remedied_steps import remedies_of
-from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of
+from analyzer.batch_fit.remedied_steps import tried_remedies
+from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of, noted_at
+from analyzer.batch_fit.varied_size import BATCH, VariedSize
 from analyzer.capture.process.launch import Progress
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.contract.report.finding import StepRemedy
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
+from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.uncertainty.assumptions import sizes_of
 from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
@@ -26,7 +29,9 @@ from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.size_lines import LimitRange
 from analyzer.scaling.size_search import FoundSizes, SizeSearch
 from analyzer.units import format_bytes
-from analyzer.version import __version__
+
+_SEARCHED: Final = 0.95
+"""Share of the progress before the remedies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,7 @@ class FitQuestion:
             where there can be one, and not on a CPU, where the kernels would run.
         remedies: Capture and estimate the step with each remedy, too.
         what_if: The remedies to try, by name; empty for all that may save something.
+        varied: What the size is of: the batch, or axes of the inputs.
     """
 
     limit_bytes: int | None = None
@@ -49,6 +55,7 @@ class FitQuestion:
     confirm: bool | None = None
     remedies: bool = False
     what_if: tuple[str, ...] = ()
+    varied: VariedSize = BATCH
 
 
 def fit_target(
@@ -100,33 +107,66 @@ def answered(
     confirm = confirm and access.run is not None
     noting = limited(options, question.limit_bytes)
     found = SizeSearch(
-        BatchCaptures(access, noting, threads=question.threads),
+        BatchCaptures(access, noting, threads=question.threads, varied=question.varied),
         lambda target: limits,
-        options.wanted_batch,
+        question.varied.first(options),
         threads=question.threads,
         inter_op=options.inter_op_threads,
         runs_follow=confirm,
+        power=question.varied.power,
+        degree=question.varied.degree,
         report=report,
     ).find()
     report("drawing the curve", 0.92)
-    answer = _described(access.name, found, gpu, limit_of, limits, question)
+    answer = _described(access.name, options, found, (limit_of, limits), question)
     if found.orders is not None:
         answer = _with_curve(answer, found, found.orders, question)
     else:
         answer = _with_points(answer, found)
     if confirm:
-        answer = confirmed(answer, access, options, report)
+        answer = confirmed(answer, access, options, report, question.varied)
     if answer.wanted is not None:
         answer = changed(answer, wanted_fits=answer.wanted <= answer.largest)
     if question.remedies or question.what_if:
         answer = changed(
             answer,
-            remedies=remedies_of(
-                access, noting, answer, question.what_if, question.threads, report
-            ),
+            remedies=_remedies(access, noting, question, answer, report),
         )
     report("done", 1.0)
     return _said(answer), found
+
+
+def _remedies(
+    access: StepAccess,
+    options: CaptureOptions,
+    question: FitQuestion,
+    answer: FitAnswer,
+    report: Callable[[str, float], None],
+) -> tuple[StepRemedy, ...]:
+    """Return what each remedy saves at the size wanted or found, the one that saves most first.
+
+    Args:
+        access: How the step is captured.
+        options: How it is made at any size.
+        question: Which remedies are asked about.
+        answer: The answer, with the size and the limit.
+        report: Called with the stage and the share done, 0 to 1.
+    """
+    size = answer.wanted or max(answer.largest, 1)
+    noted = noted_at(access, size)
+
+    def last(stage: str, share: float) -> None:
+        report(stage, _SEARCHED + (1 - _SEARCHED) * share)
+
+    return tried_remedies(
+        access,
+        question.varied.at(options, size),
+        question.what_if,
+        answer.limit_bytes,
+        question.threads,
+        last,
+        noted if (noted / RUN_FILE).is_file() else None,
+    )
 
 
 def limited(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
@@ -156,18 +196,29 @@ def limits_for(gpu: Gpu | None, given: int | None) -> tuple[LimitOwner, LimitRan
 
 def _described(
     name: str,
+    options: CaptureOptions,
     found: FoundSizes,
-    gpu: Gpu | None,
-    limit_of: LimitOwner,
-    limits: LimitRange,
+    limited_by: tuple[LimitOwner, LimitRange],
     question: FitQuestion,
 ) -> FitAnswer:
-    note, sizes = found.note, found.sizes
+    """Return the answer without curve and runs.
+
+    Args:
+        name: The target, as the user named it.
+        options: How the step is made.
+        found: What the search found.
+        limited_by: Whose limit it is, and the limit.
+        question: What was asked.
+    """
+    gpu = find_gpu(options.gpu) if options.gpu else None
+    (limit_of, limits), note, sizes = limited_by, found.note, found.sizes
     need = found.needs.get(sizes.size)
     wanted = question.wanted
     return FitAnswer(
         target=name,
-        varied="batch size",
+        varied="input size" if question.varied.shapes else "batch size",
+        shape=question.varied.template,
+        batch_size=note.step.batch_size if question.varied.shapes else None,
         mode=note.step.mode,
         jit=bool(note.step.jit),
         optimizer=note.step.optimizer,
@@ -191,7 +242,7 @@ def _described(
         wanted_fits=None if wanted is None else wanted <= sizes.size,
         forms=found.forms,
         notes=(*note.notes, *sizes_of(note)),
-        versions={**note.versions, "tf-memory-analyzer": __version__},
+        versions=note.versions,
     )
 
 
@@ -268,8 +319,11 @@ def _said(answer: FitAnswer) -> FitAnswer:
     )
     limit = format_bytes(answer.limit_bytes)
     if not answer.largest:
-        return changed(answer, headline=f"Not even a batch of 1 fits {where} ({limit}).")
-    says = f"Batch {answer.largest} is the largest that fits {where} ({limit})"
+        least = f"input {answer.label(1)}" if answer.shape else "a batch of 1"
+        return changed(answer, headline=f"Not even {least} fits {where} ({limit}).")
+    named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
+    safe = answer.label(answer.safe)
+    says = f"{named} is the largest that fits {where} ({limit})"
     if answer.confirmation is not None:
         ran = {run.size: run.ran for run in answer.confirmation.runs}
         by = (
@@ -278,21 +332,21 @@ def _said(answer: FitAnswer) -> FitAnswer:
             else "TensorFlow's allocator"
         )
         if ran.get(answer.largest + 1) is False:
-            says += f": it ran on {by}, and {answer.largest + 1} did not"
+            says += f": it ran on {by}, and {answer.label(answer.largest + 1)} did not"
         else:
             says += f": it ran on {by}"
     elif answer.forms.swaps:
         says = (
-            f"Batch {answer.largest} is the largest that likely fits {where} ({limit}): TensorFlow "
-            f"swaps tensors to the host there, each process others; {answer.safe} is safe"
+            f"{named} is the largest that likely fits {where} ({limit}): TensorFlow "
+            f"swaps tensors to the host there, each process others; {safe} is safe"
         )
     elif answer.in_each < answer.largest:
         says = (
-            f"Batch {answer.largest} is the largest that likely fits {where} ({limit}): the order of "
-            f"the ops decides from {answer.in_each + 1} on{_share_of(answer)}; {answer.safe} is safe"
+            f"{named} is the largest that likely fits {where} ({limit}): the order of the ops "
+            f"decides from {answer.label(answer.in_each + 1)} on{_share_of(answer)}; {safe} is safe"
         )
     elif answer.safe < answer.largest:
-        says += f"; {answer.safe} is safe"
+        says += f"; {safe} is safe"
     return changed(answer, headline=f"{says}.")
 
 
@@ -301,4 +355,4 @@ def _share_of(answer: FitAnswer) -> str:
     if answer.orders_fitting == answer.orders_drawn:
         return ""
     fits, drawn = answer.orders_fitting, answer.orders_drawn
-    return f" ({answer.largest} fits in {fits} of the {drawn} that were drawn)"
+    return f" ({answer.label(answer.largest)} fits in {fits} of the {drawn} that were drawn)"

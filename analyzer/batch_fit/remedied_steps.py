@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.batch_fit.remedy_plans import RemedyPlan, merged, plans_for
-from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, noted_at
+from analyzer.batch_fit.step_access import BatchCaptures, StepAccess
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.contract.report.finding import StepRemedy
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote, read_run
-from analyzer.scaling.fit_answer import FitAnswer
 
 _MOST_TOLD: Final = 240
 """Characters of the reason why a remedy cannot be applied."""
@@ -27,9 +26,6 @@ _LARGEST_SET: Final = 3
 
 _RECOMPUTES: Final = frozenset({"recompute-blocks", "recompute-sqrt"})
 """Remedies that are made of which layers follow on each other."""
-
-_SEARCHED: Final = 0.95
-"""Share of the progress of ``analyze fit`` before its remedies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +61,6 @@ class RemedyTrial:
     limit_bytes: int | None
     threads: int | None
     report: Callable[[str, float], None]
-
-
-def remedies_of(
-    access: StepAccess,
-    options: CaptureOptions,
-    answer: FitAnswer,
-    names: Sequence[str],
-    threads: int | None,
-    report: Callable[[str, float], None],
-) -> tuple[StepRemedy, ...]:
-    """Return what each remedy saves at the batch wanted or found, the one that saves most first.
-
-    Args:
-        access: How the step is captured at a batch.
-        options: How the step is made and run.
-        answer: The answer, with the batch that was wanted or found and the limit.
-        names: Of the remedies to try; empty for all that may save something.
-        threads: Threads that one op may use; None for this machine's.
-        report: Called with the stage and the share done, 0 to 1.
-    """
-    batch = answer.wanted or max(answer.largest, 1)
-
-    def last(stage: str, share: float) -> None:
-        report(stage, _SEARCHED + (1 - _SEARCHED) * share)
-
-    noted = noted_at(access, batch)
-    made = noted if (noted / RUN_FILE).is_file() else None
-    return tried_remedies(
-        access, replace(options, batch_size=batch), names, answer.limit_bytes, threads, last, made
-    )
 
 
 def tried_remedies(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from analyzer.batch_fit.varied_size import BATCH, VariedSize
 from analyzer.capture.process.launch import capture
 from analyzer.compiler.card_options import CardOptions
 from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
@@ -20,6 +21,7 @@ from analyzer.findings.questions.peak_owner import peak_op
 from analyzer.opening import estimated
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote, read_run
+from analyzer.scaling.fit_answer import shape_at
 from analyzer.scaling.size_lines import SizeNeed
 
 Capture = Callable[[CaptureOptions, Path], Path]
@@ -83,6 +85,7 @@ class BatchCaptures:
         options: How it is made, but for the batch.
         name: Of the folder that holds the captures.
         threads: Threads that one op may use; None for those of the machine that took the notes.
+        varied: What the size is of.
     """
 
     def __init__(
@@ -91,22 +94,29 @@ class BatchCaptures:
         options: CaptureOptions,
         name: str = _NOTED,
         threads: int | None = None,
+        varied: VariedSize = BATCH,
     ) -> None:
         self._access = access
+        self._varied = varied
         self._options = options
         self._threads = threads
         self._folder = access.folder / name
 
     def note(self, size: int) -> RunNote:
-        """Return what the capture at a batch size notes.
+        """Return what the capture at a size notes.
 
         Raises:
-            InputError: the step has no batch that could be chosen.
+            InputError: the step has no batch that could be chosen, or inputs of no such size.
         """
-        options = replace(self._options, batch_size=size)
+        options = self._varied.at(self._options, size)
         try:
             made = self._access.note(options, self._folder / str(size))
         except TargetError as error:
+            if self._varied.shapes:
+                shape = shape_at(self._varied.template, size)
+                is_too_large = any(int(made.name) < size for made in self._folder.glob("[0-9]*"))
+                hint = _TOO_LARGE if is_too_large else error.hint
+                raise InputError(f"--shape {shape}: {error.message}", hint=hint) from None
             if _BATCH not in error.message:
                 raise
             because = error.message.replace(f"{_BATCH} {size} cannot be honoured", "it is fixed")
@@ -177,3 +187,8 @@ def _ends_of(analysis: Analysis) -> tuple[int, int] | None:
 
 
 _BATCH = "--batch-size"
+
+_TOO_LARGE: Final = (
+    "A smaller one can be made, and there may be room for one as large as this: give analyze estimate "
+    "the largest that the step takes."
+)

@@ -11,6 +11,7 @@ import typer
 
 from analyzer.batch_fit.all_cards import fit_all
 from analyzer.batch_fit.fit_target import FitQuestion, fit_target
+from analyzer.batch_fit.varied_size import split_shapes
 from analyzer.batch_fit.what_if import names_in
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.commands import shared_options as options
@@ -43,7 +44,9 @@ def fit(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            min=1, help="A batch that you want: says whether it fits.", show_default=False
+            min=1,
+            help="A batch that you want: says whether it fits. With an N in --shape: the batch.",
+            show_default=False,
         ),
     ] = None,
     gpu: Annotated[
@@ -113,10 +116,11 @@ def fit(
     open_page: options.OpenPage = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the largest batch that fits a card or a limit, without running the step.
+    """Find the largest batch (or input) that fits a card or a limit, without running the step.
 
     A few captures give every tensor's bytes as a function of the batch; any batch is then a replay of
-    the allocator. Exits with 3 where not even a batch of 1 fits, or the one wanted does not.
+    the allocator. With an N in --shape (tokens=N; 32N,32N,3) it is the largest N that is looked for, at
+    one batch. Exits with 3 where not even a size of 1 fits, or the batch wanted does not.
     """
     check_paths(json, html)
     spec = parse_target(target)
@@ -128,8 +132,9 @@ def fit(
         )
     is_all = gpu.strip().lower() == _ALL
     card = "" if is_all or not gpu else find_gpu(gpu).id
+    shapes, varied = split_shapes(step.shape or [])
     chosen = replace(
-        step.captured(),
+        replace(step, shape=shapes).captured(),
         batch_size=batch_size,
         inter_op_threads=inter_op_threads,
         device="gpu" if card or is_all else "cpu",
@@ -139,10 +144,11 @@ def fit(
     names = names_in(what_if)
     question = FitQuestion(
         limit_bytes=None if limit is None else parse_bytes(limit),
-        wanted=batch_size,
+        wanted=None if varied.shapes else batch_size,
         confirm=confirm,
         remedies=remedies or names == (),
         what_if=names or (),
+        varied=varied,
     )
     if is_all:
         options.refuse_given(

@@ -78,40 +78,33 @@ def through(points: Sequence[tuple[int, int]]) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class FormTable:
-    """Many forms of one argument, of degree 2 at most, as a table.
+    """Many forms of one argument as a table, by Newton's divided differences.
 
     Attributes:
-        coefficients: Shape ``(3, n)``, from the constant one up.
+        sizes: Where values are known.
+        differences: Shape ``(len(sizes), n)``: the value at the first size, and what each further size
+            adds to the form through those before it.
     """
 
-    coefficients: NDArray[np.float64]
+    sizes: tuple[int, ...]
+    differences: NDArray[np.float64]
 
     @classmethod
     def through(cls, sizes: Sequence[int], values: Sequence[Table]) -> FormTable:
-        """Return the polynomials through one, two or three rows of values at sizes that differ."""
-        rows = [np.asarray(row, np.float64) for row in values]
-        zero = np.zeros_like(rows[0])
-        if len(rows) == 1:
-            return cls(np.stack([rows[0], zero, zero]))
-        first, second = sizes[0], sizes[1]
-        slope = (rows[1] - rows[0]) / (second - first)
-        bend = zero
-        if len(rows) > 2:
-            further = (rows[2] - rows[1]) / (sizes[2] - second)
-            bend = (further - slope) / (sizes[2] - first)
-        # v = v0 + slope * (n - first) + bend * (n - first) * (n - second)
-        return cls(
-            np.stack(
-                [
-                    rows[0] - slope * first + bend * first * second,
-                    slope - bend * (first + second),
-                    bend,
-                ]
-            )
-        )
+        """Return the polynomials through rows of values at sizes that differ."""
+        column = [np.asarray(row, np.float64) for row in values]
+        differences = [column[0]]
+        for reach in range(1, len(values)):
+            column = [
+                (after - before) / (sizes[at + reach] - sizes[at])
+                for at, (before, after) in enumerate(zip(column, column[1:], strict=False))
+            ]
+            differences.append(column[0])
+        return cls(tuple(sizes[: len(values)]), np.stack(differences))
 
     def at(self, size: int) -> Table:
         """Return the values at a size, rounded to whole numbers; none under 0."""
-        constant, slope, bend = self.coefficients
-        value = np.rint(constant + size * (slope + size * bend))
-        return np.asarray(np.maximum(value, 0), np.int64)
+        value = self.differences[-1]
+        for known, difference in zip(self.sizes[-2::-1], self.differences[-2::-1], strict=True):
+            value = difference + (size - known) * value
+        return np.asarray(np.maximum(np.rint(value), 0), np.int64)

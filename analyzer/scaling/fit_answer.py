@@ -5,6 +5,7 @@ Schema version 1. Sizes are whole numbers of what was varied; bytes are whole by
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 import msgspec
@@ -13,6 +14,9 @@ from analyzer.contract.report.finding import StepRemedy
 from analyzer.contract.report.writing import schema_of
 
 FIT_VERSION: Final = 1
+
+AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
+"""An axis that varies, as written: ``N``, or a multiple of it, ``32N``."""
 
 LimitOwner = Literal["card", "given", "machine", "cards"]
 
@@ -126,7 +130,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         schema_version: Which form of this record.
         kind: Always ``fit``.
         target: As the user named it.
-        varied: What the size is of: ``batch size``.
+        varied: What the size is of: ``batch size`` or ``input size``.
+        shape: Of an input size: the inputs' axes as written, ``tokens=N`` or ``32N,32N,3``; the size is
+            that N. Empty for the batch.
+        batch_size: Of an input size: the batch; None for a batch size, or the target's own batch.
         mode, jit, optimizer, dtype_policy: How the step is run.
         device: ``cpu`` or ``gpu``.
         card: The catalogue's name of the card; empty for none.
@@ -161,7 +168,9 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = FIT_VERSION
     kind: Literal["fit"] = "fit"
     target: str
-    varied: str
+    varied: Literal["batch size", "input size"]
+    shape: str = ""
+    batch_size: int | None = None
     mode: str
     jit: bool
     optimizer: str
@@ -192,6 +201,34 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
+
+    @property
+    def noun(self) -> str:
+        """What a size is one of: ``batch`` or ``input``."""
+        return "input" if self.shape else "batch"
+
+    def label(self, size: int) -> str:
+        """Return a size as it is written: ``8``, ``tokens=64``, ``224,224,3``."""
+        return shape_at(self.shape, size) if self.shape else str(size)
+
+
+def shape_at(shape: str, size: int) -> str:
+    """Return inputs' axes with a number in the place of N.
+
+    >>> shape_at("image=32N,32N,3 tokens=N", 4)
+    'image=128,128,3 tokens=4'
+
+    Args:
+        shape: The axes of one input or more, apart from each other by spaces.
+        size: The number.
+    """
+    parts = []
+    for part in shape.split(" "):
+        name, equals, axes = part.rpartition("=")
+        parts.append(
+            name + equals + AXIS_OF_N.sub(lambda axis: str(int(axis[1] or 1) * size), axes)
+        )
+    return " ".join(parts)
 
 
 def fit_schema_text() -> str:

@@ -57,7 +57,8 @@ def play_orders(
 
     Args:
         family: The steps.
-        sizes: Up to three that differ; the orders and their durations are those of the first.
+        sizes: Some that differ, one more than the degree of the forms; the orders and their durations
+            are those of the first.
         threads: Threads that one op may use; None for those of the machine that took the notes.
         inter_op: Threads that run ops side by side; None for that machine's, and one beside them.
         draws: Orders to draw, with the figure's threads alone; None for those that an estimate at the
@@ -288,7 +289,7 @@ def _order(
     others: Sequence[tuple[_AtSize, OtherSize | None]],
     asked: _Asked,
 ) -> tuple[ScaledOrder, float]:
-    """Return one order, and the share of its peak that the form through two sizes is off by.
+    """Return one order, and the share of its peak that the form through all but the last size is off by.
 
     Args:
         sizes: The sizes.
@@ -302,8 +303,8 @@ def _order(
         bytes_ = None if told is None else _told_bytes(asked, first, other, told)
         rows.append(_played_bytes(asked, other) if bytes_ is None else bytes_)
     forms = FormTable.through(sizes, rows)
-    straight = FormTable.through(sizes[:2], rows[:2]).at(sizes[2]) if len(sizes) > 2 else rows[-1]
-    off = np.abs(straight - rows[-1])
+    others_say = FormTable.through(sizes[:-1], rows[:-1]).at(sizes[-1]) if others else rows[-1]
+    off = np.abs(others_say - rows[-1])
     none = [-1] * len(asked.start.alone)
     order = ScaledOrder(
         threads=asked.draw.threads,

@@ -51,7 +51,7 @@ class LimitRange:
         return self.bytes, self.low_bytes, self.high_bytes
 
 
-def from_nothing(variables: int, size: int, need: int, limit: int) -> int:
+def from_nothing(variables: int, size: int, need: int, limit: int, power: int = 1) -> int:
     """Return nearly the largest size under a limit, by a line from the variables, at 0, to one need.
 
     Args:
@@ -59,12 +59,36 @@ def from_nothing(variables: int, size: int, need: int, limit: int) -> int:
         size: A size.
         need: The bytes that it needs.
         limit: The limit, bytes.
+        power: Of the size with which the need grows, about.
     """
-    slope = max(need - variables, 1) / size
-    return max(int((limit - variables) / slope), 1)
+    return max(int(meets((0, variables), (size, max(need, variables + 1)), limit, power)), 1)
 
 
-def next_size(needs: dict[int, SizeNeed], limit: int) -> int | None:
+def meets(low: tuple[int, int], high: tuple[int, int], limit: int, power: int) -> float:
+    """Return the size at which the line through two needs, in a power of the size, meets a limit.
+
+    Args:
+        low, high: A size and its need, the higher one the larger.
+        limit: The limit, bytes.
+        power: Of the size.
+    """
+    slope = (high[1] - low[1]) / (high[0] ** power - low[0] ** power)
+    return float(max(low[0] ** power + (limit - low[1]) / slope, 0.0) ** (1 / power))
+
+
+def sides_of(needs: Mapping[int, SizeNeed], limit: int) -> tuple[int, int]:
+    """Return the largest size that fits and the smallest that does not; 0 where there is none.
+
+    Args:
+        needs: What sizes need.
+        limit: The limit, bytes.
+    """
+    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    return fitting, failing
+
+
+def next_size(needs: dict[int, SizeNeed], limit: int, power: int = 1) -> int | None:
     """Return the size to try next; None where the answer lies between two that were tried.
 
     Between one that fits and one that does not it lies on the line between them. Where the last two
@@ -74,44 +98,51 @@ def next_size(needs: dict[int, SizeNeed], limit: int) -> int | None:
     Args:
         needs: What sizes need, in the order in which they were tried.
         limit: The limit, bytes.
+        power: Of the size with which the need grows, about.
     """
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    fitting, failing = sides_of(needs, limit)
     if failing and failing - fitting <= 1:
         return None
     if len(needs) == 1:
         return max(failing // 2, 1) if failing else 2 * fitting
     if not failing:
         first = min(needs)
-        slope = (needs[fitting].bytes - needs[first].bytes) / max(fitting - first, 1)
-        most = (
-            fitting + int(_FURTHER * (limit - needs[fitting].bytes) / slope) if slope > 0 else MOST
-        )
+        begun, ended = needs[first].bytes, needs[fitting].bytes
+        most = MOST
+        if ended > begun:
+            beyond = meets((first, begun), (fitting, ended), limit, power) - fitting
+            most = fitting + int(_FURTHER * beyond)
         stride = fitting - max((size for size in needs if size < fitting), default=0)
         creeps = stride < max(fitting // 16, 2)
         least = fitting + (2 * stride if creeps else 1)
-        return max(min(crossing(needs, limit), most, 16 * fitting), least)
+        return max(min(crossing(needs, limit, power), most, 16 * fitting), least)
     if not fitting:
-        return min(max(crossing(needs, limit), 1), failing - 1)
+        return min(max(crossing(needs, limit, power), 1), failing - 1)
     *_, before, last = needs.values()
     if (before.bytes <= limit) == (last.bytes <= limit) and failing - fitting > _CLOSE:
-        guess = crossing(needs, limit)
+        guess = crossing(needs, limit, power)
         margin = (failing - fitting) // _CLOSE
         inside = fitting + margin <= guess <= failing - margin
         return guess if inside else (fitting + failing) // 2
-    low, high = needs[fitting].bytes, needs[failing].bytes
-    guess = fitting + int((failing - fitting) * (limit - low) / (high - low))
+    ends = [(size, needs[size].bytes) for size in (fitting, failing)]
+    guess = int(meets(ends[0], ends[1], limit, power))
     return min(max(guess, fitting + 1), failing - 1)
 
 
-def crossing(needs: Mapping[int, SizeNeed], limit: int) -> int:
-    """Return where the line through the two sizes nearest to the limit meets it, rounded down."""
+def crossing(needs: Mapping[int, SizeNeed], limit: int, power: int = 1) -> int:
+    """Return where the line through the two sizes nearest to the limit meets it, rounded down.
+
+    Args:
+        needs: What sizes need.
+        limit: The limit, bytes.
+        power: Of the size with which the need grows, about.
+    """
     near = sorted(needs, key=lambda size: abs(needs[size].bytes - limit))[:2]
     (low, high) = sorted(near)
-    slope = (needs[high].bytes - needs[low].bytes) / (high - low)
-    if slope <= 0:
+    if needs[high].bytes <= needs[low].bytes:
         return 2 * high
-    return max(int(low + (limit - needs[low].bytes) / slope), 1)
+    ends = [(size, needs[size].bytes) for size in (low, high)]
+    return max(int(meets(ends[0], ends[1], limit, power)), 1)
 
 
 def between(needs: Mapping[int, SizeNeed], limit: int) -> int:
@@ -124,17 +155,25 @@ def between(needs: Mapping[int, SizeNeed], limit: int) -> int:
         needs: What sizes need; two at least.
         limit: The limit, bytes.
     """
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+    fitting, _ = sides_of(needs, limit)
     above = [size for size, need in needs.items() if size > fitting and need.bytes > limit]
     ends = (fitting, min(above)) if fitting and above else (min(needs), max(needs))
     return crossing({size: needs[size] for size in ends}, limit)
 
 
-def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], LargestSizes]:
-    """Return what tells the largest sizes from what was captured: between, a line."""
+def largest_by_line(
+    needs: dict[int, SizeNeed], limit: int, power: int = 1
+) -> Callable[[LimitRange], LargestSizes]:
+    """Return what tells the largest sizes from what was captured: between, a line.
+
+    Args:
+        needs: What sizes need.
+        limit: The limit, bytes.
+        power: Of the size with which the need grows, about.
+    """
 
     def answer(limits: LimitRange) -> LargestSizes:
-        fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
+        fitting, _ = sides_of(needs, limit)
         careful = int(limits.low_bytes / (1 + LIMIT_MARGIN))
         safe = max((s for s, need in needs.items() if need.high_bytes <= careful), default=0)
         each = max((s for s, need in needs.items() if need.high_bytes <= limit), default=0)
@@ -155,7 +194,7 @@ def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRa
             over = min(
                 (s for s, need in needs.items() if need.high_bytes > careful), default=fitting + 1
             )
-            safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
+            safe = max(safe, min(crossing(widened, careful, power), over - 1, fitting))
         return LargestSizes(
             size=fitting,
             safe=min(safe, fitting),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from analyzer.allocator.minimum_limit import safe_limit
-from analyzer.errors import InputError
+from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
@@ -28,7 +28,9 @@ from analyzer.scaling.size_lines import (
     SizeNeed,
     from_nothing,
     largest_by_line,
+    meets,
     next_size,
+    sides_of,
 )
 from analyzer.scaling.step_family import NotOneFamily, StepFamily, family_of
 
@@ -127,6 +129,9 @@ class SizeSearch:
         threads: Threads that one op may use; None for those of the machine that took the notes.
         inter_op: Threads that run ops side by side; None for that machine's.
         runs_follow: Whether the size found will be run: then a compiled step is not captured there too.
+        power: Of the size with which the need grows, about: 2 of an image's side.
+        degree: Of an axis: 1 of a batch, 2 where an image's sides may be flattened into one. A buffer's
+            bytes may be of twice that: a batch against itself, an image's tokens against each other.
         report: Called with the stage and the share done.
     """
 
@@ -139,8 +144,11 @@ class SizeSearch:
         threads: int | None = None,
         inter_op: int | None = None,
         runs_follow: bool = False,
+        power: int = 1,
+        degree: int = 1,
         report: Callable[[str, float], None],
     ) -> None:
+        self._power, self._degree = power, degree
         self._runs_follow = runs_follow
         self._noting = noting
         self._limits_of = limits_of
@@ -168,10 +176,12 @@ class SizeSearch:
             here = self._note(near)
             if _is_swapped(here):
                 return self._by_captures(SWAPS)
-            other = self._beside(near)[0]
-            pair = {other: self._note(other), near: here}
+            self._note_between()
+            others = self._beside(near)
+            pair = {others[0]: self._notes[others[0]], near: here}
             try:
-                found = self._by_forms(self._family(pair, near), near)
+                noted = {size: self._notes[size] for size in (*others[: self._degree], near)}
+                found = self._by_forms(self._family(noted, near), near)
             except NotOneFamily as error:
                 why = str(error)
                 if any(note.compiled for note in pair.values()):
@@ -201,6 +211,13 @@ class SizeSearch:
                 others = self._beside(near)[:_DEGREE]
                 return family_of({size: self._notes[size] for size in (*others, near)})
         return family_of(pair)
+
+    def _note_between(self) -> None:
+        """Note further sizes where two are too few for the degree of an axis."""
+        while len(self._notes) <= self._degree:
+            low, high = sorted(self._notes)[-2:]
+            middle = (low + high) // 2
+            self._note(middle if middle not in self._notes else high + 1)
 
     def _beside(self, near: int) -> list[int]:
         """Return the noted sizes that serve beside another: those of the same ops first, the nearest.
@@ -233,15 +250,15 @@ class SizeSearch:
             if len(noted) == 1:
                 needs[0] = order.variables_bytes()
         (low, less), (high, more) = sorted(needs.items())
-        slope = (more - less) / (high - low)
         if (
-            slope <= 0
+            more <= less
             and len({frozenset(op.name for op in note.ops) for note in noted.values()}) > 1
         ):
             raise NotOneFamily("the optimiser makes another graph of a larger batch")
-        if slope <= 0:
+        if more <= less:
             raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
-        guess = min(max(int(low + (limits.bytes - less) / slope), 1), MOST)
+        met = meets((low, less), (high, more), limits.bytes, self._power)
+        guess = min(max(int(met), 1), MOST)
         return guess if guess not in noted else guess + max(guess // 16, 1)
 
     def _note(self, size: int) -> RunNote:
@@ -317,11 +334,11 @@ class SizeSearch:
         """
         stride = max(near // _STRIDE, 1)
         try:
-            return self._play(family, _about(near, stride), draws)
+            return self._play(family, _about(near, stride, _DEGREE * self._degree), draws)
         except NotOneFamily:
-            if near <= 2 * stride:
+            if near <= _DEGREE * self._degree * stride:
                 raise
-            return self._play(family, _about(near, -stride), draws)
+            return self._play(family, _about(near, -stride, _DEGREE * self._degree), draws)
 
     def _play(
         self, family: StepFamily, sizes: tuple[int, ...], draws: int | None = None
@@ -344,26 +361,27 @@ class SizeSearch:
         self._plan(first, needs, None)
         limits = self._limits_of(target_of(self._notes[first]))
         variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
-        near = from_nothing(variables, first, needs[first].bytes, limits.bytes)
+        near = from_nothing(variables, first, needs[first].bytes, limits.bytes, self._power)
         near = min(near, _FURTHEST * first, MOST)
         near = near if near != first else 2 * first
-        pair = {size: self._note(size) for size in (first, near)}
+        self._note(near)
+        self._note_between()
         try:
-            family = family_of(pair)
+            family = family_of(self._notes)
             size: int | None = near
             while size is not None and len(needs) < _PLANS:
                 self._plan(size, needs, family)
-                size = next_size(needs, limits.bytes)
+                size = next_size(needs, limits.bytes, self._power)
             if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
                 raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
-            best = max((n for n, need in needs.items() if need.bytes <= limits.bytes), default=1)
+            best = sides_of(needs, limits.bytes)[0] or 1
             if best not in self._notes and not self._runs_follow:
                 family.check(best, self._note(best))
                 self._checked.add(best)
         except NotOneFamily as error:
             kept = {size: need for size, need in needs.items() if size in self._notes}
             return self._by_captures(str(error), kept)
-        return self._found(needs, limits, self._notes.get(best, pair[near]), "")
+        return self._found(needs, limits, self._notes.get(best, self._notes[near]), "")
 
     def _plan(self, size: int, needs: dict[int, SizeNeed], family: StepFamily | None) -> None:
         """Add what a size needs: of its capture, else of the step that a family's forms give.
@@ -374,8 +392,14 @@ class SizeSearch:
         self._report(f"planning the step at {size}", min(0.1 * len(needs) + 0.2, 0.9))
         if family is None or size in self._notes:
             needs[size] = self._noting.need(size)
-        else:
-            needs[size] = self._noting.need_made(size, family.at(size), family.modules_at(size))
+            return
+        note, modules = family.at(size), family.modules_at(size)
+        try:
+            needs[size] = self._noting.need_made(size, note, modules)
+        except CompilerUnavailable as error:
+            raise NotOneFamily(
+                f"the module that the forms give is refused: {error.message[:200]}"
+            ) from None
 
     def _by_captures(self, why: str, known: Mapping[int, SizeNeed] | None = None) -> FoundSizes:
         """Search with a capture and an estimate at each size that is tried.
@@ -396,7 +420,9 @@ class SizeSearch:
             limits = limits or self._limits_of(target_of(note))
             if size not in needs:
                 self._plan(size, needs, None)
-            size = _noted_beyond(noted, needs, limits.bytes) or next_size(needs, limits.bytes)
+            size = _noted_beyond(noted, needs, limits.bytes) or next_size(
+                needs, limits.bytes, self._power
+            )
             if is_swapped and _is_narrow(needs, limits.bytes):
                 break
         assert limits is not None
@@ -407,7 +433,7 @@ class SizeSearch:
     ) -> FoundSizes:
         if why == SWAPS:
             limits = replace(limits, low_bytes=int(limits.low_bytes / (1 + SWAP_MARGIN)))
-        sizes = largest_by_line(needs, limits.bytes)(limits)
+        sizes = largest_by_line(needs, limits.bytes, self._power)(limits)
         if why == SWAPS:  # another process swaps others: what one capture says is not each one's
             sizes = replace(sizes, in_each=min(sizes.in_each, sizes.safe))
         return FoundSizes(
@@ -451,11 +477,10 @@ def _noted_beyond(noted: Sequence[int], needs: Mapping[int, SizeNeed], limit: in
 
 def _is_narrow(needs: Mapping[int, SizeNeed], limit: int) -> bool:
     """Say whether the largest size lies in a span that one more capture would hardly narrow."""
-    fitting = max((size for size, need in needs.items() if need.bytes <= limit), default=0)
-    failing = min((size for size, need in needs.items() if need.bytes > limit), default=0)
+    fitting, failing = sides_of(needs, limit)
     return failing > fitting and _SPAN * (failing - fitting) <= fitting
 
 
-def _about(size: int, stride: int) -> tuple[int, ...]:
-    """Return three sizes from one on: their forms are of the second degree at most."""
-    return size, size + stride, size + 2 * stride
+def _about(size: int, stride: int, degree: int) -> tuple[int, ...]:
+    """Return a size and as many others as forms of a degree need, a stride apart."""
+    return tuple(size + stride * k for k in range(degree + 1))

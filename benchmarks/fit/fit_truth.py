@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
-from analyzer.batch_fit.confirming_runs import _run
+from analyzer.batch_fit.confirming_runs import run_at
 from analyzer.batch_fit.fit_target import FitQuestion, answered
 from analyzer.batch_fit.remedied_steps import tried_remedies
 from analyzer.batch_fit.remedy_plans import plans_for
@@ -68,7 +68,7 @@ def limits(device: str, cases: list[str]) -> None:
             chosen = replace(options, steps=3, memory_limit_bytes=parse_bytes(limit))
 
             def ran(size: int, access=access, chosen=chosen) -> bool:
-                return _run(access, replace(chosen, batch_size=size)).ran
+                return run_at(access, replace(chosen, batch_size=size), size).ran
 
             largest, safe = answer.largest, answer.safe
             runs = ran(largest)

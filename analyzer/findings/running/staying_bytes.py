@@ -14,7 +14,7 @@ from analyzer.findings.analysis import PERSISTENT, Analysis
 from analyzer.findings.running.evidence_rows import evidence_row
 from analyzer.findings.running.slope import StepGrowth, growth_of
 from analyzer.recording.records import Finding, Severity
-from analyzer.units import format_bytes, slope_words, times
+from analyzer.units import format_bytes, signed_bytes, slope_words, times
 
 _FEWEST_STEPS: Final = 2
 """Traced steps of which something has to be left before it is taken to stay: one is the last one's."""
@@ -163,7 +163,7 @@ def host_words(growth: StepGrowth) -> str:
     grows = "grows" if growth.trend == "grows" else "does not grow"
     return (
         f"The process' resident memory {grows} from step {growth.first_step} to "
-        f"{growth.last_step}: {_signed(growth.per_step_bytes)} a step."
+        f"{growth.last_step}: {signed_bytes(growth.per_step_bytes)} a step."
     )
 
 
@@ -316,11 +316,6 @@ def growth_words(growth: StepGrowth) -> str:
     words = {"grows": "grow", "flat": "do not grow", "cannot tell": "cannot be told to grow or not"}
     slope = slope_words(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
     return f"Over {span} the bytes in use {words[growth.trend]}: {slope}."
-
-
-def _signed(size: float) -> str:
-    sign = "-" if size < 0 else "+"
-    return f"{sign}{format_bytes(round(abs(size)))}"
 
 
 def _unexplained(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding:

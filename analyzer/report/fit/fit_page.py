@@ -84,9 +84,32 @@ def _chart(answer: FitAnswer) -> _Chart:
         allocated=line([(point.size, point.allocated_bytes) for point in points]),
         limit=up(answer.limit_bytes) if answer.limit_bytes <= top else None,
         largest=along(answer.largest) if 0 < answer.largest <= last else None,
-        sizes=tuple((along(size), str(size)) for size in sorted({last * k // 5 for k in range(6)})),
-        heights=tuple((up(top * k / 5), format_bytes(int(top * k / 5))) for k in range(6)),
+        sizes=tuple(
+            (along(size), answer.label(size) if size else "0") for size in round_sizes(last)
+        ),
+        heights=tuple((up(size), format_bytes(size)) for size in round_heights(int(top))),
     )
+
+
+def round_sizes(most: int) -> list[int]:
+    """Return up to seven round sizes from 0 on, a one, two or five with zeros apart.
+
+    Args:
+        most: The largest size that is drawn.
+    """
+    power = 10 ** max(len(str(most)) - 2, 0)
+    stride = next(k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= most)
+    return list(range(0, most + 1, stride))
+
+
+def round_heights(most_bytes: int) -> list[int]:
+    """Return up to eight sizes from 0 on, a power of two of bytes apart.
+
+    Args:
+        most_bytes: The top of the chart.
+    """
+    stride = 1 << max((most_bytes // 4).bit_length() - 1, 0)
+    return list(range(0, most_bytes + 1, stride))
 
 
 def _style() -> str:

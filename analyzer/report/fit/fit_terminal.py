@@ -54,21 +54,21 @@ def _curve(answer: FitAnswer, width: int) -> RenderableType:
     shown = points if len(points) <= _ROWS else points[:: -(-len(points) // _ROWS)]
     top = max(point.allocated_bytes for point in points) or 1
     columns = [
-        number("batch"),
+        number(answer.noun),
         number("requested"),
         number("allocated"),
         TableColumn(name="", least=8, rank=1),
     ]
     cells: list[list[str | Text]] = [
         [
-            str(point.size),
+            answer.label(point.size),
             format_bytes(point.requested_bytes),
             format_bytes(point.allocated_bytes),
             _bar(point.allocated_bytes, top, fits=point.size <= answer.largest),
         ]
         for point in shown
     ]
-    return fitted_table("Peak against the batch", columns, cells, width)
+    return fitted_table(f"Peak against the {answer.noun}", columns, cells, width)
 
 
 def _bar(size_bytes: int, top: int, *, fits: bool) -> Text:
@@ -79,14 +79,14 @@ def _bar(size_bytes: int, top: int, *, fits: bool) -> Text:
 
 def _moves(answer: FitAnswer, width: int) -> RenderableType:
     columns = [
-        number("from batch"),
+        number(f"from {answer.noun}"),
         number("peak"),
         TableColumn(name="op at the peak", least=24, shorten=printable_path),
         TableColumn(name="layer", rank=1),
     ]
     cells: list[list[str | Text]] = [
         [
-            str(move.from_size),
+            answer.label(move.from_size),
             format_bytes(move.requested_bytes),
             printable(move.op or "(none)", _LONGEST),
             printable(move.layer, _LONGEST),
@@ -101,21 +101,21 @@ def _cards(answer: FitAnswer, width: int) -> RenderableType:
         TableColumn(name="--gpu", least=20),
         number("memory"),
         number("limit"),
-        *([number("batch"), number("safe")] if answer.cards[0].largest is not None else []),
+        *([number(answer.noun), number("safe")] if answer.cards[0].largest is not None else []),
         *([TableColumn(name=f"{answer.wanted}?", least=4)] if answer.wanted else []),
     ]
     title = "Cards" if answer.cards[0].largest is not None else f"Cards for batch {answer.wanted}"
-    return fitted_table(title, columns, [_card(card) for card in answer.cards], width)
+    return fitted_table(title, columns, [_card(answer, card) for card in answer.cards], width)
 
 
-def _card(card: CardAnswer) -> list[str | Text]:
+def _card(answer: FitAnswer, card: CardAnswer) -> list[str | Text]:
     row: list[str | Text] = [
         printable(card.id, _LONGEST),
         format_bytes(card.memory_bytes),
         format_bytes(card.limit_bytes),
     ]
     if card.largest is not None:
-        row += [str(card.largest), str(card.safe)]
+        row += [answer.label(card.largest), answer.label(card.safe or 0)]
     if card.holds_wanted is not None:
         row.append("fits" if card.holds_wanted else Text("no", style="dim"))
     return row

@@ -18,7 +18,7 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
     low, high = answer.limit_low_bytes, answer.limit_high_bytes
     if answer.limit_of == "cards":
         yield (
-            f"The allocator may use {format_bytes(low)} to {format_bytes(high)}, by card. A batch that "
+            f"The allocator may use {format_bytes(low)} to {format_bytes(high)}, by card. What "
             "is safe fits in every order of the ops that was drawn, with 3 % to spare and the least "
             "that the card's limit may be."
         )
@@ -46,43 +46,47 @@ def _margins(answer: FitAnswer) -> Iterator[str]:
         if answer.limit_low_bytes != answer.limit_high_bytes
         else ""
     )
+    noun, following = answer.noun, answer.label(answer.largest + 1)
     spare = "6 %" if answer.forms.swaps else "3 %"
     basis = f"in every order of the ops that was drawn, with {spare} to spare{least}"
     if not answer.safe:
-        yield f"With a margin not even a batch of 1 is sure: it does not fit {basis}."
+        least_one = f"input {answer.label(1)}" if answer.shape else "a batch of 1"
+        yield f"With a margin not even {least_one} is sure: it does not fit {basis}."
     elif answer.safe == answer.largest:
-        yield f"Batch {answer.safe} is safe, too: it fits {basis}."
+        yield f"{noun.capitalize()} {answer.label(answer.safe)} is safe, too: it fits {basis}."
     else:
-        yield f"To be safe take batch {answer.safe}: it fits {basis}."
+        yield f"To be safe take {noun} {answer.label(answer.safe)}: it fits {basis}."
     if answer.forms.swaps:
         yield (
             "What TensorFlow swaps differs from process to process, and the need with it by a few per "
-            "cent: the largest batch is known no closer than that without a run (--confirm)."
+            f"cent: the largest {noun} is known no closer than that without a run (--confirm)."
         )
-        if answer.most > answer.largest:
-            yield f"No batch from {answer.largest + 1} to {answer.most} was tried."
+        if answer.most > answer.largest and answer.confirmation is None:
+            yield f"No {noun} from {following} to {answer.label(answer.most)} was tried."
     elif answer.most > answer.largest:
         what = "the order in which the ops run" + (" and the limit itself" if least else "")
-        yield f"From {answer.largest + 1} to {answer.most} it depends on {what}; above, none fits."
+        yield f"From {following} to {answer.label(answer.most)} it depends on {what}; above, none fits."
 
 
 def _how_found(answer: FitAnswer) -> str:
     """Return how the sizes between those captured were worked out."""
     forms = answer.forms
-    captured = _list(forms.captured_at)
+    captured = _list(answer, forms.captured_at)
     if not forms.is_closed_form:
-        return f"The step was captured anew at each batch tried ({captured}): {forms.why_not}."
-    told = f"The step was captured, not run, at batch {captured}; "
+        return (
+            f"The step was captured anew at each {answer.noun} tried ({captured}): {forms.why_not}."
+        )
+    told = f"The step was captured, not run, at {answer.noun} {captured}; "
     if forms.planned_at:
-        planned = _list(forms.planned_at)
+        planned = _list(answer, forms.planned_at)
         told += f"what XLA compiles at others follows from these, and was compiled at {planned}"
     else:
         told += "what it needs at any other follows from these"
-    return told + (f" (checked at {_list(forms.checked_at)})." if forms.checked_at else ".")
+    return told + (f" (checked at {_list(answer, forms.checked_at)})." if forms.checked_at else ".")
 
 
-def _list(sizes: Sequence[int]) -> str:
-    *most, last = map(str, sizes)
+def _list(answer: FitAnswer, sizes: Sequence[int]) -> str:
+    *most, last = map(answer.label, sizes)
     return f"{', '.join(most)} and {last}" if most else last
 
 
@@ -95,17 +99,19 @@ def _confirmed(answer: FitAnswer) -> Iterator[str]:
         "cpu": "TensorFlow's allocator under this limit, on this machine's CPU",
     }[confirmation.by]
     told = ", ".join(
-        f"{run.size} {'ran' if run.ran else 'ran out of memory'}" for run in confirmation.runs
+        f"{answer.label(run.size)} {'ran' if run.ran else 'ran out of memory'}"
+        for run in confirmation.runs
     )
     yield f"Run on {how}: {told}."
     if confirmation.predicted != answer.largest:
-        yield f"Predicted was {confirmation.predicted}; the runs are right."
+        yield f"Predicted was {answer.label(confirmation.predicted)}; the runs are right."
 
 
 def step_words(answer: FitAnswer) -> str:
     """Return how the step is run."""
     parts = (
         "train" if answer.mode == "train" else "inference",
+        f"batch {answer.batch_size}" if answer.batch_size else "",
         answer.optimizer,
         answer.dtype_policy,
         "XLA" if answer.jit else "op by op",

@@ -12,7 +12,7 @@ from rich.text import Text
 from analyzer.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
 from analyzer.report.untrusted import printable, printable_path
-from analyzer.units import format_bytes
+from analyzer.units import format_bytes, signed_bytes
 
 _ROWS: Final = 12  # of a table
 _STYLES: Final = {"came": "red", "grew": "red", "went": "green", "shrank": "green", "same": "dim"}
@@ -97,6 +97,4 @@ def _share(ratio: float) -> str:
 
 
 def _signed(delta_bytes: int) -> str:
-    if not delta_bytes:
-        return "same"
-    return f"{'+' if delta_bytes > 0 else ''}{format_bytes(delta_bytes)}"
+    return signed_bytes(delta_bytes) if delta_bytes else "same"

@@ -42,6 +42,19 @@ def decoder():
 def recurrent():
     return keras.Sequential([keras.Input((20, 16)), layers.LSTM(64), layers.Dense(4)])
 
+def of_any_length():
+    tokens = keras.Input((None,), dtype="int32")
+    x = layers.Embedding(500, 64)(tokens)
+    x = x + layers.MultiHeadAttention(4, 16)(x, x, use_causal_mask=True)
+    return keras.Model(tokens, layers.Dense(500)(x))
+
+def of_any_side():
+    image = keras.Input((None, None, 3))
+    x = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(image)
+    x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(32, 3, padding="same", activation="relu")(x)
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
 def two_inputs():
     a, b = keras.Input((16,)), keras.Input((8, 8))
     x = layers.Concatenate()([layers.Dense(64)(a), layers.Flatten()(b)])
@@ -110,6 +123,28 @@ def test_the_batch_found_runs_under_the_limit_and_the_next_does_not(folder: Path
     assert answer.confirmation.predicted in answer.forms.captured_at
     peaks = [point.requested_bytes for point in answer.curve]
     assert peaks == sorted(peaks)
+
+
+@pytest.mark.tf
+def test_the_largest_side_runs_under_the_limit_and_the_next_does_not(folder: Path) -> None:
+    options = ("--limit", "96MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
+    ended, answer = fit(folder, "of_any_side", "--shape", "4N,4N,3", "--batch-size", "4", *options)
+    assert ended.code == 0
+    check_runs(answer, within=1)
+    assert answer.forms.is_closed_form
+    assert (answer.varied, answer.shape, answer.batch_size) == ("input size", "4N,4N,3", 4)
+    side = 4 * answer.largest
+    assert answer.headline.startswith(f"Input {side},{side},3 is the largest that fits")
+    assert answer.wanted is None
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_the_longest_sequence_runs_under_the_limit_and_the_next_does_not(folder: Path) -> None:
+    options = ("--limit", "96MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
+    _, answer = fit(folder, "of_any_length", "--shape", "N", "--batch-size", "2", *options)
+    check_runs(answer, within=round(0.03 * answer.largest) + 1)
+    assert answer.forms.is_closed_form
 
 
 @pytest.mark.tf

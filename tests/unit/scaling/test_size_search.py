@@ -50,10 +50,23 @@ class Captures:
     need_made = need
 
 
-def found(captures: Captures, limit_mib: int) -> FoundSizes:
+def found(
+    captures: Captures, limit_mib: int, power: int = 1, start: int = 32, degree: int = 1
+) -> FoundSizes:
     limit = limit_mib * MIB
     limits = LimitRange(bytes=limit, low_bytes=limit, high_bytes=limit)
-    return SizeSearch(captures, lambda target: limits, 32, report=lambda *_: None).find()
+    search = SizeSearch(
+        captures, lambda target: limits, start, power=power, degree=degree, report=lambda *_: None
+    )
+    return search.find()
+
+
+def test_what_an_images_tokens_are_held_against_each_other_for_is_of_the_fourth_degree() -> None:
+    captures = Captures(lambda size: (size * size, size * size))
+    answer = found(captures, 64, power=2, start=8, degree=2)
+    assert answer.forms.is_closed_form
+    side = answer.sizes.size  # two tensors of side^4 floats
+    assert 8 * side**4 <= 64 * MIB < 8 * (side + 2) ** 4
 
 
 def test_three_captures_are_enough_for_a_step_whose_ops_are_the_same() -> None:

@@ -5,10 +5,8 @@ Needs no TensorFlow.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-import inspect
 import sys
 import threading
 import time
@@ -16,11 +14,20 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.source_frames import shown
+from analyzer.capture.watch.holders.bound_names import (
+    SUSPENDED,
+    HoldingLink,
+    attributes_of,
+    enclosed_names,
+    frame_of,
+    is_dict_of,
+    keys_on,
+    names_in,
+)
 from analyzer.capture.watch.holders.user_lines import binding_lines, is_own, putting_lines
 
 CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
@@ -28,7 +35,6 @@ CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
 
 _CACHE: Final = type(functools.lru_cache(len))
 _GROWING: Final = (list, dict, set, deque, _CACHE)
-_SUSPENDED: Final = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _DEEPEST: Final = 6
 """Objects between a tensor and the name that leads to it, at most."""
 
@@ -40,9 +46,6 @@ _MOST_FILES: Final = 40
 
 _FRAMES_HOLD: Final = sys.version_info < (3, 11)
 """From Python 3.11 on a suspended function holds its local names itself."""
-
-_OWN_REFERENCES: Final = 3
-"""References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
 _PATIENCE_S: Final = 5.0
 """Seconds of the processor that are spent on looking for names."""
@@ -65,36 +68,6 @@ class NamedHolder:
         self.by_traceback = by_traceback
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """One object on the way from what is held to a name.
-
-    Attributes:
-        place: The object.
-        inside: What of its parts leads to what is held; of an object, of its dictionary's parts.
-        grows: A growing container is on the way, this one included.
-        below: The link before; None at the first.
-    """
-
-    place: Any
-    inside: Any
-    grows: bool
-    below: _Link | None = None
-
-    @property
-    def grew(self) -> bool:
-        """Whether a growing container lies before this object."""
-        return self.below is not None and self.below.grows
-
-    @property
-    def by_traceback(self) -> bool:
-        """Whether the way leads over the frame of a function that has ended."""
-        link: _Link | None = self
-        while link is not None and not isinstance(link.place, types.FrameType):
-            link = link.below
-        return link is not None
-
-
 class _Look:
     """One look for the name that leads to a container or object.
 
@@ -108,7 +81,7 @@ class _Look:
 
     __slots__ = ("found", "held", "passing", "path", "seen")
 
-    def __init__(self, start: _Link, seen: set[int]) -> None:
+    def __init__(self, start: HoldingLink, seen: set[int]) -> None:
         self.held, self.path, self.seen = start.inside, [start], seen
         self.passing: NamedHolder | None = None
         self.found: NamedHolder | None = None
@@ -152,14 +125,14 @@ class HolderSearch:
         """Identity of a suspended function's frame -> the function, where the frame holds its names."""
         if not _FRAMES_HOLD:
             return {}
-        return {id(_frame_of(one)): one for one in live_objects(_SUSPENDED)}
+        return {id(frame_of(one)): one for one in live_objects(SUSPENDED)}
 
     def _add_names(self, frame: types.FrameType | None) -> None:
         while frame is not None:
             self._running.add(id(frame))
             code = frame.f_code
             if is_own(code.co_filename) and code.co_name != "<module>":
-                for name, value in _names_in(frame):
+                for name, value in names_in(frame):
                     self.local_names.setdefault(id(value), (code, name))
             frame = frame.f_back
 
@@ -194,7 +167,7 @@ class HolderSearch:
         ours |= {id(vars(self).get("_raised")), *map(id, held)}
         for owner, thing in held:
             is_known = not self.is_namespace(owner) and id(owner) in self._known
-            start = _Link(owner, thing, self._is_growing(owner))
+            start = HoldingLink(owner, thing, self._is_growing(owner))
             looks.append(None if is_known else _Look(start, {id(owner)}))
         self._follow_all([look for look in looks if look is not None], ours)
         found = []
@@ -258,17 +231,17 @@ class HolderSearch:
                 return
         look.path = following if len(following) <= _MOST_REFERRERS else []
 
-    def _may_pass(self, link: _Link) -> bool:
+    def _may_pass(self, link: HoldingLink) -> bool:
         """Say whether a place is a container that a local name leads to: the next call makes another."""
         return self._is_growing(link.place) and id(link.place) in self.local_names
 
     def _is_instance(self, place: Any) -> bool:
         """Say whether a place is an object of a class of the user's, of which there may be many."""
         return id(place) not in self._modules and not isinstance(
-            place, (type, types.FrameType, *_SUSPENDED, *_CODE, *CONTAINERS)
+            place, (type, types.FrameType, *SUSPENDED, *_CODE, *CONTAINERS)
         )
 
-    def _noted(self, named: NamedHolder, link: _Link, held: Any) -> NamedHolder:
+    def _noted(self, named: NamedHolder, link: HoldingLink, held: Any) -> NamedHolder:
         """Return a holder, known from now on for what lies between it and what is held."""
         if link.inside is not held:
             self._under[id(link.inside)] = named
@@ -288,7 +261,7 @@ class HolderSearch:
             looks: The looks.
             ours: Identities of what is passed over.
         """
-        ends: dict[int, list[tuple[_Look, _Link]]] = {}
+        ends: dict[int, list[tuple[_Look, HoldingLink]]] = {}
         plain = []
         for look in looks:
             path, look.path = look.path, []
@@ -311,7 +284,7 @@ class HolderSearch:
                         look.seen.add(id(referrer))
                         look.path.append(self._above(link, referrer))
 
-    def _over_frames(self, path: list[_Link], seen: set[int]) -> Iterator[_Link]:
+    def _over_frames(self, path: list[HoldingLink], seen: set[int]) -> Iterator[HoldingLink]:
         """Yield the exceptions whose tracebacks hold the frames of a path."""
         for link in path:
             if not isinstance(link.place, types.FrameType):
@@ -319,15 +292,15 @@ class HolderSearch:
             raised = self._raised.get(id(link.place))
             if raised is not None and id(raised) not in seen:
                 seen.add(id(raised))
-                yield _Link(raised, link.place, link.grows, link)
+                yield HoldingLink(raised, link.place, link.grows, link)
 
-    def _above(self, link: _Link, referrer: Any) -> _Link:
+    def _above(self, link: HoldingLink, referrer: Any) -> HoldingLink:
         """Return the link of what refers to the place of another."""
-        if _is_dict_of(link.place, referrer):  # its attributes: no container of its own
-            return _Link(referrer, link.inside, link.grew, link.below)
-        return _Link(referrer, link.place, link.grows or self._is_growing(referrer), link)
+        if is_dict_of(link.place, referrer):  # its attributes: no container of its own
+            return HoldingLink(referrer, link.inside, link.grew, link.below)
+        return HoldingLink(referrer, link.place, link.grows or self._is_growing(referrer), link)
 
-    def _named(self, link: _Link) -> NamedHolder | None:
+    def _named(self, link: HoldingLink) -> NamedHolder | None:
         """Return the holder where a name of the user's leads to a place, or to what is inside it."""
         place, inside = link.place, link.inside
         if id(place) in self._modules:
@@ -340,7 +313,7 @@ class HolderSearch:
             return self._holder([name], place, (code.co_filename, code.co_name), link)
         return named
 
-    def _of_a_class(self, link: _Link) -> NamedHolder | None:
+    def _of_a_class(self, link: HoldingLink) -> NamedHolder | None:
         """Return the holder where something is an attribute of the user's class, or of an instance."""
         place, inside = link.place, link.inside
         is_class = isinstance(place, type)
@@ -348,21 +321,21 @@ class HolderSearch:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
         if not is_own(file) or isinstance(place, _CODE):
             return None
-        names = [name for name, value in _attributes(place) if value is inside]
+        names = [name for name, value in attributes_of(place) if value is inside]
         if not names:
             return None
         owner = f"class {kind.__name__}" if is_class else f"{_article(kind.__name__)}"
         what = f"{_kind(inside, link.grows)} `{names[0]}` of {owner}"
         return self._put(what, (file, ""), names[0], link)
 
-    def _of_a_function(self, link: _Link) -> NamedHolder | None:
+    def _of_a_function(self, link: HoldingLink) -> NamedHolder | None:
         """Return the holder where a suspended function's name, a closure or a default leads there."""
         place = link.place
-        if isinstance(place, _SUSPENDED):
-            frame = _frame_of(place)
+        if isinstance(place, SUSPENDED):
+            frame = frame_of(place)
             if frame is None or not is_own(frame.f_code.co_filename):
                 return None
-            names = [name for name, value in _names_in(frame) if value is link.inside]
+            names = [name for name, value in names_in(frame) if value is link.inside]
             code = frame.f_code
             return self._holder(names, link.inside, (code.co_filename, code.co_name), link)
         # A tensor that a function closes over is held by what holds the function.
@@ -371,12 +344,17 @@ class HolderSearch:
         code = place.__code__
         if not is_own(code.co_filename):
             return None
-        for name, thing in _enclosed(place, link):
+        for name, thing in enclosed_names(place, link):
             return self._holder([name], thing, (code.co_filename, ""), link)
         return None
 
     def _holder(
-        self, names: list[str], thing: Any, scope: tuple[str, str], link: _Link, prefix: str = ""
+        self,
+        names: list[str],
+        thing: Any,
+        scope: tuple[str, str],
+        link: HoldingLink,
+        prefix: str = "",
     ) -> NamedHolder | None:
         """Return the holder that the first of some names is, None where there is none.
 
@@ -393,7 +371,7 @@ class HolderSearch:
         what = f"{prefix}{_kind(thing, link.grows)} `{names[0]}`{inside}"
         return self._put(what, scope, names[0], link)
 
-    def _put(self, what: str, scope: tuple[str, str], name: str, link: _Link) -> NamedHolder:
+    def _put(self, what: str, scope: tuple[str, str], name: str, link: HoldingLink) -> NamedHolder:
         found, function = scope
         lines: list[int] = []
         grows = link.grows
@@ -402,7 +380,7 @@ class HolderSearch:
             lines = putting_lines(found, name, function)
             grows = bool(lines)
         elif grows:
-            keys = _keys_on(link)
+            keys = keys_on(link)
             lines = putting_lines(found, name, function, keys)
             for other in [] if lines else self._files(found):  # another file's code may do it
                 if lines := putting_lines(other, name, keys=keys):
@@ -431,84 +409,6 @@ def _exceptions_by_frame(running: set[int]) -> dict[int, BaseException]:
                 found[id(traceback.tb_frame)] = thing
             traceback = traceback.tb_next
     return found
-
-
-def _keys_on(link: _Link | None) -> frozenset[Any]:
-    """Return the texts under which dictionaries on a way hold what leads to its start."""
-    keys = set()
-    while link is not None:
-        if isinstance(link.place, dict):
-            inside = link.inside
-            keys |= {key for key, value in link.place.items() if value is inside}
-        link = link.below
-    return frozenset(key for key in keys if isinstance(key, str))
-
-
-def _frame_of(function: Any) -> types.FrameType | None:
-    """Return the frame of a generator or coroutine, None where it has ended."""
-    frames = (getattr(function, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
-    return next((one for one in frames if one is not None), None)
-
-
-def _names_in(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Return a frame's local names with what they are bound to.
-
-    Up to Python 3.12 a look at them leaves a dictionary at the frame, which would keep all of that alive
-    for as long as the function runs: it is emptied, unless the program itself has it (``locals()``).
-    """
-    names = frame.f_locals
-    found = list(names.items())
-    is_copy = isinstance(names, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if is_copy and sys.getrefcount(names) <= _OWN_REFERENCES:
-        names.clear()
-    return found
-
-
-def _attributes(place: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names that an object, or a class, has of its own."""
-    with contextlib.suppress(TypeError):
-        yield from list(vars(place).items())
-    for kind in type(place).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            descriptor = vars(kind).get(name)
-            if isinstance(descriptor, types.MemberDescriptorType):
-                try:
-                    yield name, descriptor.__get__(place)
-                except AttributeError:
-                    continue
-
-
-def _enclosed(function: types.FunctionType, link: _Link) -> Iterator[tuple[str, Any]]:
-    """Yield the name by which a function's closure or defaults hold what a path came from, and that."""
-    code, below = function.__code__, link.below
-    if below is None:
-        return
-    if link.inside is function.__closure__ and below.below is not None:
-        for name, cell in zip(code.co_freevars, function.__closure__, strict=False):
-            if cell is below.inside:
-                yield name, below.below.inside
-    elif link.inside is function.__defaults__:
-        names = code.co_varnames[: code.co_argcount][-len(function.__defaults__) :]
-        for name, value in zip(names, function.__defaults__, strict=False):
-            if value is below.inside:
-                yield name, value
-    elif link.inside is function.__kwdefaults__:
-        for name, value in function.__kwdefaults__.items():
-            if value is below.inside:
-                yield name, value
-
-
-def _is_dict_of(place: Any, thing: Any) -> bool:
-    """Say whether a dictionary is where an object or a class keeps its attributes."""
-    if not isinstance(place, dict):
-        return False
-    try:
-        if isinstance(thing, type):  # what it shows is a view of its dictionary
-            return any(part is place for part in gc.get_referents(vars(thing)))
-        return object.__getattribute__(thing, "__dict__") is place
-    except AttributeError:
-        return False
 
 
 _CODE: Final = (types.CellType, types.FunctionType, types.MethodType)

@@ -11,7 +11,7 @@ from rich.console import Console
 from schemas import breaches
 
 from analyzer.contract.report.finding import StepRemedy
-from analyzer.report.fit.fit_page import render_fit_page
+from analyzer.report.fit.fit_page import render_fit_page, round_heights, round_sizes
 from analyzer.report.fit.fit_terminal import print_answer
 from analyzer.scaling.fit_answer import (
     CardAnswer,
@@ -132,9 +132,11 @@ def test_a_batch_where_tensors_are_swapped_is_told_as_likely() -> None:
     forms = replace(
         ANSWER.forms, is_closed_form=False, why_not="what is swapped is chance", swaps=True
     )
-    text = " ".join(text_of(replace(ANSWER, forms=forms)).split())
+    unrun = replace(ANSWER, forms=forms, confirmation=None)
+    text = " ".join(text_of(unrun).split())
     assert "differs from process to process" in text
     assert "No batch from 41 to 44 was tried." in text
+    assert "was tried." not in text_of(replace(ANSWER, forms=forms))  # but run
     assert "with 6 % to spare" in text
     assert "it depends on" not in text
 
@@ -144,3 +146,24 @@ def test_the_page_says_between_what_a_saving_lies() -> None:
     page = render_fit_page(replace(ANSWER, remedies=(remedy,)))
     assert "from run to run" in page
     assert "from run to run" not in render_fit_page(ANSWER)
+
+
+def test_a_size_of_the_input_is_written_as_its_axes() -> None:
+    answer = replace(
+        ANSWER, varied="input size", shape="a=32N,32N,3 b=N", batch_size=8, wanted=None
+    )
+    text = " ".join(text_of(answer).split())
+    assert "train, batch 8, Adam" in text
+    assert "take input a=1152,1152,3 b=36: it fits" in text
+    assert "a=1280,1280,3 b=40 ran, a=1312,1312,3 b=41 ran out of memory" in text
+    page = render_fit_page(answer)
+    assert "Peak against the input" in page
+    assert "<dd>a=1280,1280,3 b=40</dd>" in page
+
+
+def test_the_charts_marks_are_round() -> None:
+    assert round_sizes(102) == [0, 20, 40, 60, 80, 100]
+    assert round_sizes(7) == [0, 2, 4, 6]
+    assert round_sizes(1) == [0, 1]
+    assert round_heights(int(2.5 * 1024 * MIB)) == [n * 512 * MIB for n in range(6)]
+    assert round_heights(1) == [0, 1]
