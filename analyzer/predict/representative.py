@@ -40,9 +40,9 @@ SEARCHES: Final = 6
 searched again for the others."""
 
 LIMIT_MARGIN: Final = 0.03
-"""Share added to the limit where only a few draws are looked at, for places of chunks that none of them
-shows: a need falls in steps of whole regions and chunks, and those of real runs were up to 2.5 % beyond
-all that few draws need."""
+"""Share added to the limit where several threads allocate (a CPU), or few draws are looked at, for
+places of chunks that no draw shows: a need falls in steps of whole regions and chunks, and those of real
+runs were up to 2.5 % beyond all that few draws need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Final
 from analyzer.allocator.minimum_limit import SharedLimits
 from analyzer.contract.report.range_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.predict.played_step import Draw
-from analyzer.predict.representative import Chosen
+from analyzer.predict.representative import LIMIT_MARGIN, Chosen
 from analyzer.predict.schedules import ALIKE, STATED, Prediction, Schedules
 from analyzer.units import format_bytes
 
@@ -66,6 +66,8 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     limit_low = limit_high = None
     if chosen.limits is not None:
         low, high = widened(chosen.limits, len(allocated[kind.threads]))
+        if not prediction.prepared.device.is_cheap:
+            high += int(LIMIT_MARGIN * high)
         limit_low = max(low - below - margin - less, 0)
         limit_high = high + above + margin + more
         because.append(
