@@ -26,7 +26,8 @@ random sequences.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Sequences
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,6 +71,19 @@ BUDGET = 20_000_000
 
 SHORT_BUDGET = 150_000
 """Operations likewise, where the sequence is short."""
+
+FEWEST_SHARED = 16
+"""Limits tried of each of several sequences, however long they are."""
+
+SHARED_BUDGET = 5_000_000
+"""Operations that the limits tried of several sequences may have in all, were each run."""
+
+ISLAND = 0.01
+"""Share of a limit: successes over a narrower stretch, below limits that fail, are left out. Where such
+a stretch lies differs from order to order, so that a real run misses it."""
+
+FINENESS = 10_000
+"""Steps into which a peak is divided where several sequences are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +134,22 @@ class MinimumLimit:
         ):
             if sum(parts) != limit or min(parts) < 0:
                 raise AccountingError(f"{parts} do not add up to a limit of {limit}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaced:
+    """Limits evenly spaced.
+
+    Attributes:
+        first, last: Between which.
+        step: How far apart.
+        shift: How far from either end the first one is.
+    """
+
+    first: int
+    last: int
+    step: int
+    shift: int
 
 
 class _Search:
@@ -205,13 +235,17 @@ class _Search:
 
         The end is among those tried, and fits.
         """
-        bound = int(self.needed.live_rounded_bytes().max(initial=0))
-        bound = self.up(max(bound, GRANULE_BYTES))
-        top = self.up(self._enough_to_grow(bound))
+        bound, top = self.ends()
         operations = max(1, len(self.sequence))
         budget = BUDGET if operations >= LONG_OPERATIONS else SHORT_BUDGET
         probes = min(MOST_PROBES, max(FEWEST_PROBES, budget // operations))
         return range(bound, top, self.up(max(self.step_bytes, (top - bound) // probes)))
+
+    def ends(self) -> tuple[int, int]:
+        """Return a limit that none can go under, and one under which and above which it succeeds."""
+        bound = int(self.needed.live_rounded_bytes().max(initial=0))
+        bound = self.up(max(bound, GRANULE_BYTES))
+        return bound, self.up(self._enough_to_grow(bound))
 
     def _enough_to_grow(self, bound: int) -> int:
         """Return a limit at which the sequence succeeds and, with growth, does above it, too.
@@ -262,6 +296,51 @@ class _Search:
             least = max(low for low, high, _ in self._known if low <= below <= high)
             limit = min(below, self.up(max(least, limits.start)))
         return None
+
+    def highest_failure(self, spaced: Spaced, floor: int) -> int:
+        """Return the smallest limit from which on nothing tried fails, or ``floor`` if that is more.
+
+        Args:
+            spaced: Between which limits to look, from the higher one down.
+            floor: Where to end.
+        """
+        fits, at = spaced.last, spaced.last - spaced.shift
+        while at > floor:
+            if not self.fits(at):
+                return max(self.bisect(at, fits), floor)
+            fits, (least, _) = at, self._same_as(at)
+            at = self.up(min(at - spaced.step, least - self.step_bytes))
+        return floor
+
+    def lowest_success(self, spaced: Spaced, most_bytes: int) -> int:
+        """Return the smallest limit found under which the sequence succeeds, or ``most_bytes`` if less.
+
+        One that limits just above it fail again (:data:`ISLAND`) does not count.
+
+        Args:
+            spaced: Between which limits to look, from the lower one up.
+            most_bytes: Where to end.
+        """
+        fails, at = spaced.first - self.step_bytes, spaced.first + spaced.shift
+        while at < most_bytes:
+            if self.fits(at):
+                found = self.bisect(fails, at)
+                if self._goes_on(found):
+                    return found
+            else:
+                fails = at
+            at = self.up(max(at + spaced.step, self._same_as(at)[1] + 1))
+        return most_bytes
+
+    def _goes_on(self, limit_bytes: int) -> bool:
+        """Say whether the sequence succeeds under limits just above one under which it does, too."""
+        above = (limit_bytes + int(ISLAND * limit_bytes * part / 4) for part in range(1, 5))
+        return all(self.fits(self.up(limit)) for limit in above)
+
+    def _same_as(self, limit_bytes: int) -> tuple[int, int]:
+        """Return between which limits every run ends as that under a limit that was tried."""
+        ranges = (known[:2] for known in self._known if known[0] <= limit_bytes <= known[1])
+        return next(ranges, (limit_bytes, limit_bytes))
 
     def enough(self, limit: int) -> int:
         """Return a limit at which the sequence succeeds, not under the one given."""
@@ -403,6 +482,57 @@ def safe_limit(
             break
         fits = limit
     return max(fits, least_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLimits:
+    """Between which limits it depends on the sequence whether it succeeds.
+
+    Attributes:
+        least_bytes: The smallest limit found under which any of the sequences succeeds.
+        safe_bytes: The smallest limit from which on nothing tried failed for any of them.
+    """
+
+    least_bytes: int
+    safe_bytes: int
+
+
+def shared_limits(
+    sequences: Sequences[Sequence],
+    options: BfcOptions,
+    *,
+    engine: Engine = Engine.AUTO,
+    progress: Callable[[float], None] | None = None,
+) -> SharedLimits:
+    """Search the limits under which none, some and all of several sequences succeed.
+
+    Each is fed whole under each limit that is tried, so that what it does without where there is no
+    room, and which chunks it finds, are those of that limit. What one of them settles is not searched
+    again for the others, and each is tried at limits a little beside those of the one before: failures
+    and successes of orders that are much alike lie together.
+
+    Args:
+        sequences: Orders in which one process may ask; at least one.
+        options: The allocator's set-up but for its limit.
+        engine: Which implementation replays.
+        progress: Called with the share done, 0 to 1.
+    """
+    report = progress or (lambda share: None)
+    total = sum(map(len, sequences))
+    count = min(MOST_PROBES, max(FEWEST_SHARED, SHARED_BUDGET // total))
+    least_bytes, safe_bytes = UNLIMITED_BYTES, 0
+    for number, sequence in enumerate(sequences):
+        report(number / len(sequences))
+        chosen = engine_for(sequence, growth=options.growth) if engine is Engine.AUTO else engine
+        peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
+        search = _Search(sequence, options, round_up(peak_bytes // FINENESS), chosen)
+        bound, top = search.ends()
+        step = search.up((top - bound) // count)
+        shift = search.up(step * (number + 1) // len(sequences))
+        spaced = Spaced(first=bound, last=top, step=step, shift=shift)
+        safe_bytes = search.highest_failure(spaced, max(safe_bytes, bound))
+        least_bytes = search.lowest_success(spaced, min(least_bytes, safe_bytes))
+    return SharedLimits(least_bytes, safe_bytes)
 
 
 def engine_for(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> Engine:

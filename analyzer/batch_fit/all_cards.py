@@ -65,6 +65,17 @@ def fit_all(
                 largest = _by_orders(found.orders)
             rows += [_row(gpu, largest, question.wanted) for gpu in cards]
     assert answer is not None
+    return _for_all(answer, rows, question.wanted)
+
+
+def _for_all(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> FitAnswer:
+    """Return the answer for one card as that for all.
+
+    Args:
+        answer: The answer.
+        rows: Of each card.
+        wanted: The batch that the user wants; None where none was named.
+    """
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     least, most = (pick(row.largest or 0 for row in rows) for pick in (min, max))
     return changed(
@@ -81,10 +92,12 @@ def fit_all(
         safe=max(row.safe or 0 for row in rows),
         most=most,
         in_each=most,
+        orders_drawn=0,
+        orders_fitting=0,
         peak_requested_bytes=None,
         peak_allocated_bytes=None,
         notes=(f"The curve is of {answer.card_name}.", *answer.notes),
-        wanted_fits=None if question.wanted is None else any(row.holds_wanted for row in rows),
+        wanted_fits=None if wanted is None else any(row.holds_wanted for row in rows),
     )
 
 

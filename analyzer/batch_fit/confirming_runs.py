@@ -77,6 +77,8 @@ def confirmed(
         largest=best,
         safe=min(answer.safe, best),
         in_each=min(answer.in_each, best),
+        orders_drawn=answer.orders_drawn if best == answer.largest else 0,
+        orders_fitting=answer.orders_fitting if best == answer.largest else 0,
         most=max(answer.most, best),
     )
 

@@ -234,6 +234,8 @@ def _described(
         safe=sizes.safe,
         most=sizes.most,
         in_each=sizes.in_each,
+        orders_drawn=sizes.orders,
+        orders_fitting=sizes.fitting,
         peak_requested_bytes=None if need is None else need.requested_bytes,
         peak_allocated_bytes=None if need is None else need.allocated_bytes,
         wanted=wanted,
@@ -340,9 +342,17 @@ def _said(answer: FitAnswer) -> FitAnswer:
         )
     elif answer.in_each < answer.largest:
         says = (
-            f"{named} is the largest that likely fits {where} ({limit}): the order of "
-            f"the ops decides from {answer.label(answer.in_each + 1)} on; {safe} is safe"
+            f"{named} is the largest that likely fits {where} ({limit}): the order of the ops "
+            f"decides from {answer.label(answer.in_each + 1)} on{_share_of(answer)}; {safe} is safe"
         )
     elif answer.safe < answer.largest:
         says += f"; {safe} is safe"
     return changed(answer, headline=f"{says}.")
+
+
+def _share_of(answer: FitAnswer) -> str:
+    """Say in how many of the orders that were drawn the largest size fits; nothing where in all."""
+    if answer.orders_fitting == answer.orders_drawn:
+        return ""
+    fits, drawn = answer.orders_fitting, answer.orders_drawn
+    return f" ({answer.label(answer.largest)} fits in {fits} of the {drawn} that were drawn)"

@@ -87,6 +87,8 @@ def with_plan_doubts(base: StatedRange, doubts: PlanDoubts) -> StatedRange:
         allocated_low_bytes=raised(base.allocated_low_bytes, -doubts.low_bytes),
         high_bytes=raised(base.high_bytes, doubts.high_bytes),
         allocated_high_bytes=raised(base.allocated_high_bytes, doubts.high_bytes),
+        limit_low_bytes=raised(base.limit_low_bytes, -doubts.low_bytes),
+        limit_high_bytes=raised(base.limit_high_bytes, doubts.high_bytes),
         xla_workspace_bytes=doubts.workspace_bytes,
         stand_in=doubts.stand_in or base.stand_in,
         because=(*base.because, *doubts.because),

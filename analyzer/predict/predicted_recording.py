@@ -86,7 +86,7 @@ def predict_note(
         plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
             for those in the note.
         allocator: How the allocator is set up; None for how it is on the device by default.
-        search: Search the memory limit that suffices for the orders that need most: a second or so.
+        search: Search the memory limits under which some of the orders run, and all: a second or so.
         progress: Called with the share done, 0 to 1.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.allocator import BfcOptions, Engine, Sequence
-from analyzer.allocator.minimum_limit import engine_for, safe_limit
+from analyzer.allocator.minimum_limit import SharedLimits, engine_for, shared_limits
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.predicted_events import allocated_in_step
 from analyzer.predict.played_step import Draw, Owner
@@ -35,19 +35,14 @@ FEWEST_STARTS: Final = 3
 START_RUNS: Final = 120_000
 """Runs of ops that these together may take, between the fewest and all."""
 
-LIMITS: Final = 6
-"""Draws with the highest allocated peaks whose memory limit is searched: where the chunks lie decides
-too, so that the highest peak is not always the greatest need."""
-
-FEWEST_LIMITS: Final = 2
-"""The same where each draw is much work."""
-
-LIMIT_RUNS: Final = 40_000
-"""Runs of ops that these draws together may take, between the fewest and all."""
+SEARCHES: Final = 6
+"""Whole searches for a limit that those of all draws together are worth: what one draw settles is not
+searched again for the others."""
 
 LIMIT_MARGIN: Final = 0.03
-"""Share added to the limit, for places of chunks that no draw shows: a need falls in steps of whole
-regions and chunks, and those of real runs were up to 2.5 % beyond all that few draws need."""
+"""Share added to the limit where several threads allocate (a CPU), or few draws are looked at, for
+places of chunks that no draw shows: a need falls in steps of whole regions and chunks, and those of real
+runs were up to 2.5 % beyond all that few draws need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +54,14 @@ class Chosen:
         allocated_bytes: By number of threads, the allocated peaks of the draws of the stated range that
             were looked at, sorted.
         beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
-        limit_bytes: A memory limit under which the steps run even in the orders that need most, with
-            :data:`LIMIT_MARGIN`; None where it was not asked for.
+        limits: Between which memory limits it depends on the order whether the steps run; None where
+            that was not asked for, or there is one order.
     """
 
     played: Played
     allocated_bytes: Mapping[int, tuple[int, ...]]
     beside_bytes: int
-    limit_bytes: int | None
+    limits: SharedLimits | None
 
 
 def choose(
@@ -85,38 +80,32 @@ def choose(
         prediction: The draws.
         owners: The step's variables by their index in the note.
         options: The allocator's set-up.
-        search: Search the memory limit that suffices.
+        search: Search the memory limits under which some of the draws run, and all.
         progress: Called with the share done, 0 to 1.
     """
     report = progress or (lambda share: None)
     each = prediction.prepared.steps * prediction.runs
-    searched = draws_within(LIMIT_RUNS, each, FEWEST_LIMITS, LIMITS) if search else 0
     main = prediction.kinds[0]
-    starts = {
-        seed: play_from_start(note, prediction.prepared, owners, seed, main.threads)
-        for seed in _starting(prediction, draws_within(START_RUNS, each, FEWEST_STARTS, STARTS))
-    }
+    begun = beginnings(note, prediction, owners)
+    starts = {played.draw.seed: played for played in begun.values()}
     rare = set(main.seeds[main.ends[1] + 1 :])
     found: dict[tuple[int, int], tuple[int, int]] = {}
     sequences: dict[tuple[int, int], Sequence] = {}
     for number, (drawn, draw) in enumerate(prediction.candidates.items()):
-        start = list(starts.values())[number % len(starts)]
-        if drawn[1] == main.threads:
-            start = starts.get(drawn[0], start)
-        sequence, step = _history(note, prediction, owners, draw, start)
+        sequence, step = _history(note, prediction, owners, draw, begun[drawn])
         # Where the searches for a limit (these, and that of the shown draw) will use the compiled
         # allocator, this may use it already.
-        engine = engine_for(sequence, searched + 1) if search else Engine.AUTO
+        engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
         report((0.5 if search else 1.0) * number / len(prediction.candidates))
         found[drawn] = allocated_in_step(sequence, step, options, engine=engine)
         sequences[drawn] = sequence
     own = {at[0]: sizes for at, sizes in found.items() if at[1] == main.threads}
     shown = _shown(prediction, starts, own)
-    limit = None
+    limits = None
     if search and len(found) > 1:
-        largest = sorted(own, key=lambda seed: -own[seed][0])[:searched]
-        needing = [sequences[seed, main.threads] for seed in largest]
-        limit = _sufficing_limit(needing, options, report)
+        # The highest first: what the others need is then mostly known to be less.
+        largest = sorted(own, key=lambda seed: -own[seed][0])
+        limits = _limits([sequences[seed, main.threads] for seed in largest], options, report)
     usual = {
         at: peak for at, (peak, _) in found.items() if at[1] != main.threads or at[0] not in rare
     }
@@ -127,8 +116,35 @@ def choose(
             for kind in prediction.kinds
         },
         beside_bytes=_beside(prediction, starts[shown]),
-        limit_bytes=limit,
+        limits=limits,
     )
+
+
+def beginnings(
+    note: RunNote, prediction: Prediction, owners: Mapping[int, Owner]
+) -> dict[tuple[int, int], Played]:
+    """Return for each candidate what it follows on: a draw that was played from the process's start.
+
+    A few are, and begin with their own; the others follow on one of them, in turn.
+
+    Args:
+        note: What the capture noted.
+        prediction: The draws.
+        owners: The step's variables by their index in the note.
+    """
+    threads = prediction.kinds[0].threads
+    each = prediction.prepared.steps * prediction.runs
+    starts = {
+        seed: play_from_start(note, prediction.prepared, owners, seed, threads)
+        for seed in _starting(prediction, draws_within(START_RUNS, each, FEWEST_STARTS, STARTS))
+    }
+    in_turn = list(starts.values())
+    return {
+        drawn: starts.get(drawn[0], in_turn[number % len(in_turn)])
+        if drawn[1] == threads
+        else in_turn[number % len(in_turn)]
+        for number, drawn in enumerate(prediction.candidates)
+    }
 
 
 def _starting(prediction: Prediction, count: int) -> list[int]:
@@ -186,16 +202,14 @@ def _shown(
     return min(alike, key=lambda at: abs(own[at][0] - peak_bytes) + abs(own[at][1] - before_bytes))
 
 
-def _sufficing_limit(
-    sequences: Collection[Sequence], options: BfcOptions, report: Callable[[float], None]
-) -> int:
-    """Return the memory limit in bytes under which each of the sequences succeeds, with a margin."""
-    limit = 0
-    for number, sequence in enumerate(sequences):
-        report(1 - 0.5 * (len(sequences) - number) / (len(sequences) + 1))
-        engine = engine_for(sequence, len(sequences) + 1)
-        limit = safe_limit(sequence, options, least_bytes=limit, engine=engine)
-    return limit + int(LIMIT_MARGIN * limit)
+def _limits(
+    orders: list[Sequence], options: BfcOptions, report: Callable[[float], None]
+) -> SharedLimits:
+    """Return between which limits it depends on the order whether the steps run."""
+    engine = engine_for(orders[0], SEARCHES + 1, growth=options.growth)
+    return shared_limits(
+        orders, options, engine=engine, progress=lambda share: report(0.5 + 0.5 * share)
+    )
 
 
 def _beside(prediction: Prediction, played: Played) -> int:

@@ -52,7 +52,7 @@ RUNS: Final = 240_000
 
 STATED: Final = 0.95
 """Chance that one more schedule peaks inside the stated range. A rare order does not widen it; the
-sentences beside it name the extremes, and the limit that suffices holds for them too."""
+sentences beside it name the extremes, and the limit that is said to suffice holds for them too."""
 
 
 def stated(draws_bytes: Sequence[int]) -> tuple[int, int]:

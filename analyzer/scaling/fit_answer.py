@@ -148,6 +148,9 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         most: Above this it fits in none.
         in_each: The largest that fits in each order that was drawn, without a margin: where it is less
             than ``largest``, chance decides between them.
+        orders_drawn: Orders of the ops that were tried at ``largest``, those of an estimate there; 0
+            where none was.
+        orders_fitting: In how many of them ``largest`` fits.
         peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
         wanted: A size asked about; None for none.
         wanted_fits: Whether it fits; None where none was asked about.
@@ -183,6 +186,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     safe: int
     most: int
     in_each: int = 0
+    orders_drawn: int = 0
+    orders_fitting: int = 0
     peak_requested_bytes: int | None
     peak_allocated_bytes: int | None
     wanted: int | None = None

@@ -27,13 +27,18 @@ class LargestSizes:
             margin, to the most: what runs with less memory may fail with more.
         most: In the best of the orders, with the most that the limit may be.
         in_each: In each of the orders of the figure's threads, under the limit that is the figure: where
-            it is less than ``size``, the order that a run takes decides.
+            it is less than ``size``, the order that a run takes decides. A gap between two of the orders
+            is left for those that were not drawn.
+        orders: How many orders of the figure's threads were tried; 0 where none was played.
+        fitting: In how many of them ``size`` fits under the limit that is the figure.
     """
 
     size: int
     safe: int
     most: int
     in_each: int
+    orders: int = 0
+    fitting: int = 0
 
 
 def largest(
@@ -68,8 +73,14 @@ def largest(
         if safe and not holds(safe):
             safe = _last(holds, safe, safe)
     most = max(largest_of(order, under(high), middle) for order in orders.every)
+    gap = (found[-1] - found[0]) // max(len(found) - 1, 1)
     return LargestSizes(
-        size=middle, safe=min(safe, middle), most=max(most, middle), in_each=found[0]
+        size=middle,
+        safe=min(safe, middle),
+        most=max(most, middle),
+        in_each=max(found[0] - gap, 0),
+        orders=len(found),
+        fitting=sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0,
     )
 
 

@@ -1,8 +1,8 @@
 """A family's orders played at one size, and each buffer's bytes made a form of the size.
 
-A few orders are played from the process's start; the others are a step that follows on one of them.
-What their buffers take at other sizes, their kernels say (:mod:`analyzer.scaling.sizes_elsewhere`);
-where they cannot, the order is played there, too.
+They are the orders that an estimate at that size looks at: the same draws, which follow on the same
+starts of the process. What their buffers take at other sizes, their kernels say
+(:mod:`analyzer.scaling.sizes_elsewhere`); where they cannot, a few are played there, too.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from analyzer.predict.played_step import (
     Owner,
     Prepared,
     play,
-    prepare,
     prepare_alike,
 )
 from analyzer.predict.predicted_device import target_of
 from analyzer.predict.predicted_recording import inter_op_drawn, owners_by_number
 from analyzer.predict.process_table import Played, build_up_of, play_from_start
-from analyzer.predict.schedules import draws_within
+from analyzer.predict.representative import beginnings
+from analyzer.predict.schedules import predict
 from analyzer.predict.startup import Made
 from analyzer.predict.uncertainty.assumptions import assumptions_of
-from analyzer.predict.uncertainty.branch_alternatives import decide
 from analyzer.scaling.closed_forms import FormTable
 from analyzer.scaling.scaled_orders import ScaledOrder, ScaledOrders
 from analyzer.scaling.sizes_elsewhere import OtherSize, other_size
@@ -42,17 +41,8 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.int64]
 
-DRAWS: Final = 7
-"""Orders of each kind that are played: an odd number, so that one is the middle one."""
-
-FEWEST: Final = 3
-"""The same where each is much work."""
-
-STARTS: Final = 3
-"""Orders of each kind that are played from the process's start: one is taken for all."""
-
-RUNS: Final = 120_000
-"""Runs of ops that the orders together may take at one size, between three orders and all."""
+PLAYED_ANEW: Final = 9
+"""Orders at most that are played at each size, where kernels cannot tell their bytes there."""
 
 
 def play_orders(
@@ -71,28 +61,25 @@ def play_orders(
             are those of the first.
         threads: Threads that one op may use; None for those of the machine that took the notes.
         inter_op: Threads that run ops side by side; None for that machine's, and one beside them.
-        draws: Orders of each number of threads; None chooses by the size of the graph.
+        draws: Orders to draw, with the figure's threads alone; None for those that an estimate at the
+            first size looks at.
 
     Raises:
         NotOneFamily: the orders are not the same at each size, or a size is of no form.
     """
-    first = _AtSize.of(family, sizes[0], threads, inter_op)
+    first = _AtSize.of(family, sizes[0], threads, inter_op, draws)
     others = [_elsewhere(family, size, first, threads) for size in sizes[1:]]
-    kinds: dict[int, tuple[ScaledOrder, ...]] = {}
+    kinds: dict[int, list[ScaledOrder]] = {number: [] for number in first.kinds}
     inexact = 0.0
-    for number in first.kinds:
-        orders = []
-        start = first.play(0, number) if draws == 1 else _usual_start(first, number)
-        for seed in range(draws or first.draws):
-            own = first.started.get((seed, number), start)
-            order, share = _order(sizes, first, others, _Asked.of(first, own, seed, number))
-            inexact = max(inexact, share)
-            orders.append(order)
-        kinds[number] = tuple(orders)
+    for seed, number in first.chosen(is_told=all(told is not None for _, told in others)):
+        asked = _Asked.of(first, first.follows[seed, number], seed, number)
+        order, share = _order(sizes, first, others, asked)
+        inexact = max(inexact, share)
+        kinds[number].append(order)
     return ScaledOrders(
         family=family,
         sizes=tuple(sizes),
-        kinds=kinds,
+        kinds={number: tuple(orders) for number, orders in kinds.items()},
         names=tuple(op.name for op in first.prepared.wiring.ops),
         target=target_of(family.notes[0]),
         inexact=inexact,
@@ -106,50 +93,82 @@ class _AtSize:
     Attributes:
         size: The size.
         note, prepared, owners: The step.
-        kinds: Numbers of threads that run ops side by side, that of the figure first.
-        draws: Orders of each.
         made: What there is before the first step.
+        follows: Orders by seed and threads, and what each follows on; those with the threads of the
+            figure first.
         started: By seed and threads, orders that were played from the process's start.
         drawn: Those of which one step was played.
+        told: By ``id`` of a draw at the first size, the bytes of its buffers here.
     """
 
     size: int
     note: RunNote
     prepared: Prepared
     owners: Mapping[int, Owner]
-    kinds: tuple[int, ...]
-    draws: int
     made: Sequence[Made]
+    follows: Mapping[tuple[int, int], Played]
     started: dict[tuple[int, int], Played] = field(default_factory=dict)
     drawn: dict[tuple[int, int], Draw] = field(default_factory=dict)
+    told: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, family: StepFamily, size: int, threads: int | None, inter_op: int | None
+        cls,
+        family: StepFamily,
+        size: int,
+        threads: int | None,
+        inter_op: int | None,
+        draws: int | None,
     ) -> _AtSize:
+        """Return the step with the orders that an estimate looks at.
+
+        Args:
+            family, size, threads, inter_op, draws: As for :func:`play_orders`.
+        """
         note = family.at(size)
         target = target_of(note)
         owners = owners_by_number(note, target.device)
-        prepared = prepare(
+        kinds = (inter_op,) if inter_op else inter_op_drawn(note.threads)
+        prediction = predict(
             note.ops,
             list(owners.values()),
             threads=threads or max(note.threads.intra_op, 1),
+            inter_op=kinds if draws is None else kinds[:1],
             device=target.device,
             steps=STEPS if note.steps_wanted is None else note.steps_wanted,
+            told=assumptions_of(note),
+            draws=draws,
         )
-        prepared = decide(prepared, assumptions_of(note)).prepared
-        kinds = (inter_op,) if inter_op else inter_op_drawn(note.threads)
-        kinds = prepared.threads_that_matter(kinds)
-        draws = draws_within(RUNS, len(prepared.wiring.ops) * len(kinds), FEWEST, DRAWS)
+        follows = beginnings(note, prediction, owners)
+        begun = {(start.draw.seed, start.draw.threads): start for start in follows.values()}
         return cls(
             size=size,
             note=note,
-            prepared=prepared,
+            prepared=prediction.prepared,
             owners=owners,
-            kinds=tuple(dict.fromkeys(kinds)),
-            draws=min(draws, DRAWS),
-            made=build_up_of(note, prepared).made,
+            made=build_up_of(note, prediction.prepared).made,
+            follows=follows,
+            started=begun,
+            drawn=dict(prediction.candidates),
         )
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Numbers of threads that run ops side by side, that of the figure first."""
+        return tuple(dict.fromkeys(number for _, number in self.follows))
+
+    def chosen(self, *, is_told: bool) -> list[tuple[int, int]]:
+        """Return seed and threads of the orders to give.
+
+        Args:
+            is_told: Whether their bytes at other sizes are told; else each is played there again.
+        """
+        main = self.kinds[0]
+        own = [at for at in self.follows if at[1] == main]
+        if not is_told and len(own) > PLAYED_ANEW:
+            even = np.linspace(0, len(own) - 1, PLAYED_ANEW).round().astype(int)
+            own = [own[at] for at in even]
+        return own + [at for at in self.follows if at[1] != main]
 
     def play_once(self, seed: int, threads: int) -> Draw:
         """Return one step of an order; several where each step may be another."""
@@ -164,30 +183,6 @@ class _AtSize:
         if at not in self.started:
             self.started[at] = play_from_start(self.note, self.prepared, self.owners, seed, threads)
         return self.started[at]
-
-
-def _usual_start(first: _AtSize, threads: int) -> Played:
-    """Return a start of the process that is as large as most: orders without their own follow on it.
-
-    Of the orders in the middle a few are played from the start, and of these the one with the middle
-    peak before its last step is taken: a rare order in the first steps would be in most of them.
-
-    Args:
-        first: The step.
-        threads: Threads that run ops side by side.
-    """
-    drawn = [first.play_once(seed, threads) for seed in range(first.draws)]
-    ranked = [draw.seed for draw in sorted(drawn, key=lambda draw: draw.peak_bytes)]
-    if any(len(draw.steps) > 1 for draw in drawn):
-        return first.play(ranked[(len(ranked) - 1) // 2], threads)
-    least = (len(ranked) - STARTS) // 2
-    starts = [first.play(seed, threads) for seed in ranked[least : least + STARTS]]
-
-    def before_last(start: Played) -> int:
-        live = start.sequence().live_rounded_bytes()
-        return int(live[: start.steps[-1].first].max(initial=0))
-
-    return sorted(starts, key=before_last)[(len(starts) - 1) // 2]
 
 
 def _elsewhere(
@@ -226,6 +221,7 @@ def _elsewhere(
         made=made,
         started={},
         drawn={},
+        told={},
     )
     lived = [[(one.born, one.dies, one.variable) for one in each] for each in (first.made, made)]
     return here, other_size(first.prepared, prepared) if lived[0] == lived[1] else None
@@ -254,7 +250,7 @@ class _Asked:
     @classmethod
     def of(cls, at: _AtSize, start: Played, seed: int, threads: int) -> _Asked:
         draw = start.draw
-        if seed != draw.seed:
+        if (seed, threads) != (draw.seed, draw.threads):
             draw = at.play_once(seed, threads)
             if len(draw.steps) > 1:  # each step is another: it is played from the start
                 start = at.play(seed, threads)
@@ -332,12 +328,13 @@ def _told_bytes(asked: _Asked, first: _AtSize, other: _AtSize, told: OtherSize) 
         other: The step here.
         told: What tells the bytes here.
     """
-    known: dict[int, list[int]] = {}
+    known = other.told
     for draw in (asked.start.draw, asked.draw):
-        sizes = told.bytes_of(draw.buffers, first.prepared)
-        if sizes is None:
-            return None
-        known[id(draw)] = sizes
+        if id(draw) not in known:
+            sizes = told.bytes_of(draw.buffers, first.prepared)
+            if sizes is None:
+                return None
+            known[id(draw)] = sizes
     alone = [other.made[number].size_bytes for number in asked.start.alone]
     return asked.by_row(lambda draw: known[id(draw)], alone)
 
@@ -353,7 +350,7 @@ def _played_bytes(asked: _Asked, other: _AtSize) -> Table:
         NotOneFamily: other buffers are asked for here.
     """
     seed, threads = asked.draw.seed, asked.draw.threads
-    start = other.play(asked.start.draw.seed, threads)
+    start = other.play(asked.start.draw.seed, asked.start.draw.threads)
     played, sequence = _Asked.of(other, start, seed, threads).sequence, asked.sequence
     if not np.array_equal(sequence.slot, played.slot) or not np.array_equal(
         sequence.request > 0, played.request > 0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from analyzer.allocator.minimum_limit import safe_limit
 from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
@@ -75,9 +76,6 @@ _STRIDE: Final = 16
 _NEAR: Final = 4
 """What part of a size another may be off for the order of the ops to be taken for the same there: all of
 them take so much longer together."""
-
-_SLACK: Final = 1.03
-"""How much more than its rounded requests a step needs, for a first guess alone."""
 
 _NO_GROWTH: Final = "The step needs no more memory with a larger batch."
 _NO_GROWTH_HINT: Final = "Where its own code makes the batch, change it there."
@@ -248,7 +246,7 @@ class SizeSearch:
             alone = self._play(StepFamily((size,), (note,)), (size,), draws=1)
             limits = self._limits_of(alone.target)
             order = alone.main[0]
-            needs[size] = order.least_bytes(size)
+            needs[size] = safe_limit(order.operations, alone.target.options)
             if len(noted) == 1:
                 needs[0] = order.variables_bytes()
         (low, less), (high, more) = sorted(needs.items())
@@ -259,7 +257,7 @@ class SizeSearch:
             raise NotOneFamily("the optimiser makes another graph of a larger batch")
         if more <= less:
             raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
-        met = meets((low, less), (high, more), int(limits.bytes / _SLACK), self._power)
+        met = meets((low, less), (high, more), limits.bytes, self._power)
         guess = min(max(int(met), 1), MOST)
         return guess if guess not in noted else guess + max(guess // 16, 1)
 
@@ -283,23 +281,21 @@ class SizeSearch:
         target = target_of(family.notes[0])
         limits = self._limits_of(target)
         for _ in range(_SETTLING):
-            orders = self._play_about(family, near)
-            best = largest(orders, target.options, limits.three)
-            is_near = abs(best.size - near) <= max(near // _NEAR, 1)
-            if is_near and orders.is_same_at(max(best.size, 1)):
+            orders = self._play_about(family, near, draws=1)
+            first = largest(orders, target.options, limits.three).size
+            is_near = abs(first - near) <= max(near // _NEAR, 1)
+            near = max(first, 1)
+            if is_near and orders.is_same_at(near):
                 break
-            near = max(best.size, 1)
-        checking = max(best.size, 1)
-        if checking >= MOST:
-            raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
-        if checking not in self._checked and checking not in family.sizes:
-            note = self._note(checking)
-            try:
-                family.check(checking, note)
-            except NotOneFamily as error:
-                self._disproved.add(checking)
-                return str(error), checking
-            self._checked.add(checking)
+        if (different := self._differs(family, near)) is not None:
+            return different, near
+        orders = self._play_about(family, near)
+        best = largest(orders, target.options, limits.three)
+        found = max(best.size, 1)
+        if abs(found - near) > near // _STRIDE:
+            if (different := self._differs(family, found)) is not None:
+                return different, found
+            near = found
         return FoundSizes(
             sizes=best,
             forms=FormsUsed(
@@ -308,10 +304,27 @@ class SizeSearch:
                 is_closed_form=True,
             ),
             orders=orders,
-            note=self._notes.get(checking, family.notes[0]),
+            note=self._notes.get(near, family.notes[0]),
         )
 
-    def _play_about(self, family: StepFamily, near: int) -> ScaledOrders:
+    def _differs(self, family: StepFamily, size: int) -> str | None:
+        """Capture the step at a size; return where a family's forms are wrong there, None if nowhere.
+
+        Raises:
+            InputError: the size is beyond all that are looked for.
+        """
+        if size >= MOST:
+            raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
+        if size not in self._checked and size not in family.sizes:
+            try:
+                family.check(size, self._note(size))
+            except NotOneFamily as error:
+                self._disproved.add(size)
+                return str(error)
+            self._checked.add(size)
+        return None
+
+    def _play_about(self, family: StepFamily, near: int, draws: int | None = None) -> ScaledOrders:
         """Play orders at a size, their buffers' forms through two larger ones, or two smaller ones.
 
         Constants that TensorFlow computes beforehand up to 10 MiB may be computed at the smaller alone.
@@ -321,11 +334,11 @@ class SizeSearch:
         """
         stride = max(near // _STRIDE, 1)
         try:
-            return self._play(family, _about(near, stride, _DEGREE * self._degree))
+            return self._play(family, _about(near, stride, _DEGREE * self._degree), draws)
         except NotOneFamily:
             if near <= _DEGREE * self._degree * stride:
                 raise
-            return self._play(family, _about(near, -stride, _DEGREE * self._degree))
+            return self._play(family, _about(near, -stride, _DEGREE * self._degree), draws)
 
     def _play(
         self, family: StepFamily, sizes: tuple[int, ...], draws: int | None = None
@@ -398,18 +411,17 @@ class SizeSearch:
         noted = sorted(self._notes)
         is_swapped = why == SWAPS
         most = len(needs) + 1 + _SWAPPED if is_swapped else _CAPTURES
-        begun = noted[(len(noted) - 1) // 2] if len(noted) > 2 else None
         size: int | None = self._start
+        if len(noted) > 2 and not is_swapped:
+            size = noted[(len(noted) - 1) // 2]
         limits: LimitRange | None = None
         while size is not None and len(needs) < most:
             note = self._note(size)
             limits = limits or self._limits_of(target_of(note))
             if size not in needs:
                 self._plan(size, needs, None)
-            if len(needs) == 1 and is_swapped:
-                begun = noted[-1]
-            size, begun = (
-                (begun, None) if begun else (next_size(needs, limits.bytes, self._power), None)
+            size = _noted_beyond(noted, needs, limits.bytes) or next_size(
+                needs, limits.bytes, self._power
             )
             if is_swapped and _is_narrow(needs, limits.bytes):
                 break
@@ -443,6 +455,24 @@ class SizeSearch:
 def _is_swapped(note: RunNote) -> bool:
     """Say whether TensorFlow's optimiser swaps tensors of a noted step to the host."""
     return any(op.type == _SWAP for op in note.ops)
+
+
+def _noted_beyond(noted: Sequence[int], needs: Mapping[int, SizeNeed], limit: int) -> int | None:
+    """Return the next noted size on the way to the limit, while all that were tried lie on one side.
+
+    None where the limit lies between two of them, or no noted size is left on that side.
+
+    Args:
+        noted: Sizes at which the step is captured already, rising.
+        needs: What sizes need that were tried.
+        limit: The limit, bytes.
+    """
+    fits = {need.bytes <= limit for need in needs.values()}
+    if len(fits) > 1:
+        return None
+    beyond = [size for size in noted if size > max(needs)]
+    below = [size for size in noted if size < min(needs)]
+    return next(iter(beyond), None) if fits == {True} else next(iter(reversed(below)), None)
 
 
 def _is_narrow(needs: Mapping[int, SizeNeed], limit: int) -> bool:

@@ -36,8 +36,9 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """The range in which a prediction's peak is expected.
 
     Attributes:
-        limit_high_bytes: A memory limit that suffices for the orders that need most; None where it was
-            not searched for.
+        limit_low_bytes: No order runs under a memory limit below this; left out where it was not
+            searched for.
+        limit_high_bytes: Each runs under any from this on; None where it was not searched for.
         low_bytes, high_bytes: Of the requested peak; None where a prediction states none.
         allocated_low_bytes, allocated_high_bytes: Of the allocated peak.
         because: What the range comes from, a sentence each.
@@ -62,6 +63,7 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     workspace_bytes: Total | None = None
     xla_workspace_bytes: Total | None = None
     stand_in: Text = ""
+    limit_low_bytes: Total | None = None
 
 
 def raised(size_bytes: int | None, by_bytes: int) -> int | None:

@@ -199,17 +199,21 @@ def _need(analysis: Analysis, basis: Basis) -> Bounds:
 def _range(recording: Recording, analysis: Analysis, central: int) -> tuple[int, int]:
     """Return the least and the most that the step may need as a limit, bytes.
 
-    A library's workspace is not in it: where it cannot be had, TensorFlow takes an algorithm without
-    one (``conv_ops_gpu.h``, ``LaunchAutotunedConv``).
+    Where the orders that were drawn were played under limits, these are said by them, whatever limit is
+    asked about; else as far from the figure as the allocated peak's range is from the peak. A library's
+    workspace is not in it: where it cannot be had, TensorFlow takes an algorithm without one
+    (``conv_ops_gpu.h``, ``LaunchAutotunedConv``).
     """
     stated = recording.uncertainty
     if stated is None:
         return central, central
+    if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
+        return stated.limit_low_bytes, stated.limit_high_bytes
     allocated = analysis.peak.allocated_bytes
     low = stated.allocated_low_bytes or allocated
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
     most = central + max(high - allocated, 0)
-    return central - max(allocated - low, 0), max(most, stated.limit_high_bytes or 0)
+    return central - max(allocated - low, 0), most
 
 
 def _headline_without_limit(analysis: Analysis) -> str:

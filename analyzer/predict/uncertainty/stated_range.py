@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from statistics import NormalDist, mean, median_low, stdev
 from typing import Final
 
+from analyzer.allocator.minimum_limit import SharedLimits
 from analyzer.contract.report.range_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.predict.played_step import Draw
-from analyzer.predict.representative import Chosen
+from analyzer.predict.representative import LIMIT_MARGIN, Chosen
 from analyzer.predict.schedules import ALIKE, STATED, Prediction, Schedules
 from analyzer.units import format_bytes
 
@@ -37,7 +38,7 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         chosen: The one shown, and what the chunks of the others need.
         unsized: How many tensors have a size that is not known, and count as nothing.
     """
-    allocated, limit_bytes = chosen.allocated_bytes, chosen.limit_bytes
+    allocated = chosen.allocated_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
     less, more = _unmodelled(prediction)
     beside = chosen.beside_bytes
@@ -62,13 +63,20 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
             f"result takes over other memory, or {format_bytes(more)} more, for scratch as large as a "
             "result."
         )
-    if limit_bytes is not None:
+    limit_low = limit_high = None
+    if chosen.limits is not None:
+        low, high = widened(chosen.limits, len(allocated[kind.threads]))
+        if not prediction.prepared.device.is_cheap:
+            high += int(LIMIT_MARGIN * high)
+        limit_low = max(low - below - margin - less, 0)
+        limit_high = high + above + margin + more
         because.append(
-            f"A memory limit of {format_bytes(limit_bytes)} suffices for those of the orders drawn that "
-            "need most."
+            f"Of the orders drawn none runs under a memory limit below {format_bytes(low)}, and each "
+            f"from {format_bytes(high)} on; between the two some do."
         )
     return StatedRange(
-        limit_high_bytes=limit_bytes,
+        limit_low_bytes=limit_low,
+        limit_high_bytes=limit_high,
         low_bytes=max(prediction.low_bytes + beside - margin - less, 0),
         high_bytes=prediction.high_bytes + beside + margin + more,
         allocated_low_bytes=max(chunks_low - below - margin - less, 0),
@@ -80,6 +88,19 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         ),
         unsized=unsized,
     )
+
+
+def widened(limits: SharedLimits, count: int) -> tuple[int, int]:
+    """Return between which limits it is chance whether one more order runs.
+
+    The ends of a few draws lie within those of all: of evenly spread ones by the mean gap between two.
+
+    Args:
+        limits: What the draws give.
+        count: How many draws.
+    """
+    gap = (limits.safe_bytes - limits.least_bytes) // max(count - 1, 1)
+    return limits.least_bytes - gap, limits.safe_bytes + gap
 
 
 def allocated_ends(sizes_bytes: Sequence[int]) -> tuple[int, int]:

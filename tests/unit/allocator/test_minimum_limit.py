@@ -19,7 +19,7 @@ from analyzer.allocator import (
     operations_done,
     replay,
 )
-from analyzer.allocator.minimum_limit import _Search, safe_limit
+from analyzer.allocator.minimum_limit import ISLAND, _Search, safe_limit, shared_limits
 from analyzer.errors import InputError
 
 MIB = 1 << 20
@@ -166,3 +166,57 @@ def test_what_may_be_done_without_does_not_raise_the_limit_but_takes_room_where_
     assert found.limit_bytes == 2048  # without the copy
     assert 5120 in found.failed_above  # there is room for the copy, and not for more
     assert found.safe_bytes > max(found.failed_above)
+
+
+@pytest.mark.parametrize("growth", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_limits_of_several_orders_end_where_none_runs_and_where_all_do(seed, growth):
+    orders = [
+        sequence_of(random_operations(200, 14, seed=10 * seed + n, largest=23)) for n in range(4)
+    ]
+    options = BfcOptions(growth=growth, descending=growth)
+    found = shared_limits(orders, options, engine=Engine.REFERENCE)
+    fine = found.safe_bytes // 2000
+    assert any(fits(order, found.least_bytes, growth) for order in orders)
+    for share in (0, 0.01, 0.05, 0.2, 0.5, 1):
+        assert all(fits(order, int(found.safe_bytes * (1 + share)), growth) for order in orders)
+    if found.safe_bytes > found.least_bytes:
+        below = found.safe_bytes - fine
+        assert not all(fits(order, below, growth) for order in orders)
+    for order in orders:
+        run = [
+            fits(order, int(found.least_bytes * share / 1000), growth) for share in range(900, 999)
+        ]
+        # Below it successes are no longer than an island.
+        longest = max(len(part) for part in "".join("x" if fit else " " for fit in run).split(" "))
+        assert longest <= 1000 * ISLAND + 1
+
+
+def test_several_orders_need_no_less_than_the_safe_limit_of_each():
+    orders = [sequence_of(random_operations(300, 20, seed=seed, largest=23)) for seed in range(5)]
+    options = BfcOptions(growth=False)
+    found = shared_limits(orders, options, engine=Engine.REFERENCE)
+    safe = [safe_limit(order, options, engine=Engine.REFERENCE) for order in orders]
+    assert found.safe_bytes == pytest.approx(max(safe), rel=0.001)
+    assert found.least_bytes <= min(safe) * 1.001
+
+
+@pytest.mark.parametrize(("copy_kib", "least_kib"), [(4096, 2048), (1030, 3084)])
+def test_few_successes_below_limits_that_fail_are_not_the_least_limit(copy_kib, least_kib):
+    """Where there is room for a copy that may be done without, what comes after it may find none.
+
+    From the size of the copy on it gets all that is left, up to twice that; below it is done without.
+    Of 2 to 5 MiB that is many limits, of 2,048 to 2,054 KiB an island.
+    """
+    rows = pd.DataFrame(
+        {
+            "requested_bytes": [1 << 20, copy_kib << 10, 1 << 20],
+            "born": [0, 1, 2],
+            "dies": [6, 4, 3],
+            "region": ["", "trial", "temp"],
+        }
+    )
+    sequence = from_allocations(rows, n_events=6)
+    found = shared_limits([sequence], BfcOptions(growth=False))
+    assert found.least_bytes == pytest.approx(least_kib << 10, rel=0.001)
+    assert found.safe_bytes == pytest.approx((1024 + 2 * copy_kib) << 10, rel=0.001)

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from analyzer.contract.report.writing import plain_report
 from analyzer.findings.replay_settings import WhatIf
-from analyzer.opening import explain
+from analyzer.opening import explain, open_estimate
 from analyzer.parse.run_folder import read_run
 from analyzer.predict.predicted_recording import predict_note
 from analyzer.report.document import build_document
@@ -66,3 +67,22 @@ def test_the_least_limit_has_room_for_the_first_steps_trials(document):
     """Of cards in steps of 1 MiB the runtime needs 41; with less it says "No algorithm worked!"."""
     least = document["fragmentation"]["minimum_limit_bytes"]
     assert TRUTH["least_mib"] - 1 < least / (1 << 20) <= TRUTH["least_mib"]
+
+
+@pytest.mark.parametrize("asked_mib", [30, 41, 60, 4000])
+def test_the_stated_least_limit_is_the_same_whatever_limit_is_asked_about(asked_mib):
+    """Its ends are where the verdict turns: under each limit the orders are played from the start."""
+    verdict = verdict_under(asked_mib << 20)
+    low, high = verdict["need_low_bytes"], verdict["need_high_bytes"]
+    assert (low, high) == tuple(verdict_under(None)[f"need_{end}_bytes"] for end in ("low", "high"))
+    assert (TRUTH["least_mib"] - 1) << 20 < high
+    assert low <= TRUTH["least_mib"] << 20
+    assert verdict_under(high)["outcome"] == "fits"
+    assert verdict_under(low)["outcome"] == verdict_under(high - 256)["outcome"] == "cannot tell"
+    assert verdict_under(low - 256)["outcome"] == "does not fit"
+
+
+@cache
+def verdict_under(limit_bytes):
+    asked = WhatIf(memory_limit_bytes=limit_bytes)
+    return open_estimate(FOLDER, what_if=asked).document["verdict"]

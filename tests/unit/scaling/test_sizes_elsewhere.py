@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from analyzer.allocator import Sequence
+from analyzer.allocator.minimum_limit import safe_limit
 from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
+from analyzer.predict import representative
+from analyzer.predict.predicted_device import target_of
+from analyzer.predict.predicted_recording import predict_note
 from analyzer.scaling import order_playing
-from analyzer.scaling.order_playing import DRAWS, STARTS, _Asked, _usual_start, play_orders
+from analyzer.scaling.order_playing import PLAYED_ANEW, _AtSize, play_orders
 from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
@@ -52,6 +56,7 @@ def orders() -> ScaledOrders:
 def test_what_the_kernels_say_is_what_a_play_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     told = orders()
     monkeypatch.setattr(order_playing, "other_size", lambda first, here: None)
+    monkeypatch.setattr(order_playing, "PLAYED_ANEW", len(told.every))
     played = orders()
     for one, same in zip(told.every, played.every, strict=True):
         for size in (*SIZES, 100):
@@ -80,37 +85,40 @@ def test_other_constants_are_another_step(monkeypatch: pytest.MonkeyPatch) -> No
         orders()
 
 
-def test_a_rare_order_is_no_start_for_all() -> None:
-    peaks = [900, 500, 501, 502, 503, 504, 900]
-    first_steps = {3: 900, 4: 501, 5: 502}
+def test_the_orders_are_those_that_an_estimate_at_that_size_looks_at() -> None:
+    """One figure is worked out once: what a limit holds does not depend on which command is asked."""
+    here = note(SIZES[0])
+    options = target_of(here).options
+    looked_at = []
+    laid_out = representative.allocated_in_step
 
-    class First:
-        draws = len(peaks)
+    def noted(sequence: Sequence, *given: object, **named: object) -> tuple[int, int]:
+        looked_at.append(sequence)
+        return laid_out(sequence, *given, **named)  # type: ignore[arg-type]
 
-        def play_once(self, seed: int, threads: int) -> SimpleNamespace:
-            return SimpleNamespace(seed=seed, steps=((0, 9),), peak_bytes=peaks[seed])
-
-        def play(self, seed: int, threads: int) -> SimpleNamespace:
-            live = np.array([first_steps[seed], 0, peaks[seed]])
-            return SimpleNamespace(
-                seed=seed,
-                steps=(SimpleNamespace(first=0), SimpleNamespace(first=2)),
-                sequence=lambda: SimpleNamespace(live_rounded_bytes=lambda: live),
-            )
-
-    assert _usual_start(First(), 1).seed == 5  # type: ignore[arg-type,attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(representative, "allocated_in_step", noted)
+        predict_note(here)
+    found = orders().every
+    assert len(found) == len(looked_at) > 2
+    for one, same in zip(found, looked_at, strict=True):
+        here_too = one.at(SIZES[0])
+        assert np.array_equal(here_too.request[: len(same)], same.request)
+        assert safe_limit(here_too, options) == safe_limit(same, options)
 
 
-def test_orders_begin_with_first_steps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chunks that a first step leaves decide under which limit a run comes to its end."""
-    starts = []
-    order = order_playing._order
-
-    def noted(sizes: object, first: object, others: object, asked: _Asked) -> object:
-        starts.append((asked.draw.threads, asked.start.draw.seed))
-        return order(sizes, first, others, asked)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(order_playing, "_order", noted)
-    for threads, found in orders().kinds.items():
-        assert len(found) == DRAWS
-        assert len({seed for number, seed in starts if number == threads}) == STARTS
+def test_few_evenly_spread_orders_are_played_again() -> None:
+    follows = {(seed, 2): None for seed in range(40)} | {(7, 1): None}
+    at = _AtSize(
+        size=8,
+        note=note(8),
+        prepared=None,  # type: ignore[arg-type]
+        owners={},
+        made=(),
+        follows=follows,  # type: ignore[arg-type]
+    )
+    assert at.chosen(is_told=True) == list(follows)
+    few = at.chosen(is_told=False)
+    assert len(few) == PLAYED_ANEW + 1
+    assert few[0] == (0, 2)
+    assert few[-2:] == [(39, 2), (7, 1)]
