@@ -84,7 +84,6 @@ def choose(
         progress: Called with the share done, 0 to 1.
     """
     report = progress or (lambda share: None)
-    each = prediction.prepared.steps * prediction.runs
     main = prediction.kinds[0]
     begun = beginnings(note, prediction, owners)
     starts = {played.draw.seed: played for played in begun.values()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ _NEAR: Final = 0.8
 _UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
 _LOGGED: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: (?P<old>[IWEF]) |(?P<new>[IWEF])\d{4} )"
-    r"[^\]]*\] ?(?P<text>.*)"
+    r"(?P<head>[^\]]*)\] ?(?P<text>.*)"
 )
 """A line of TensorFlow's log, in the form of ``tsl/platform/default/logging.cc`` or of Abseil's."""
 _OF_THE_LOG: Final = (
@@ -40,6 +41,7 @@ _OF_THE_LOG: Final = (
 _FIGURE: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
 """A line of an allocator's statistics, which is logged without a head: ``MaxInUse:   49.35MiB``."""
 _RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
+_NO_TENSOR: Final = "OOM when allocating tensor"  # OpKernelContext::allocate_tensor
 _PYTHON_DIED: Final = "Fatal Python error: "  # faulthandler's first line; where it was comes below
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _NO_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
@@ -157,16 +159,37 @@ def telling_line(log: str) -> str:
     """
     printed = log.partition(_PYTHON_DIED)[0].splitlines()
     own = ran_out = ""
-    for line in reversed(printed):
+    for number, line in reversed(list(enumerate(printed))):
         found = _LOGGED.match(line)
         if found is not None:
             if "F" in (found["old"], found["new"]):
-                return _short(found["text"])
+                return _short(_ran_out_before(printed[:number], found["head"]) or found["text"])
             if _RAN_OUT in found["text"]:
                 ran_out = ran_out or found["text"]
         elif not own and line.strip() and not _is_continued(line):
             own = line
     return _short(own or ran_out)
+
+
+def _ran_out_before(printed: Sequence[str], head: str) -> str:
+    """Return what a thread said of an allocator just before a failed check; empty where it did not.
+
+    A check that a buffer is there fails where it could not be had: ``DCHECK_NOTNULL`` in ``mkl_util.h``.
+
+    Args:
+        printed: The lines before that of the check.
+        head: What stands before the check's text: time, thread, file and line.
+    """
+    thread = head.split()[-2:-1]
+    for line in reversed(printed):
+        found = _LOGGED.match(line)
+        if found is None or found["head"].split()[-2:-1] != thread:
+            continue
+        if _RAN_OUT in found["text"]:
+            return found["text"]
+        if "bfc_allocator" not in found["head"] and _NO_TENSOR not in found["text"]:
+            return ""
+    return ""
 
 
 def _is_continued(line: str) -> bool:
