@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "fit": (
         "analyzer.commands.fit_command:fit",
-        "Find the largest batch that fits a card or a limit, without running the step.",
+        "Find the largest batch (or input) that fits a card or a limit, without running the step.",
     ),
     "sweep": (
         "analyzer.commands.sweeps.sweep_command:sweep",

@@ -153,7 +153,7 @@ def fit(
     if is_all:
         options.refuse_given(
             "cannot be honoured with --gpu all", "Name one card.", limit=limit, confirm=confirm,
-            remedies=remedies, what_if=what_if,
+            remedies=remedies, what_if=what_if, shape=varied.template,
         )  # fmt: skip
     elif not card and not quiet:
         print(_FOR_CPU, file=sys.stderr)

@@ -30,9 +30,11 @@ MINOR_MIN: Final = 90
 
 STATISTICS: Final = ("code", "argument", "output", "alias", "temp")
 
-_NO_DEVICE: Final = b"\x1a\x0f\x08" + b"\xff" * 9 + b"\x01\x20\x01\x28\x01"
+_OPTIONS: Final = b"\x1a\x11\x08" + b"\xff" * 9 + b"\x01\x20\x01\x28\x01\x50\x01"
 """``CompileOptionsProto { executable_build_options { device_ordinal: -1 num_replicas: 1
-num_partitions: 1 } }``: one device, none in particular."""
+num_partitions: 1 alias_passthrough_params: true } }``: one device, none in particular; a result that
+is an argument is that argument's buffer, as TensorFlow asks for every function that says ``jit_compile``
+(``CreateXlaKernel`` tells ``GenerateCompilerOptions`` of no reference variables)."""
 
 _STRING: Final = 0  # PJRT_NamedValue_kString
 
@@ -155,8 +157,8 @@ class Plugin:
         compiled = _Compile(
             topology=topology.topology,
             program=ctypes.addressof(program),
-            options=_NO_DEVICE,
-            options_size=len(_NO_DEVICE),
+            options=_OPTIONS,
+            options_size=len(_OPTIONS),
         )
         self._call("Compile", compiled)
         told = _Statistics(executable=compiled.executable)

@@ -22,7 +22,7 @@ from analyzer.user_cache import cache_folder
 
 LIMIT_BYTES: Final = 256 * 1024**2  # some five hundred plans of the size of ResNet50's
 
-_FORMAT: Final = "1"
+_FORMAT: Final = "2"
 _SUFFIX: Final = ".plan.gz"
 
 

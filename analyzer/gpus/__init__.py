@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from analyzer.gpus.card_memory import MemoryRange, context_bytes, memory_limit, process_overhead
+from analyzer.gpus.card_memory import (
+    MemoryRange,
+    check_limit,
+    context_bytes,
+    memory_limit,
+    process_overhead,
+)
 from analyzer.gpus.catalogue import Gpu, all_gpus, find_gpu, gpus_named
 from analyzer.gpus.target import target_text
 
@@ -10,6 +16,7 @@ __all__ = [
     "Gpu",
     "MemoryRange",
     "all_gpus",
+    "check_limit",
     "context_bytes",
     "find_gpu",
     "gpus_named",

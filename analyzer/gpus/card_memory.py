@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from analyzer.errors import InputError
 from analyzer.gpus.catalogue import Gpu
+from analyzer.units import format_bytes
 
 _MIB: Final = 1024**2  # bytes
 
@@ -44,6 +46,34 @@ _LIBRARIES: Final = MemoryRange(
     source="cuBLAS, cuDNN and loaded kernels: openxla/xprof issue 378 (RTX 3090, about 0.9 GiB, all "
     "kernels loaded at once); less with CUDA's lazy loading",
 )
+
+
+def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = None) -> None:
+    """Refuse a memory limit that a card cannot keep.
+
+    TensorFlow takes it all the same (``SingleVirtualDeviceMemoryLimit`` is not asked where a logical
+    device has a limit): the allocator then asks the driver for nine tenths again and again until it is
+    given a region, and for further regions as long as the pool is below the limit
+    (``BFCAllocator::Extend``). How large they come out depends on what else is on the card.
+
+    Args:
+        gpu: The card.
+        limit_bytes: The limit; None for TensorFlow's own.
+        context_bytes: What the CUDA context keeps of it; None for the least that was seen.
+
+    Raises:
+        InputError: the limit is above what is free on an otherwise empty card.
+    """
+    held = _CONTEXT.low_bytes if context_bytes is None else context_bytes
+    free_bytes = gpu.memory_bytes - held
+    if limit_bytes is not None and limit_bytes > free_bytes:
+        own = memory_limit(gpu).bytes
+        raise InputError(
+            f"--limit {format_bytes(limit_bytes)} is more than is free on {gpu.name} "
+            f"({format_bytes(free_bytes)}).",
+            hint=f"Leave it out for TensorFlow's own limit there ({format_bytes(own)}), or name a "
+            "larger card.",
+        )
 
 
 def context_bytes() -> int:

@@ -8,7 +8,10 @@ import pandas as pd
 
 from analyzer.errors import TraceError
 
-HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "gpu_host_bfc")
+PINNED: Final = "gpu_host_bfc"
+"""TensorFlow's name of the allocator of host memory that a card reads and writes itself."""
+
+HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", PINNED)
 """TensorFlow's names of the allocators of host memory."""
 
 

@@ -161,15 +161,10 @@ def between(needs: Mapping[int, SizeNeed], limit: int) -> int:
     return crossing({size: needs[size] for size in ends}, limit)
 
 
-def largest_by_line(
-    needs: dict[int, SizeNeed], limit: int, power: int = 1
-) -> Callable[[LimitRange], LargestSizes]:
+def largest_by_line(needs: dict[int, SizeNeed], limit: int) -> Callable[[LimitRange], LargestSizes]:
     """Return what tells the largest sizes from what was captured: between, a line.
 
-    Args:
-        needs: What sizes need.
-        limit: The limit, bytes.
-        power: Of the size with which the need grows, about.
+    What grows with a power of the size lies under the line between two sizes.
     """
 
     def answer(limits: LimitRange) -> LargestSizes:
@@ -194,7 +189,7 @@ def largest_by_line(
             over = min(
                 (s for s, need in needs.items() if need.high_bytes > careful), default=fitting + 1
             )
-            safe = max(safe, min(crossing(widened, careful, power), over - 1, fitting))
+            safe = max(safe, min(crossing(widened, careful), over - 1, fitting))
         return LargestSizes(
             size=fitting,
             safe=min(safe, fitting),

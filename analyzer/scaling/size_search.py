@@ -433,7 +433,7 @@ class SizeSearch:
     ) -> FoundSizes:
         if why == SWAPS:
             limits = replace(limits, low_bytes=int(limits.low_bytes / (1 + SWAP_MARGIN)))
-        sizes = largest_by_line(needs, limits.bytes, self._power)(limits)
+        sizes = largest_by_line(needs, limits.bytes)(limits)
         if why == SWAPS:  # another process swaps others: what one capture says is not each one's
             sizes = replace(sizes, in_each=min(sizes.in_each, sizes.safe))
         return FoundSizes(

@@ -18,6 +18,7 @@ from analyzer.contract.messages.watch_request import WatchRequest
 from analyzer.contract.report.subject import Kind
 from analyzer.errors import CompilerUnavailable, TraceError
 from analyzer.findings.replay_settings import WhatIf
+from analyzer.gpus import check_limit, find_gpu
 from analyzer.opening import open_estimate, open_result
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.report.exports.output_files import write_text
@@ -123,6 +124,8 @@ def estimate_target(
         InputError: the target or ``out`` cannot be used.
     """
     check_steps(options)
+    if options.gpu:
+        check_limit(find_gpu(options.gpu), options.memory_limit_bytes)
     report = progress or (lambda stage, share: None)
     captured = 0.5 if options.gpu else 0.8
 

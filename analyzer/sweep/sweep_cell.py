@@ -13,6 +13,7 @@ from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpe
 from analyzer.contract.runs.sweep_file import SweepCell, SweepQuestion
 from analyzer.errors import AnalyzerError, ExitCode, InputError
 from analyzer.findings.replay_settings import WhatIf
+from analyzer.gpus import find_gpu, memory_limit
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import read_run
 from analyzer.report.result import Result
@@ -41,6 +42,7 @@ def sweep_cell(question: SweepQuestion) -> SweepCell:
 def _estimated(question: SweepQuestion, folder: Path) -> SweepCell:
     spec = parse_target(question.target)
     is_card = question.card != CPU
+    limit_bytes = _limit_of(question)
     options = CaptureOptions(
         mode=question.mode,
         batch_size=question.batch_size,
@@ -49,12 +51,19 @@ def _estimated(question: SweepQuestion, folder: Path) -> SweepCell:
         jit=question.jit,
         device="gpu" if is_card else "cpu",
         gpu=question.card if is_card else "",
-        memory_limit_bytes=question.limit_bytes if is_card else None,
+        memory_limit_bytes=limit_bytes if is_card else None,
     )
     if question.remedy:
         options = _remedied(spec, options, question.remedy, folder / "as-is")
-    what_if = WhatIf(memory_limit_bytes=question.limit_bytes)
+    what_if = WhatIf(memory_limit_bytes=limit_bytes)
     return _cell(question, estimate_target(spec, options, folder / "cell", what_if=what_if))
+
+
+def _limit_of(question: SweepQuestion) -> int | None:
+    """Return the limit of a cell: the one given, or the card's own where that is lower."""
+    if question.limit_bytes is None or question.card == CPU:
+        return question.limit_bytes
+    return min(question.limit_bytes, memory_limit(find_gpu(question.card)).bytes)
 
 
 def _remedied(

@@ -36,15 +36,22 @@ def plan_of(hlo: Hlo, *, platform: str) -> BufferPlan:
             results.setdefault(numbers[maker], []).append(result)
     parameters = sorted(i.parameter for i in entry if i.parameter is not None)
     sizes = {a.parameter: a.size_bytes for a in hlo.allocations if a.parameter is not None}
+    aliases = {
+        (alias.output_index[0] if alias.output_index else 0): alias.parameter
+        for alias in hlo.aliases
+    }
+    handed_on = {
+        result: parameter
+        for result, parameter in aliases.items()
+        if result < len(makers) and hlo.instructions[makers[result][0]].parameter == parameter
+    }
     plan = BufferPlan(
         module=hlo.name,
         platform=platform,
         regions=tuple(_region(hlo, allocation, results) for allocation in hlo.allocations),
         parameters=tuple(sizes.get(number, 0) for number in parameters),
-        aliases={
-            (alias.output_index[0] if alias.output_index else 0): alias.parameter
-            for alias in hlo.aliases
-        },
+        aliases={result: of for result, of in aliases.items() if result not in handed_on},
+        handed_on=handed_on,
         outputs=tuple(_size(hlo.instructions[maker], index) for maker, index in makers),
         schedule=tuple(hlo.instructions[number].name for number in hlo.schedule.get(hlo.entry, ())),
     )

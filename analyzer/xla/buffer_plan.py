@@ -5,6 +5,7 @@ XLA's buffer assignment decides everything before the module runs. Of its alloca
 - *parameters* are the caller's buffers (arguments, variables);
 - results that take a parameter's place (*aliased*) need no buffer where the caller gives the
   parameter's up, as TensorFlow does for a variable that nothing else refers to;
+- results that are a parameter, unchanged, are *handed on* (on a card; ``AliasPassthroughParams``);
 - other results (*live out*) are allocated when the module runs and handed to the caller;
 - *temporaries*, normally one large buffer that holds all values in between, are allocated when the
   module runs and freed after it;
@@ -13,7 +14,8 @@ XLA's buffer assignment decides everything before the module runs. Of its alloca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.choice import Choice
@@ -120,6 +122,7 @@ class BufferPlan:
         regions: Its allocations, in order of their index.
         parameters: For each parameter, its size in bytes.
         aliases: Result -> parameter whose place it may take.
+        handed_on: Result -> parameter that it is: the caller gets its own buffer back.
         outputs: For each result, its size in bytes.
         schedule: Names of the instructions in the order in which the entry computation runs them.
         fixed: The inputs of the op that calls it whose values are compiled in: a tensor among them is
@@ -136,6 +139,7 @@ class BufferPlan:
     schedule: tuple[str, ...]
     fixed: frozenset[int] = frozenset()
     trials: tuple[CompileTrial, ...] = ()
+    handed_on: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def argument_bytes(self) -> int:

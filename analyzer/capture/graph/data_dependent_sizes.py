@@ -31,6 +31,13 @@ from analyzer.contract.graph_note import TensorSpec
 from analyzer.contract.run_note import DataSize
 from analyzer.graph.graph_index import look_up
 
+_IMAGE_RANKS: Final = (4, 5)
+"""Axes of what the layout pass transposes (``generic_layout_optimizer.cc``)."""
+_CALLS: Final = frozenset(
+    ("PartitionedCall", "StatefulPartitionedCall", "PyFunc", "PyFuncStateless", "EagerPyFunc")
+)
+"""Types that the layout pass leaves as they are."""
+
 _ROUNDS: Final = 12  # of inference; what one learns, the next begins with
 
 
@@ -50,7 +57,12 @@ class Sized:
 
 
 def sized_outputs(
-    function: Any, partitions: Sequence[Any], given: Sequence[Any], told: Mapping[str, int]
+    function: Any,
+    partitions: Sequence[Any],
+    given: Sequence[Any],
+    told: Mapping[str, int],
+    *,
+    transposed: bool = False,
 ) -> Sized:
     """Return the output specs of the executed graphs' ops.
 
@@ -59,11 +71,12 @@ def sized_outputs(
         partitions: The graphs, one a device.
         given: The tensors that it is called with.
         told: Sizes that the user told, by op.
+        transposed: The graphs' images may have another order of axes than the traced ones.
     """
     found = Sized(outputs={}, least={}, sizes=())
     traced = traced_outputs(function.graph)
     for graph_def in partitions:
-        sizing = _Sizing(function, graph_def, given, traced, told)
+        sizing = _Sizing(function, graph_def, given, traced, told, transposed)
         sized = sizing.run()
         found = Sized(
             outputs=found.outputs | sized.outputs,
@@ -82,6 +95,7 @@ class _Sizing:
     given: Sequence[Any]
     traced: Mapping[str, tuple[TensorSpec, ...]]
     told: Mapping[str, int]
+    transposed: bool = False
     known: Known = field(default_factory=Known)
     sizes: dict[str, DataSize] = field(default_factory=dict)
     refuted: set[str] = field(default_factory=set)
@@ -136,12 +150,15 @@ class _Sizing:
 
     def _from_trace(self, outputs: Outputs) -> bool:
         learnt = False
+        calls = {node.name for node in self.graph_def.node if node.op in _CALLS}
         for name, specs in outputs.items():
             if not any(map(is_open, specs)):
                 continue
             for index, (spec, other) in enumerate(
                 zip(specs, look_up(name, self.traced) or (), strict=False)
             ):
+                if self.transposed and name not in calls and len(other.shape or ()) in _IMAGE_RANKS:
+                    continue
                 if is_open(spec) and other.dtype == spec.dtype:
                     learnt |= self._learn(f"{name}:{index}", spec, other.shape)
         return learnt

@@ -83,7 +83,9 @@ def _executed(
     if not program.config.jit:
         if gpu is None:
             return static_step(function, program.args, options.assume)
-        return gpu_step(function, gpu, options.memory_limit_bytes)
+        return gpu_step(
+            function, gpu, options.memory_limit_bytes, given=program.args, told=options.assume
+        )
     step = compiled_step(function)
     if gpu is not None:  # this machine has only its CPU to put the ops on
         step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))

@@ -104,8 +104,8 @@ def static_step(
             attrs={
                 **op.attrs,
                 **places.get(op.name, {}),
-                **_given_value(op, given),
-                **_least_shapes(op, sized.least),
+                **given_value(op, given),
+                **least_shapes(op, sized.least),
             },
         )
         for op in graphs.executed_ops(partitions, sized.outputs, graphs.sources_of(function.graph))
@@ -163,14 +163,14 @@ def instantiate(
     return found, places
 
 
-def _least_shapes(op: Op, least: Mapping[str, tuple[TensorSpec, ...]]) -> dict[str, Any]:
+def least_shapes(op: Op, least: Mapping[str, tuple[TensorSpec, ...]]) -> dict[str, Any]:
     """Return, as an attribute, the shapes of an op's results where the data leave one element."""
     if op.name not in least:
         return {}
     return {LEAST_SHAPES: [s.shape and list(s.shape) for s in least[op.name]]}
 
 
-def _given_value(op: Op, given: Sequence[Any]) -> dict[str, Any]:
+def given_value(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     """Return, as an attribute, the value of an argument that is one number: it may decide a loop."""
     index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):

@@ -19,14 +19,21 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.graph.executor_graph import StaticStep, handle_type, used_variables
-from analyzer.capture.graph.shape_inference import Shape, infer_outputs
+from analyzer.capture.graph.data_dependent_sizes import sized_outputs
+from analyzer.capture.graph.executor_graph import (
+    StaticStep,
+    given_value,
+    handle_type,
+    least_shapes,
+    used_variables,
+)
 from analyzer.capture.private_names import (
     config_pb2,
     device_properties_pb2,
@@ -54,30 +61,40 @@ _CUDNN: Final = "90300"
 them only to tell very old ones."""
 
 
-def gpu_step(function: Any, gpu: Gpu, limit_bytes: int | None = None) -> StaticStep:
+def gpu_step(
+    function: Any,
+    gpu: Gpu,
+    limit_bytes: int | None = None,
+    *,
+    given: Sequence[Any] = (),
+    told: Mapping[str, int] | None = None,
+) -> StaticStep:
     """Return the graph that a call of a concrete function would run on a card, op by op.
 
     Args:
         function: A ``ConcreteFunction``.
         gpu: The card.
         limit_bytes: What TensorFlow's allocator is limited to on it; None for TensorFlow's own limit.
+        given: The tensors that it would be called with.
+        told: Sizes that the user told, by the op whose result has them.
 
     Raises:
         TargetError: TensorFlow cannot optimise the function's graph.
     """
-    captures, inputs = list(function.captured_inputs), list(function.inputs)
+    captures = list(function.captured_inputs)
     try:
         graph_def = _optimised(_as_item(_instantiated(function), function), gpu, limit_bytes)
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
-    shapes: dict[int, Shape] = {
-        index: _axes(tensor) for index, tensor in enumerate(inputs) if tensor.dtype != tf.resource
-    }
-    outputs = infer_outputs(graph_def, shapes)
-    sources = graphs.sources_of(function.graph)
-    ops = add_copies(graphs.executed_ops([graph_def], outputs, sources))
-    return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
+    sized = sized_outputs(function, [graph_def], given, told or {}, transposed=True)
+    executed = graphs.executed_ops([graph_def], sized.outputs, graphs.sources_of(function.graph))
+    ops = add_copies(
+        replace(op, attrs={**op.attrs, **given_value(op, given), **least_shapes(op, sized.least)})
+        for op in executed
+    )
+    used = used_variables(function, captures, ops)
+    return StaticStep(ops=tuple(ops), variables=used, sizes=sized.sizes)
 
 
 def _instantiated(function: Any) -> Any:
@@ -159,7 +176,14 @@ def _as_argument(node: Any, function: Any, index: int) -> None:
 def _optimised(meta: Any, gpu: Gpu, limit_bytes: int | None) -> Any:
     """Return a graph as grappler leaves it for the card."""
     config = config_pb2.ConfigProto()
-    config.graph_options.rewrite_options.min_graph_nodes = -1
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1
+    if not any(node.op == "_Retval" for node in meta.graph_def.node):
+        # The runtime gives a function's results as what is fetched; where there are none, the
+        # dependency pass takes any value to be needed and removes no Identity
+        # (DependencyOptimizer::SafeToRemoveIdentity, SafeToConvertToNoOp). From here, what has an
+        # effect is fetched, and it would remove them.
+        rewrites.dependency_optimization = rewrites.OFF
     cluster = grappler_cluster.Cluster(devices=_devices(gpu, limit_bytes))
     with _without_cpp_warnings():
         graph_def = tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
@@ -203,12 +227,6 @@ def _without_cpp_warnings() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(sink)
-
-
-def _axes(tensor: Any) -> Shape:
-    if tensor.shape.rank is None:
-        return None
-    return tuple(-1 if axis is None else axis for axis in tensor.shape)
 
 
 def _place(node: Any) -> None:

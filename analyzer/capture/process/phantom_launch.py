@@ -21,6 +21,7 @@ from analyzer.contract.phantom_assumptions import (
 )
 from analyzer.contract.run_note import PhantomNote
 from analyzer.errors import InputError
+from analyzer.gpus import check_limit
 from analyzer.user_cache import cache_folder
 
 _MIB: Final = 1 << 20  # bytes
@@ -36,12 +37,15 @@ def variables(options: CaptureOptions, staging: Path) -> dict[str, str]:
         staging: A folder that is gone when the child has ended.
 
     Raises:
-        InputError: the cards cannot be had on this machine.
+        InputError: the cards cannot be had on this machine, or have less memory than the limit.
     """
     kept = cache_folder()
     told = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
+    gpus = cards_named(options.gpu)
+    for gpu in gpus:
+        check_limit(gpu, options.memory_limit_bytes, told[CONTEXT.name])
     cards = PhantomOptions(
-        gpus=cards_named(options.gpu),
+        gpus=gpus,
         context_bytes=told[CONTEXT.name],
         workspace_bytes=told[WORKSPACE.name],
         product_workspace_bytes=told[PRODUCT_WORKSPACE.name],

@@ -5,8 +5,9 @@ order of XLA's allocations it asks for the table of the results' addresses, the 
 temporaries (``CpuExecutable::CreateBufferTable``, ``GpuExecutable::GenerateBufferAllocations``). A
 result that is a variable's new value takes the old value's buffer where nothing else refers to it;
 otherwise it is allocated, after all of the former, and the variable adopts it
-(``CreateResultShapedBuffer``; ``XlaComputationLaunchContext::PopulateOutputs``). Then the temporaries
-are freed, the old values, and last the table.
+(``CreateResultShapedBuffer``; ``XlaComputationLaunchContext::PopulateOutputs``). A result that is an
+argument, unchanged, is that argument's tensor on a card (``GetOrCreateTensorForOutput``), and a copy on
+the host. Then the temporaries are freed, the old values, and last the table.
 
 The compiled module's parameters are the call's tensors in order, then the values of its variables
 (``XlaCompiler::BuildArguments``).
@@ -57,8 +58,14 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
     """
     sources = _sources(call, plan)
     aliased = {result: sources[p] for result, p in plan.aliases.items() if p < len(sources)}
-    plain = [result for result in range(len(plan.outputs)) if result not in aliased]
-    place = _outputs_of(call, plan, plain)
+    given = [result for result in range(len(plan.outputs)) if result not in aliased]
+    place = _outputs_of(call, plan, given)
+    handed_on = {
+        place[result]: sources[p]
+        for result, p in plan.handed_on.items()
+        if result in place and p < len(sources)
+    }
+    plain = [result for result in given if result not in plan.handed_on]
     requests: list[tuple[int, int]] = []
     left = list(plain)
     for region in plan.regions:
@@ -72,10 +79,15 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             if result is not None:
                 left.remove(result)
             requests.append((region.size_bytes, place.get(result, TABLE)))
-    given = {output for _, output in requests}
+    asked = {output: size_bytes for size_bytes, output in requests}
     return MemoryPlan(
         outputs=tuple(
-            Output(Way.ALLOCATE if index in given else Way.NONE, call.size(index))
+            Output(Way.ALIAS, call.size(index), (handed_on[index],))
+            if index in handed_on
+            else Output(
+                Way.ALLOCATE if index in asked else Way.NONE,
+                call.size(index) or asked.get(index, 0),
+            )
             for index in range(len(call.op.outputs))
         ),
         compiled=CompiledCall(
@@ -115,19 +127,21 @@ def _sources(call: Call, plan: BufferPlan) -> list[int]:
     return [*chosen, *handles[: len(plan.parameters) - len(chosen)]]
 
 
-def _outputs_of(call: Call, plan: BufferPlan, plain: list[int]) -> dict[int | None, int]:
-    """Return the op's output that each plain result is.
+def _outputs_of(call: Call, plan: BufferPlan, given: list[int]) -> dict[int | None, int]:
+    """Return the op's output that each result is which the caller is given.
 
-    Outputs that the compiler knew are no results; those whose bytes do not fit are passed over.
+    Outputs that the compiler knew are no results; those whose bytes do not fit are passed over. One
+    whose shape is not known may be any.
     """
-    outputs = [index for index in range(len(call.op.outputs)) if call.size(index)]
+    sizes = [output.size_bytes for output in call.op.outputs]
+    outputs = [index for index, size in enumerate(sizes) if size != 0]
     found: dict[int | None, int] = {}
     at = 0
-    for position, result in enumerate(plain):
+    for position, result in enumerate(given):
         while (
             at < len(outputs)
-            and len(outputs) - at > len(plain) - position
-            and call.size(outputs[at]) != plan.outputs[result]
+            and len(outputs) - at > len(given) - position
+            and sizes[outputs[at]] not in (None, plan.outputs[result])
         ):
             at += 1
         if at < len(outputs):

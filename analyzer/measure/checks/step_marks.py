@@ -15,6 +15,7 @@ import pandas as pd
 
 from analyzer.parse.run_folder import RunNote
 from analyzer.parse.xplane import MARKER_PREFIX, RawTrace, Span
+from analyzer.recording.main_allocator import PINNED
 from analyzer.recording.records import Damage, Step
 from analyzer.units import times
 
@@ -251,12 +252,14 @@ def _between_steps(raw: RawTrace, steps: Sequence[Step]) -> Iterator[Damage]:
     """Yield the memory events between steps, where our own capture runs no op.
 
     A step that takes its data from an iterator may have it filled meanwhile: of that nothing is known.
+    A copy from or to a card gives its pinned buffer back when the card tells of its end
+    (``GPUUtil``'s callbacks on the event manager's thread), which may be after the step's.
     """
     names = raw.op_runs["op"].astype(str)
     if not steps or names.str.contains(_ITERATOR, regex=False).any():
         return
     times_ps = raw.events["time_ps"].to_numpy()
-    is_inside = np.zeros(len(times_ps), dtype=bool)
+    is_inside = ((raw.events["kind"] < 0) & (raw.events["allocator"] == PINNED)).to_numpy(copy=True)
     for step in steps:
         is_inside |= (_start(step) <= times_ps) & (times_ps <= (step.end_ps or 0))
     first, last = np.searchsorted(times_ps, [_start(steps[0]), steps[-1].end_ps or 0])

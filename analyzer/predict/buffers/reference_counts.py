@@ -252,7 +252,7 @@ class Ledger:
             self._begin_copying_on_read(node)
         temporaries = self._ask_before(node, plan)
         if plan.compiled is not None:
-            outputs = self._compute_compiled(node, plan.compiled, len(plan.outputs))
+            outputs = self._compute_compiled(node, plan, plan.compiled, buffers)
         elif plan.lists is not _NO_LIST:
             outputs, more = self.lists.compute(node, plan, buffers, index)
             temporaries += more
@@ -338,11 +338,20 @@ class Ledger:
         for buffer in held:
             self.release(buffer)
 
-    def _compute_compiled(self, node: int, compiled: CompiledCall, count: int) -> list[int]:
-        """Ask for results and temporaries; new values take the old ones' buffers where they may."""
+    def _compute_compiled(
+        self, node: int, plan: MemoryPlan, compiled: CompiledCall, buffers: list[int]
+    ) -> list[int]:
+        """Ask for results and temporaries; new values take the old ones' buffers where they may.
+
+        Args:
+            node: The node.
+            plan: What its kernel asks for.
+            compiled: The requests in it.
+            buffers: Number of the buffer on each of its inputs.
+        """
         for trial in compiled.trials:
             self._try_compiling(node, trial)
-        outputs = [NO_BUFFER] * count
+        outputs = [NO_BUFFER] * len(plan.outputs)
         tables: list[int] = []
         temporaries: list[int] = []
         for size_bytes, output in compiled.requests:
@@ -362,6 +371,9 @@ class Ledger:
                 self.references[self.values[variable]] += 1  # for as long as the process lives
             if self.references[self.values[variable]] > 1:
                 adopted.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
+        for index, made in enumerate(plan.outputs):
+            if made.way is _ALIAS:
+                outputs[index] = self._hand_on(node, made.inputs[0], buffers)
         for buffer in temporaries:
             self.release(buffer)
         for variable, fresh in adopted:
@@ -371,6 +383,20 @@ class Ledger:
         for buffer in tables:
             self.release(buffer)
         return outputs
+
+    def _hand_on(self, node: int, source: int, buffers: list[int]) -> int:
+        """Return the buffer of a compiled call's argument, or of its variable's value, once more held.
+
+        Args:
+            node: The node.
+            source: Its input.
+            buffers: Number of the buffer on each of its inputs.
+        """
+        variable = self._arguments.get(node, ())[source]
+        buffer = buffers[source] if variable < 0 else self.values[variable]
+        if buffer >= 0:
+            self.references[buffer] += 1
+        return buffer
 
     def _output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:
         way = output.way

@@ -112,6 +112,25 @@ def test_recurrent_layers_are_cudnns_and_not_compiled(folder: Path) -> None:
     assert any("lstm (LSTM)" in note for note in document["notes"])
 
 
+def test_a_grouped_convolution_leaves_no_size_open(folder: Path) -> None:
+    document = estimate(folder, "grouped", "--gpu", "t4", "--no-jit", "--batch-size", "8")
+    assert document["uncertainty"]["unsized"] == 0
+    assert document["fits"] is True
+
+
+def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) -> None:
+    """The phantom T4's run: no gradient is used up before the last one is there."""
+    document = estimate(folder, "silent", "--gpu", "t4")
+    assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
+
+
+def test_a_size_that_the_inputs_tell_is_known_on_a_card(folder: Path) -> None:
+    document = estimate(folder, "masked", "--gpu", "t4")
+    assert document["uncertainty"]["unsized"] == 0
+    left = [row for row in document["tensors_at_peak"] if row["shape"] == "[512,512]"]
+    assert left, document["tensors_at_peak"]
+
+
 def test_a_custom_loop_runs_op_by_op_and_is_told_why(folder: Path) -> None:
     document = estimate(folder, "custom", "--gpu", "t4")
     assert document["step"]["jit"] is False

@@ -62,6 +62,46 @@ def custom():
     return step, (tf.zeros((8, 32, 32, 3)), tf.zeros((8,), tf.int32))
 
 
+def grouped():
+    """Keras compiles a grouped convolution with XLA; its gradient's function leaves axes open."""
+    inputs = keras.Input((32, 32, 3))
+    x = layers.Conv2D(32, 3, padding="same")(inputs)
+    x = layers.Conv2D(32, 3, padding="same", groups=4)(layers.LayerNormalization()(x))
+    model = keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def silent():
+    """As a tutorial's ``train_step``: it returns nothing, and all gradients pass one ``IdentityN``."""
+    model = keras.Sequential([keras.Input((512,)), *(layers.Dense(512) for _ in range(6))])
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train_step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    return train_step, (tf.zeros((8, 512)),)
+
+
+def masked():
+    """Which rows are left is told by the step's input."""
+    weight = tf.Variable(tf.zeros((256, 512)))
+
+    @tf.function
+    def step(rows, keep):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.boolean_mask(rows, keep) @ weight)
+        weight.assign_sub(tape.gradient(loss, weight))
+        return loss
+
+    return step, (tf.ones((1024, 256)), tf.range(1024) < 512)
+
+
 def deep():
     """A step whose block of XLA's is far larger than what any product of it needs to be tried."""
     weights = [tf.Variable(tf.zeros((1024, 1024))) for _ in range(16)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.gpus import find_gpu, memory_limit, process_overhead
+from analyzer.errors import InputError
+from analyzer.gpus import check_limit, context_bytes, find_gpu, memory_limit, process_overhead
 from analyzer.gpus.card_memory import system_reserve
 
 MIB = 1024**2
@@ -52,3 +53,14 @@ def test_the_overhead_is_a_range_with_a_source() -> None:
     overhead = process_overhead(find_gpu("h100"))
     assert 0 < overhead.low_bytes < overhead.bytes < overhead.high_bytes
     assert overhead.source
+
+
+def test_a_limit_above_what_a_card_has_free_is_refused_in_a_line() -> None:
+    t4 = find_gpu("t4")
+    check_limit(t4, None)
+    check_limit(t4, memory_limit(t4).bytes)
+    check_limit(t4, t4.memory_bytes - context_bytes(), context_bytes())
+    with pytest.raises(InputError, match=r"--limit 20\.00 GiB is more than is free on Tesla T4"):
+        check_limit(t4, 20 << 30)
+    with pytest.raises(InputError):
+        check_limit(t4, t4.memory_bytes - context_bytes() + 1, context_bytes())

@@ -227,6 +227,25 @@ def test_events_between_the_steps_of_a_capture_of_ours_were_moved() -> None:
     assert "moved-events" in ids(moved, "jit")
 
 
+def test_a_pinned_buffer_may_be_given_back_after_the_step() -> None:
+    # GIVEN a trace of ours with an event of another allocator between its last two steps
+    raw = read_trace(sample_trace("jit"))
+    one, two = raw.step_markers[-2:]
+    late = (one.end_ps + two.start_ps) // 2
+
+    def with_event(kind: int) -> RawTrace:
+        def added(events: pd.DataFrame) -> pd.DataFrame:
+            row = events.iloc[[0]].assign(time_ps=late, kind=kind, allocator="gpu_host_bfc")
+            both = pd.concat([events, row]).sort_values("time_ps", kind="stable")
+            return both.astype({"allocator": "category"})
+
+        return altered(raw, added)
+
+    # WHEN it is checked THEN what gives memory back is a copy's end, what asks for some was moved
+    assert "moved-events" not in ids(with_event(-1), "jit")
+    assert "moved-events" in ids(with_event(1), "jit")
+
+
 def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
     # GIVEN the sample that ran out of memory, without the events from before its last large request on
     raw, note = read_trace(sample_trace("oom")), read_run(sample_folder("oom") / "run.json")
