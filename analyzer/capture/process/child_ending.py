@@ -90,7 +90,9 @@ def error_of(end: Ending) -> AnalyzerError:
         return TargetError(
             f"The process of {end.target} was ended from outside {where}.", hint=hint
         )
-    if code < 0 and _RAN_OUT in word:  # oneDNN's convolution does not survive it (TensorFlow 2.21)
+    if code < 0 and (
+        _RAN_OUT in word or _NO_TENSOR in word
+    ):  # oneDNN's convolution does not survive it (TensorFlow 2.21)
         kept = f"analyze oom {end.kept_log} explains it." if end.kept_log else ""
         return StepOutOfMemory(
             f"{end.target} ran out of memory {where}, and TensorFlow died of it "
@@ -180,16 +182,18 @@ def _ran_out_before(printed: Sequence[str], head: str) -> str:
         printed: The lines before that of the check.
         head: What stands before the check's text: time, thread, file and line.
     """
-    thread = head.split()[-2:-1]
+    thread, no_tensor = head.split()[-2:-1], ""
     for line in reversed(printed):
         found = _LOGGED.match(line)
         if found is None or found["head"].split()[-2:-1] != thread:
             continue
         if _RAN_OUT in found["text"]:
             return found["text"]
-        if "bfc_allocator" not in found["head"] and _NO_TENSOR not in found["text"]:
-            return ""
-    return ""
+        if _NO_TENSOR in found["text"]:
+            no_tensor = no_tensor or found["text"]
+        elif "bfc_allocator" not in found["head"]:
+            break
+    return no_tensor
 
 
 def _is_continued(line: str) -> bool:

@@ -125,6 +125,8 @@ def test_a_buffer_that_a_kernel_needs_and_cannot_have_is_no_fault_of_the_targets
     )
     check = "F0000 00:00:1.3 20282 mkl_util.h:1420] 'tensor' Must be non NULL\n"
     assert telling_line(told + check) == ran_out
+    # A long dump: the log's end, which is read, begins after the warning.
+    assert "OOM when" in telling_line(told.partition("\n")[2] + check)
     between = "I0000 00:00:1.3 20282 executor.cc:9] another op\n"
     assert telling_line(told + between + check) == "'tensor' Must be non NULL"
     assert telling_line(told + check.replace("20282", "7")) == "'tensor' Must be non NULL"
