@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ _NEAR: Final = 0.8
 _UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
 _LOGGED: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: (?P<old>[IWEF]) |(?P<new>[IWEF])\d{4} )"
-    r"[^\]]*\] ?(?P<text>.*)"
+    r"(?P<head>[^\]]*)\] ?(?P<text>.*)"
 )
 """A line of TensorFlow's log, in the form of ``tsl/platform/default/logging.cc`` or of Abseil's."""
 _OF_THE_LOG: Final = (
@@ -40,6 +41,7 @@ _OF_THE_LOG: Final = (
 _FIGURE: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
 """A line of an allocator's statistics, which is logged without a head: ``MaxInUse:   49.35MiB``."""
 _RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
+_NO_TENSOR: Final = "OOM when allocating tensor"  # OpKernelContext::allocate_tensor
 _PYTHON_DIED: Final = "Fatal Python error: "  # faulthandler's first line; where it was comes below
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _NO_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
@@ -88,7 +90,9 @@ def error_of(end: Ending) -> AnalyzerError:
         return TargetError(
             f"The process of {end.target} was ended from outside {where}.", hint=hint
         )
-    if code < 0 and _RAN_OUT in word:  # oneDNN's convolution does not survive it (TensorFlow 2.21)
+    if code < 0 and (
+        _RAN_OUT in word or _NO_TENSOR in word
+    ):  # oneDNN's convolution does not survive it (TensorFlow 2.21)
         kept = f"analyze oom {end.kept_log} explains it." if end.kept_log else ""
         return StepOutOfMemory(
             f"{end.target} ran out of memory {where}, and TensorFlow died of it "
@@ -157,16 +161,39 @@ def telling_line(log: str) -> str:
     """
     printed = log.partition(_PYTHON_DIED)[0].splitlines()
     own = ran_out = ""
-    for line in reversed(printed):
+    for number, line in reversed(list(enumerate(printed))):
         found = _LOGGED.match(line)
         if found is not None:
             if "F" in (found["old"], found["new"]):
-                return _short(found["text"])
+                return _short(_ran_out_before(printed[:number], found["head"]) or found["text"])
             if _RAN_OUT in found["text"]:
                 ran_out = ran_out or found["text"]
         elif not own and line.strip() and not _is_continued(line):
             own = line
     return _short(own or ran_out)
+
+
+def _ran_out_before(printed: Sequence[str], head: str) -> str:
+    """Return what a thread said of an allocator just before a failed check; empty where it did not.
+
+    A check that a buffer is there fails where it could not be had: ``DCHECK_NOTNULL`` in ``mkl_util.h``.
+
+    Args:
+        printed: The lines before that of the check.
+        head: What stands before the check's text: time, thread, file and line.
+    """
+    thread, no_tensor = head.split()[-2:-1], ""
+    for line in reversed(printed):
+        found = _LOGGED.match(line)
+        if found is None or found["head"].split()[-2:-1] != thread:
+            continue
+        if _RAN_OUT in found["text"]:
+            return found["text"]
+        if _NO_TENSOR in found["text"]:
+            no_tensor = no_tensor or found["text"]
+        elif "bfc_allocator" not in found["head"]:
+            break
+    return no_tensor
 
 
 def _is_continued(line: str) -> bool:

@@ -47,10 +47,8 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     kind = prediction.kinds[0]
     below, above = kind.low_bytes - prediction.low_bytes, prediction.high_bytes - kind.high_bytes
     chunks_low, chunks_high = allocated_ends(allocated[kind.threads])
-    because = []
     deciding = deciding_ops(prediction) if spread else []
-    if spread:
-        because.append(told(kind, beside))
+    because = [told(kind, beside)] if spread else []
     because += [
         _told_aside(other, beside)
         for other in prediction.kinds[1:]

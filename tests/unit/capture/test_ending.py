@@ -115,6 +115,23 @@ def test_an_allocator_that_ran_out_is_what_killed_the_process() -> None:
     assert telling_line(NOISE + failed + "last words\n" + CRASH) == "last words"
 
 
+def test_a_buffer_that_a_kernel_needs_and_cannot_have_is_no_fault_of_the_targets() -> None:
+    ran_out = "Allocator (cpu) ran out of memory trying to allocate 1.1KiB (rounded to 1280)"
+    told = (
+        f"W0000 00:00:1.2 20282 bfc_allocator.cc:502] {ran_out}\n"
+        "I0000 00:00:1.2 20282 bfc_allocator.cc:1047] BFCAllocator dump\n"
+        "I0000 00:00:1.2 7 other.cc:1] meanwhile\n"
+        "W0000 00:00:1.2 20282 op_kernel.cc:1858] RESOURCE_EXHAUSTED: OOM when allocating tensor\n"
+    )
+    check = "F0000 00:00:1.3 20282 mkl_util.h:1420] 'tensor' Must be non NULL\n"
+    assert telling_line(told + check) == ran_out
+    # A long dump: the log's end, which is read, begins after the warning.
+    assert "OOM when" in telling_line(told.partition("\n")[2] + check)
+    between = "I0000 00:00:1.3 20282 executor.cc:9] another op\n"
+    assert telling_line(told + between + check) == "'tensor' Must be non NULL"
+    assert telling_line(told + check.replace("20282", "7")) == "'tensor' Must be non NULL"
+
+
 def test_flags_that_tensorflow_itself_does_not_know_are_the_users_mistake() -> None:
     log = "F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_foo=1\n"
     error = told(-signal.SIGABRT, log)
