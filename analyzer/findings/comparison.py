@@ -274,7 +274,7 @@ def _headline(
         first, second = (KIND_WORDS[kind] for kind in kinds)
         word = "above" if delta > 0 else "below"
         return (
-            f"The {second} requested peak of {now} is {size} {word} the {first} one; the category "
+            f"The requested peak {second}, {now}, is {size} {word} the one {first}; the category "
             f"that differs most is {differs}."
         )
     word = "grew" if delta > 0 else "shrank"
