@@ -17,8 +17,9 @@ from analyzer.predict import representative
 from analyzer.predict.predicted_device import target_of
 from analyzer.predict.predicted_recording import predict_note
 from analyzer.scaling import order_playing
+from analyzer.scaling.largest_size import largest
 from analyzer.scaling.order_playing import PLAYED_ANEW, _AtSize, play_orders
-from analyzer.scaling.scaled_orders import ScaledOrders
+from analyzer.scaling.scaled_orders import ScaledOrder, ScaledOrders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
 
@@ -122,3 +123,23 @@ def test_few_evenly_spread_orders_are_played_again() -> None:
     assert len(few) == PLAYED_ANEW + 1
     assert few[0] == (0, 2)
     assert few[-2:] == [(39, 2), (7, 1)]
+
+
+def test_on_several_threads_ops_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits op after op runs on several threads too: a request without room waits for frees."""
+    most = {1: 50, 2: 40}
+
+    def fits(order: ScaledOrder, size: int, options: object) -> bool:
+        return size <= most[order.threads]
+
+    monkeypatch.setattr(ScaledOrder, "fits", fits)
+    monkeypatch.setattr(ScaledOrder, "least_bytes", lambda order, size: size)
+    monkeypatch.setattr(ScaledOrder, "fits_throughout", lambda order, size, *given: size <= 30)
+    found = orders()
+    answer = largest(found, found.target.options, (1000, 1000, 1000))
+    assert (answer.safe, answer.in_each, answer.size, answer.most) == (30, 40, 50, 50)
+    assert answer.waits
+    assert answer.fitting == 0
+    most[1] = 35
+    answer = largest(found, found.target.options, (1000, 1000, 1000))
+    assert (answer.in_each, answer.size, answer.waits) == (40, 40, False)
