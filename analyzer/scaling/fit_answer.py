@@ -151,7 +151,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         orders_drawn: Orders of the ops that were tried at ``largest``, those of an estimate there; 0
             where none was.
         orders_fitting: In how many of them ``largest`` fits, without waiting.
-        waits: Whether ``largest`` is what fits on one thread: ops of several then wait for what is freed.
+        waits: Whether ``largest`` is what fits on one thread: ops of several wait for what is freed.
         peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
         wanted: A size asked about; None for none.
         wanted_fits: Whether it fits; None where none was asked about.
