@@ -45,7 +45,11 @@ class LargestSizes:
 
 
 def largest(
-    orders: ScaledOrders, options: BfcOptions, limits: tuple[int, int, int]
+    orders: ScaledOrders,
+    options: BfcOptions,
+    limits: tuple[int, int, int],
+    *,
+    waiting: bool = True,
 ) -> LargestSizes:
     """Search the largest sizes under a limit.
 
@@ -53,6 +57,7 @@ def largest(
         orders: The step's orders.
         options: The allocator's set-up but for its limit.
         limits: The limit that is the figure, the least and the most that it may be, bytes.
+        waiting: Whether ops of several threads may wait for each other's memory.
     """
     limit, low, high = limits
 
@@ -66,7 +71,7 @@ def largest(
         found.append(near)
     found.sort()
     middle = found[(len(found) - 1) // 2]
-    waiting = _one_after_another(orders, under(limit), middle)
+    alone = _one_after_another(orders, under(limit), middle) if waiting else 0
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
     for order in orders.every:
@@ -77,7 +82,7 @@ def largest(
         if safe and not holds(safe):
             safe = _last(holds, safe, safe)
     most = max(largest_of(order, under(high), middle) for order in orders.every)
-    size = max(middle, waiting)
+    size = max(middle, alone)
     gap = (found[-1] - found[0]) // max(len(found) - 1, 1)
     return LargestSizes(
         size=size,
@@ -86,7 +91,7 @@ def largest(
         in_each=max(found[0] - gap, 0),
         orders=len(found),
         fitting=sum(order.fits(size, under(limit)) for order in orders.main) if size else 0,
-        waits=waiting > middle,
+        waits=alone > middle,
     )
 
 
