@@ -49,6 +49,7 @@ KIND_WORDS: Final = {
     Kind.TRACE: "measured",
     Kind.PHANTOM: "on a phantom card",
 }
+_OF_PHANTOM: Final = {Kind.PHANTOM: "phantom card's"}
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
 
@@ -271,7 +272,7 @@ def _headline(
     differs = f"{most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
     size = f"{format_bytes(abs(delta))}{part}"
     if kinds[0] != kinds[1]:
-        first, second = (KIND_WORDS[kind] for kind in kinds)
+        first, second = (_OF_PHANTOM.get(kind, KIND_WORDS[kind]) for kind in kinds)
         word = "above" if delta > 0 else "below"
         return (
             f"The {second} requested peak of {now} is {size} {word} the {first} one; the category "

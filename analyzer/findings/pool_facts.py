@@ -87,8 +87,10 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         is_exact = match.is_exact
         del match  # as large as the trace, which is replayed once more
         if is_exact:
+            # Where several regions lie decides which of two chunks of one size is taken.
+            own_run = replay(sequence, own, engine=engine, follow_addresses=True)
             facts = structs.replace(
-                _with_facts(facts, analysis, replay(sequence, own, engine=engine)),
+                _with_facts(facts, analysis, own_run),
                 failure_fits=would_have_fitted(analysis, own),
             )
     else:

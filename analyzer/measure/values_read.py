@@ -25,7 +25,8 @@ _SIZED: Final = (
     *("Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"),
     *("DynamicPartition", "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4"),
 )
-"""Op types whose result has a size that the values of input 0 decide."""
+"""Op types whose result has a size that the values of input 0 decide; on a card a kernel counts, whose
+answer is read back (``WhereGPUOp``, ``UniqueOpGPU``), however right what it counts is."""
 
 _VIEWS: Final = ("Identity", "Reshape", "Squeeze", "ExpandDims", "Pack", "Cast")
 _LOGIC: Final = ("All", "Any", "LogicalAnd", "LogicalOr", "LogicalNot")
@@ -49,7 +50,10 @@ def values_read(structure: Structure) -> list[str]:
         at = 0 if op.type in _SIZED else _DECIDE.get(op.type)
         if at is None or at >= len(op.inputs):
             continue
-        if any(_is_of_card(structure, leaf) for leaf in _leaves(structure, op.inputs[at])):
+        counts_on_card = op.type in _SIZED and "GPU" in op.device
+        if counts_on_card or any(
+            _is_of_card(structure, leaf) for leaf in _leaves(structure, op.inputs[at])
+        ):
             maker = _maker(structure, op.inputs[at])
             told = op if maker is None or op.type in _SIZED else maker
             found[f"{told.name} at {told.source}" if told.source else told.name] = None

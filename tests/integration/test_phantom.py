@@ -68,6 +68,9 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
     assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
     assert 0 < ran["peak_ever"]["first_step_only_bytes"] < ran["peak_ever"]["requested_bytes"]
+    grown = run(folder, "trace", "cnn", *options, "--growth")
+    assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
+    assert "Pool: with memory growth, as it ran, it came to" in grown["printed"]
     said = run(folder, "estimate", "cnn", *options)
     requested, allocated = ran["peak"]["requested_bytes"], ran["peak"]["allocated_bytes"]
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)

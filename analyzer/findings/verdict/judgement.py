@@ -245,8 +245,13 @@ def _with_card(analysis: Analysis, gpu: Gpu, verdict: Verdict) -> Analysis:
         return analysis
     options = BfcOptions.gpu(had)
     limit, overhead = memory_limit(gpu), process_overhead(gpu)
-    growth = replay(from_recording(recording), replace(options, growth=True))
-    grown = None if growth.failure is not None else growth.peak_pool_bytes
+    ever = analysis.pool.pool_ever_bytes  # None where there is no pool that holds the step
+    grew = recording.kind.ran and ever is not None and ever < had
+    if grew:
+        grown = ever
+    else:
+        growth = replay(from_recording(recording), replace(options, growth=True))
+        grown = None if growth.failure is not None else growth.peak_pool_bytes
     numbers = verdict.figures()
     fit = CardFit(
         fits=verdict.fits,
@@ -261,21 +266,38 @@ def _with_card(analysis: Analysis, gpu: Gpu, verdict: Verdict) -> Analysis:
         growth_pool_bytes=grown,
         outside_pool=SourcedBytes(**asdict(overhead)),
         limit_source=limit.source,
-        says=tuple(_says(gpu, verdict, limit, overhead, grown)),
+        says=tuple(_says(gpu, verdict, limit, overhead, grown, grew=grew)),
     )
-    ever = analysis.pool.pool_ever_bytes  # None where there is no pool that holds the step
     process = None if ever is None else ever + overhead.bytes
     facts = structs.replace(analysis.pool, fit=fit, process_bytes=process)
     return replace(analysis, pool=facts)
 
 
 def _says(
-    gpu: Gpu, verdict: Verdict, limit: MemoryRange, overhead: MemoryRange, grown: int | None
+    gpu: Gpu,
+    verdict: Verdict,
+    limit: MemoryRange,
+    overhead: MemoryRange,
+    grown: int | None,
+    *,
+    grew: bool,
 ) -> list[str]:
+    """Return what is said of a card's memory beside the verdict.
+
+    Args:
+        gpu: The card.
+        verdict: The verdict.
+        limit: TensorFlow's limit on it.
+        overhead: What lies on it outside the pool.
+        grown: The pool with memory growth; None where the step fails with it.
+        grew: The step ran with memory growth.
+    """
     on_card = Bounds.around(limit.bytes, limit.low_bytes, limit.high_bytes)
     need = "" if verdict.need is None else f"; the step needs {verdict.need.told}"
     says = [f"TensorFlow's limit on {gpu.name} is {on_card.told}{need}."]
-    if grown is not None:
+    if grew and grown is not None:
+        says.append(f"Pool: with memory growth, as it ran, it came to {format_bytes(grown)}.")
+    elif grown is not None:
         says.append(
             f"Pool: TensorFlow takes the whole limit at its first allocation; with memory growth the "
             f"pool would be {format_bytes(grown)}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.graph.graph_index import build_structure
 from analyzer.measure.values_read import values_read, values_warning
@@ -24,6 +26,14 @@ def test_a_loss_that_decides_is_named_with_its_line() -> None:
     )
     assert values_read(structure) == ["small at train.py:15", "found"]
     assert "small at train.py:15, found. No kernel" in values_warning(structure)[0]
+
+
+def test_what_a_card_counts_is_not_right_though_the_host_computed_what_is_counted() -> None:
+    ids = op("ids", "FloorMod", "data:0", dtype="int32")
+    unique = op("found", "Unique", "ids:0", dtype="int32", source="train.py:20")
+    on_card = replace(unique, device="/job:localhost/replica:0/task:0/device:GPU:0")
+    assert values_read(build_structure([ids, on_card])) == ["found at train.py:20"]
+    assert values_read(build_structure([ids, unique])) == []
 
 
 def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> None:

@@ -1,7 +1,7 @@
 // cuDNN's recurrent layers: the weight space is exact, the reserve space a model of what the standard
 // algorithm keeps (assumed).
-#include "cudnn.h"
 #include "../runtime/phantom.h"
+#include "cudnn.h"
 
 typedef struct {
   int cell, bias, directions, type, input, hidden, projected, layers;
@@ -61,8 +61,9 @@ API(cudnnGetRNNTempSpaceSizes)(void *h, Rnn *r, int mode, RnnData *x, uint64_t *
   if (work)
     *work = steps * gates(r);
   if (reserve_size)
-    *reserve_size =
-        !mode ? 0 : steps * (recurrent_reserve ? recurrent_reserve : (uint64_t)gates(r) + (r->cell > 1 ? 2 : 1));
+    *reserve_size = !mode ? 0
+                          : steps * (recurrent_reserve ? recurrent_reserve
+                                                       : (uint64_t)gates(r) + (r->cell > 1 ? 2 : 1));
   return OK;
 }
 // matrices of all pseudo layers, then their biases; a descriptor without a tensor has 0 dimensions

@@ -1,7 +1,8 @@
 // The cards and the settings, read once from the environment that the process was started with.
 //
 // PHANTOM_CARDS   one card after the other, set apart by ';'; its figures set apart by ',' in the order
-//                 of the format below (written by analyzer/capture/phantom/phantom_environment.py from gpus/card_figures.csv)
+//                 of the format below (written by analyzer/capture/phantom/phantom_environment.py from
+//                 gpus/card_figures.csv)
 // PHANTOM_LOG     1 entries that only return success, at their first call; 2 requests of memory;
 //                 3 launches; 4 what is taken to be an output
 // PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS, PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE,

@@ -10,10 +10,10 @@ static void move(char *to, const char *from, uint64_t n) {
       memcpy(to + at, from + at, size);
   }
 }
-// What is known of the card's memory: short copies to it and what was computed there, by where they begin.
-// A kernel that writes at an address ends what was known there, and as far as its result is told to go. All
-// else reads as 0, lest the host takes what lay there before for a count: kernels' results are cleared at
-// their start alone, and the last of many segments is read at the end.
+// What is known of the card's memory: short copies to it and what was computed there, by where they
+// begin. A kernel that writes at an address ends what was known there, and as far as its result is told
+// to go. All else reads as 0, lest the host takes what lay there before for a count: kernels' results
+// are cleared at their start alone, and the last of many segments is read at the end.
 enum { LONGEST = 4096, STEP = 256, KNOWN = 1 << 16, TRIES = 8 };
 static struct {
   char *at;

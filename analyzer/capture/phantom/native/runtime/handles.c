@@ -10,7 +10,8 @@ long some(void **p) {
 
 void put(char *p, size_t at, const void *v, size_t n) { memcpy(p + at, v, n); }
 
-// Called by each generated entry with its name and its first six arguments (analyzer/capture/phantom/elf.py).
+// Called by each generated entry with its name and its first six arguments
+// (analyzer/capture/phantom/elf.py).
 API(phantom_unwritten)(const char *name, void **arguments) {
   static const char *seen[8192];
   unsigned at = (unsigned)((uintptr_t)name >> 2) & 8191;

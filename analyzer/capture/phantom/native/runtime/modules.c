@@ -96,8 +96,8 @@ API(cuOccupancyMaxPotentialBlockSizeWithFlags)(int *grid, int *block, void *f, v
 static int is_generated(const char *name) {
   return strstr(name, "_GPU_DT_") || !strcmp(name, "main_kernel");
 }
-// Bytes of the result of such a kernel: the type is the last in its name; behind the address its axes and
-// their strides, the last of which is 1.
+// Bytes of the result of such a kernel: the type is the last in its name; behind the address its axes
+// and their strides, the last of which is 1.
 static uint64_t result_size(const char *name, const uint64_t *axes, int n) {
   static const struct {
     const char *type;
@@ -125,7 +125,8 @@ static uint64_t result_size(const char *name, const uint64_t *axes, int n) {
 // sizes, each tensor as its address twice, an offset, and its axes; the last tensor is the result. The
 // arguments lie one behind the other, 8 bytes each. A result reads as 0, as any other kernel's does, but
 // for truths: the values of a card are taken to be finite, and conjunctions of truths are computed (also
-// where the kernel was compiled under the name that all such have: a loop over a layer's steps ends else).
+// where the kernel was compiled under the name that all such have: a loop over a layer's steps ends
+// else).
 static void generated(const char *name, void **args) {
   uint64_t value[64];
   char *tensor[32];
