@@ -75,8 +75,8 @@ SHORT_BUDGET = 150_000
 FEWEST_SHARED = 16
 """Limits tried of each of several sequences, however long they are."""
 
-SHARED_BUDGET = 8_000_000
-"""Operations that the limits tried of several sequences may have in all, were each run."""
+SHARED_BUDGET = 5_000_000
+"""Operations that the limits tried of several sequences may have in all, were each run and compiled."""
 
 ISLAND = 0.01
 """Share of a limit: successes over a narrower stretch, below limits that fail, are left out. Where such
@@ -523,11 +523,13 @@ def shared_limits(
     """
     report = progress or (lambda share: None)
     total = sum(map(len, sequences))
-    count = min(MOST_PROBES, max(FEWEST_SHARED, SHARED_BUDGET // total))
+    chosen = choose(engine, FEWEST_SHARED * total)
+    count = FEWEST_SHARED
+    if chosen is Engine.COMPILED:
+        count = min(MOST_PROBES, max(count, SHARED_BUDGET // total))
     least_bytes, safe_bytes = UNLIMITED_BYTES, 0
     for number, sequence in enumerate(sequences):
         report(number / len(sequences))
-        chosen = engine_for(sequence, growth=options.growth) if engine is Engine.AUTO else engine
         peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
         search = _Search(sequence, options, round_up(peak_bytes // FINENESS), chosen)
         bound, top = search.ends()

@@ -244,10 +244,7 @@ def _limits(
     largest = sorted(own.values(), key=lambda one: -one.peak_bytes)
     orders = [one.sequence for one in largest]
     orders += [one.unseen for one in largest if one.unseen is not None]
-    engine = engine_for(orders[0], SEARCHES + 1, growth=options.growth)
-    return shared_limits(
-        orders, options, engine=engine, progress=lambda share: report(0.5 + 0.5 * share)
-    )
+    return shared_limits(orders, options, progress=lambda share: report(0.5 + 0.5 * share))
 
 
 def _beside(prediction: Prediction, played: Played) -> int:
