@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from analyzer.parse.run_folder import RunNote
 from analyzer.predict import representative
 from analyzer.predict.predicted_device import target_of
 from analyzer.predict.predicted_recording import predict_note
+from analyzer.recording.records import Step
 from analyzer.scaling import order_playing
 from analyzer.scaling.largest_size import largest
 from analyzer.scaling.order_playing import PLAYED_ANEW, _AtSize, play_orders
@@ -90,15 +92,16 @@ def test_the_orders_are_those_that_an_estimate_at_that_size_looks_at() -> None:
     """One figure is worked out once: what a limit holds does not depend on which command is asked."""
     here = note(SIZES[0])
     options = target_of(here).options
-    looked_at = []
-    laid_out = representative.allocated_in_step
+    looked_at: list[Sequence] = []
+    history = representative._history
 
-    def noted(sequence: Sequence, *given: object, **named: object) -> tuple[int, int]:
+    def noted(*given: Any) -> tuple[Sequence, Step]:
+        sequence, step = history(*given)
         looked_at.append(sequence)
-        return laid_out(sequence, *given, **named)  # type: ignore[arg-type]
+        return sequence, step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(representative, "allocated_in_step", noted)
+        patch.setattr(representative, "_history", noted)
         predict_note(here)
     found = orders()
     assert len(found.every) == len(looked_at) > 2
