@@ -76,7 +76,7 @@ FEWEST_SHARED = 16
 """Limits tried of each of several sequences, however long they are."""
 
 SHARED_BUDGET = 5_000_000
-"""Operations that the limits tried of several sequences may have in all, were each run."""
+"""Operations that the limits tried of several sequences may have in all, were each run and compiled."""
 
 ISLAND = 0.01
 """Share of a limit: successes over a narrower stretch, below limits that fail, are left out. Where such
@@ -137,19 +137,18 @@ class MinimumLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spaced:
-    """Limits evenly spaced.
+class Spacing:
+    """How far apart limits are tried.
 
     Attributes:
-        first, last: Between which.
-        step: How far apart.
-        shift: How far from either end the first one is.
+        count: About how many are tried in all.
+        near_bytes: Between those next to the limit that is searched; further off more.
+        shift_bytes: How far from the end the first one is.
     """
 
-    first: int
-    last: int
-    step: int
-    shift: int
+    count: int
+    near_bytes: int
+    shift_bytes: int
 
 
 class _Search:
@@ -297,31 +296,36 @@ class _Search:
             limit = min(below, self.up(max(least, limits.start)))
         return None
 
-    def highest_failure(self, spaced: Spaced, floor: int) -> int:
+    def highest_failure(self, spacing: Spacing, top: int, floor: int) -> int:
         """Return the smallest limit from which on nothing tried fails, or ``floor`` if that is more.
 
         Args:
-            spaced: Between which limits to look, from the higher one down.
-            floor: Where to end.
+            spacing: How far apart limits are tried: the nearer to the floor the finer.
+            top: A limit under which and above which the sequence succeeds.
+            floor: Where the search from the top down ends.
         """
-        fits, at = spaced.last, spaced.last - spaced.shift
-        while at > floor:
+        fits, at = top, top - spacing.shift_bytes
+        while fits > floor:
+            at = max(self.up(at), floor)
             if not self.fits(at):
-                return max(self.bisect(at, fits), floor)
-            fits, (least, _) = at, self._same_as(at)
-            at = self.up(min(at - spaced.step, least - self.step_bytes))
+                return self.bisect(at, fits)
+            fits, least = at, self._same_as(at)[0]
+            step_bytes = max(spacing.near_bytes, 3 * (at - floor) // spacing.count)
+            at = min(at - step_bytes, least - self.step_bytes)
         return floor
 
-    def lowest_success(self, spaced: Spaced, most_bytes: int) -> int:
+    def lowest_success(self, spacing: Spacing, bound: int, most_bytes: int) -> int:
         """Return the smallest limit found under which the sequence succeeds, or ``most_bytes`` if less.
 
         One that limits just above it fail again (:data:`ISLAND`) does not count.
 
         Args:
-            spaced: Between which limits to look, from the lower one up.
+            spacing: How far apart limits are tried.
+            bound: A limit that none can go under, from which up is searched.
             most_bytes: Where to end.
         """
-        fails, at = spaced.first - self.step_bytes, spaced.first + spaced.shift
+        fails, at = bound - self.step_bytes, self.up(bound + spacing.shift_bytes)
+        step_bytes = max(spacing.near_bytes, (most_bytes - bound) // spacing.count)
         while at < most_bytes:
             if self.fits(at):
                 found = self.bisect(fails, at)
@@ -329,7 +333,7 @@ class _Search:
                     return found
             else:
                 fails = at
-            at = self.up(max(at + spaced.step, self._same_as(at)[1] + 1))
+            at = self.up(max(at + step_bytes, self._same_as(at)[1] + 1))
         return most_bytes
 
     def _goes_on(self, limit_bytes: int) -> bool:
@@ -519,19 +523,21 @@ def shared_limits(
     """
     report = progress or (lambda share: None)
     total = sum(map(len, sequences))
-    count = min(MOST_PROBES, max(FEWEST_SHARED, SHARED_BUDGET // total))
+    chosen = choose(engine, FEWEST_SHARED * total)
+    count = FEWEST_SHARED
+    if chosen is Engine.COMPILED:
+        count = min(MOST_PROBES, max(count, SHARED_BUDGET // total))
     least_bytes, safe_bytes = UNLIMITED_BYTES, 0
     for number, sequence in enumerate(sequences):
         report(number / len(sequences))
-        chosen = engine_for(sequence, growth=options.growth) if engine is Engine.AUTO else engine
         peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
         search = _Search(sequence, options, round_up(peak_bytes // FINENESS), chosen)
         bound, top = search.ends()
-        step = search.up((top - bound) // count)
-        shift = search.up(step * (number + 1) // len(sequences))
-        spaced = Spaced(first=bound, last=top, step=step, shift=shift)
-        safe_bytes = search.highest_failure(spaced, max(safe_bytes, bound))
-        least_bytes = search.lowest_success(spaced, min(least_bytes, safe_bytes))
+        near_bytes = bound // (8 * count)
+        shift_bytes = near_bytes * (number + 1) // len(sequences)
+        spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)
+        safe_bytes = search.highest_failure(spacing, top, search.up(max(safe_bytes, bound)))
+        least_bytes = search.lowest_success(spacing, bound, min(least_bytes, safe_bytes))
     return SharedLimits(least_bytes, safe_bytes)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from analyzer.allocator import BfcOptions, Engine, Sequence
 from analyzer.allocator.minimum_limit import SharedLimits, engine_for, shared_limits
 from analyzer.parse.run_folder import RunNote
-from analyzer.predict.buffers.predicted_events import allocated_in_step
+from analyzer.predict.buffers.predicted_events import allocated_in_step, with_unseen
 from analyzer.predict.played_step import Draw, Owner
 from analyzer.predict.process_table import Played, play_from_start
 from analyzer.predict.schedules import Prediction, draws_within
@@ -40,9 +40,9 @@ SEARCHES: Final = 6
 searched again for the others."""
 
 LIMIT_MARGIN: Final = 0.03
-"""Share added to the limit where several threads allocate (a CPU), or few draws are looked at, for
-places of chunks that no draw shows: a need falls in steps of whole regions and chunks, and those of real
-runs were up to 2.5 % beyond all that few draws need."""
+"""Share added to the limit that suffices, for places of chunks that no draw shows: a need falls in steps
+of whole regions and chunks; of real runs on a card one failed 0.3 % above all that 15 draws need, on a
+CPU they needed up to 2.5 % more than a few draws do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,8 @@ class Chosen:
         played: The draw, from the process's start.
         allocated_bytes: By number of threads, the allocated peaks of the draws of the stated range that
             were looked at, sorted.
+        unseen_bytes: Those of the draws on the threads shown, with tiny requests that no draw has; on a
+            card only.
         beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
         limits: Between which memory limits it depends on the order whether the steps run; None where
             that was not asked for, or there is one order.
@@ -60,8 +62,59 @@ class Chosen:
 
     played: Played
     allocated_bytes: Mapping[int, tuple[int, ...]]
+    unseen_bytes: tuple[int, ...]
     beside_bytes: int
     limits: SharedLimits | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOut:
+    """A draw's chunks.
+
+    Attributes:
+        sequence: What the process asks for.
+        peak_bytes: Most bytes of chunks in its last step.
+        before_bytes: Those before it.
+        unseen: The same requests and tiny ones that no draw has; None where several threads allocate:
+            there the draws differ by as much.
+        unseen_peak_bytes: Most bytes of chunks with those.
+    """
+
+    sequence: Sequence
+    peak_bytes: int
+    before_bytes: int
+    unseen: Sequence | None
+    unseen_peak_bytes: int | None
+
+    @classmethod
+    def under(
+        cls,
+        options: BfcOptions,
+        sequence: Sequence,
+        step: Step,
+        unseen: Sequence | None,
+        engine: Engine,
+    ) -> LaidOut:
+        """Lay out a draw.
+
+        Args:
+            options: The allocator's set-up.
+            sequence: What the process asks for.
+            step: Its last step.
+            unseen: The same and tiny requests; None for none.
+            engine: Which allocator replays.
+        """
+        peak_bytes, before_bytes = allocated_in_step(sequence, step, options, engine=engine)
+        unseen_peak_bytes = None
+        if unseen is not None:
+            unseen_peak_bytes, _ = allocated_in_step(unseen, step, options, engine=engine)
+        return cls(
+            sequence=sequence,
+            peak_bytes=peak_bytes,
+            before_bytes=before_bytes,
+            unseen=unseen,
+            unseen_peak_bytes=unseen_peak_bytes,
+        )
 
 
 def choose(
@@ -87,33 +140,32 @@ def choose(
     main = prediction.kinds[0]
     begun = beginnings(note, prediction, owners)
     starts = {played.draw.seed: played for played in begun.values()}
-    rare = set(main.seeds[main.ends[1] + 1 :])
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    sequences: dict[tuple[int, int], Sequence] = {}
+    laid: dict[tuple[int, int], LaidOut] = {}
     for number, (drawn, draw) in enumerate(prediction.candidates.items()):
         sequence, step = _history(note, prediction, owners, draw, begun[drawn])
         # Where the searches for a limit (these, and that of the shown draw) will use the compiled
         # allocator, this may use it already.
         engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
         report((0.5 if search else 1.0) * number / len(prediction.candidates))
-        found[drawn] = allocated_in_step(sequence, step, options, engine=engine)
-        sequences[drawn] = sequence
-    own = {at[0]: sizes for at, sizes in found.items() if at[1] == main.threads}
+        on_card = prediction.prepared.device.is_cheap and drawn[1] == main.threads
+        unseen = with_unseen(sequence, drawn[0]) if on_card else None
+        laid[drawn] = LaidOut.under(options, sequence, step, unseen, engine)
+    own = {at[0]: one for at, one in laid.items() if at[1] == main.threads}
     shown = _shown(prediction, starts, own)
-    limits = None
-    if search and len(found) > 1:
-        # The highest first: what the others need is then mostly known to be less.
-        largest = sorted(own, key=lambda seed: -own[seed][0])
-        limits = _limits([sequences[seed, main.threads] for seed in largest], options, report)
-    usual = {
-        at: peak for at, (peak, _) in found.items() if at[1] != main.threads or at[0] not in rare
-    }
+    limits = _limits(own, options, report) if search and len(laid) > 1 else None
+    rare = set(main.seeds[main.ends[1] + 1 :])
+    usual = {at: one for at, one in laid.items() if at[1] != main.threads or at[0] not in rare}
     return Chosen(
         played=starts[shown],
         allocated_bytes={
-            kind.threads: tuple(sorted(usual[at] for at in usual if at[1] == kind.threads))
+            kind.threads: tuple(
+                sorted(one.peak_bytes for at, one in usual.items() if at[1] == kind.threads)
+            )
             for kind in prediction.kinds
         },
+        unseen_bytes=tuple(
+            one.unseen_peak_bytes for one in usual.values() if one.unseen_peak_bytes is not None
+        ),
         beside_bytes=_beside(prediction, starts[shown]),
         limits=limits,
     )
@@ -181,15 +233,13 @@ def _history(
     return whole.sequence(), whole.steps[-1]
 
 
-def _shown(
-    prediction: Prediction, starts: Collection[int], own: Mapping[int, tuple[int, int]]
-) -> int:
+def _shown(prediction: Prediction, starts: Collection[int], own: Mapping[int, LaidOut]) -> int:
     """Return which draw to show: by chunks the middle one of those that peak like the middle one.
 
     Args:
         prediction: The draws.
         starts: Seeds of those that were played from the process's start.
-        own: By seed, bytes of chunks at the peak and before the step, of all that were laid out.
+        own: By seed, all that were laid out.
     """
     main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
     alike = [
@@ -197,18 +247,25 @@ def _shown(
         for seed, draw_bytes in zip(main.seeds, main.draws_bytes, strict=True)
         if seed in starts and abs(draw_bytes - prediction.peak_bytes) <= near
     ]
-    peak_bytes, before_bytes = (median_low([sizes[k] for sizes in own.values()]) for k in (0, 1))
-    return min(alike, key=lambda at: abs(own[at][0] - peak_bytes) + abs(own[at][1] - before_bytes))
+    peak_bytes = median_low([one.peak_bytes for one in own.values()])
+    before_bytes = median_low([one.before_bytes for one in own.values()])
+    return min(
+        alike,
+        key=lambda at: (
+            abs(own[at].peak_bytes - peak_bytes) + abs(own[at].before_bytes - before_bytes)
+        ),
+    )
 
 
 def _limits(
-    orders: list[Sequence], options: BfcOptions, report: Callable[[float], None]
+    own: Mapping[int, LaidOut], options: BfcOptions, report: Callable[[float], None]
 ) -> SharedLimits:
     """Return between which limits it depends on the order whether the steps run."""
-    engine = engine_for(orders[0], SEARCHES + 1, growth=options.growth)
-    return shared_limits(
-        orders, options, engine=engine, progress=lambda share: report(0.5 + 0.5 * share)
-    )
+    # The highest first: what the others need is then mostly known to be less.
+    largest = sorted(own.values(), key=lambda one: -one.peak_bytes)
+    orders = [one.sequence for one in largest]
+    orders += [one.unseen for one in largest if one.unseen is not None]
+    return shared_limits(orders, options, progress=lambda share: report(0.5 + 0.5 * share))
 
 
 def _beside(prediction: Prediction, played: Played) -> int:

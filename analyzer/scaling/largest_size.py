@@ -22,7 +22,8 @@ class LargestSizes:
     """The largest sizes that fit.
 
     Attributes:
-        size: In the middle one of the orders of the figure's threads; 0 where none fits.
+        size: In the middle one of the orders of the figure's threads, or where ops wait for each other's
+            memory in the one of one thread; 0 where none fits.
         safe: In every order of every kind, under every limit from the least that it may be, less a
             margin, to the most: what runs with less memory may fail with more.
         most: In the best of the orders, with the most that the limit may be.
@@ -31,6 +32,7 @@ class LargestSizes:
             is left for those that were not drawn.
         orders: How many orders of the figure's threads were tried; 0 where none was played.
         fitting: In how many of them ``size`` fits under the limit that is the figure.
+        waits: Whether ``size`` is that of one thread: ops then wait for what other threads free.
     """
 
     size: int
@@ -39,10 +41,15 @@ class LargestSizes:
     in_each: int
     orders: int = 0
     fitting: int = 0
+    waits: bool = False
 
 
 def largest(
-    orders: ScaledOrders, options: BfcOptions, limits: tuple[int, int, int]
+    orders: ScaledOrders,
+    options: BfcOptions,
+    limits: tuple[int, int, int],
+    *,
+    waiting: bool = True,
 ) -> LargestSizes:
     """Search the largest sizes under a limit.
 
@@ -50,6 +57,7 @@ def largest(
         orders: The step's orders.
         options: The allocator's set-up but for its limit.
         limits: The limit that is the figure, the least and the most that it may be, bytes.
+        waiting: Whether ops of several threads may wait for each other's memory.
     """
     limit, low, high = limits
 
@@ -63,6 +71,7 @@ def largest(
         found.append(near)
     found.sort()
     middle = found[(len(found) - 1) // 2]
+    alone = _one_after_another(orders, under(limit), middle) if waiting else 0
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
     for order in orders.every:
@@ -73,15 +82,34 @@ def largest(
         if safe and not holds(safe):
             safe = _last(holds, safe, safe)
     most = max(largest_of(order, under(high), middle) for order in orders.every)
+    size = max(middle, alone)
     gap = (found[-1] - found[0]) // max(len(found) - 1, 1)
     return LargestSizes(
-        size=middle,
+        size=size,
         safe=min(safe, middle),
-        most=max(most, middle),
+        most=max(most, size),
         in_each=max(found[0] - gap, 0),
         orders=len(found),
-        fitting=sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0,
+        fitting=sum(order.fits(size, under(limit)) for order in orders.main) if size else 0,
+        waits=alone > middle,
     )
+
+
+def _one_after_another(orders: ScaledOrders, options: BfcOptions, near: int) -> int:
+    """Return the largest size that fits on one thread, where runs have several; 0 where they have not.
+
+    On a CPU a request that finds no room waits up to 10 s for what other threads free
+    (``AllocatorRetry``, ``allocator_retry.cc``), so that ops that do not fit side by side run one after
+    another. A card's kernels are launched by one thread, which frees nothing while it waits.
+
+    Args:
+        orders: The orders.
+        options: The allocator, with its limit.
+        near: A size that is likely near.
+    """
+    if orders.target.gpu is not None or orders.main[0].threads == 1:
+        return 0
+    return max((largest_of(order, options, near) for order in orders.kinds.get(1, ())), default=0)
 
 
 def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:

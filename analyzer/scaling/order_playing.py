@@ -72,7 +72,10 @@ def play_orders(
     kinds: dict[int, list[ScaledOrder]] = {number: [] for number in first.kinds}
     inexact = 0.0
     for seed, number in first.chosen(is_told=all(told is not None for _, told in others)):
-        asked = _Asked.of(first, first.follows[seed, number], seed, number)
+        start = first.follows[seed, number]
+        if number != first.kinds[0]:  # a process with other threads has them from its start on
+            start = first.play(seed, number)
+        asked = _Asked.of(first, start, seed, number)
         order, share = _order(sizes, first, others, asked)
         inexact = max(inexact, share)
         kinds[number].append(order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,14 @@ import pandas as pd
 from analyzer.allocator import BfcOptions, Engine, Replay, Sequence, from_allocations, replay
 from analyzer.allocator.bfc.bfc_options import UNLIMITED_BYTES
 from analyzer.allocator.replay import in_use_bytes
+from analyzer.allocator.sequence import NOWHERE
 from analyzer.errors import AccountingError
 from analyzer.recording.records import Step
 from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.units import GRANULE_BYTES
+
+UNSEEN: Final = 8
+"""Tiny requests laid out beside those of an order, to see what they decide."""
 
 
 def place(
@@ -70,6 +76,42 @@ def allocated_in_step(
     first, end = np.searchsorted(sequence.instant, (step.first, step.last + 1))
     before = int(in_use[first - 1]) if first else 0
     return int(in_use[first:end].max(initial=before)), before
+
+
+def with_unseen(sequence: Sequence, seed: int) -> Sequence:
+    """Return the requests with a few tiny ones among them, where chance puts them.
+
+    A process asks for some that no order of the step's graph has, or elsewhere: the seeds of
+    initializers, scalars that Python holds. They are worth nothing, but where a gap is a little less or
+    more than a large request, they decide whether it is given out whole.
+
+    Args:
+        sequence: The predicted requests and frees.
+        seed: Of the chances. Each lives for anything from one operation to all that are left, the short
+            lives as likely as the long ones.
+    """
+    chance, count = np.random.default_rng(seed), len(sequence)
+    born = np.sort(chance.integers(0, count, UNSEEN))
+    ends = born + np.exp(chance.uniform(0, np.log(count), UNSEEN)).astype(np.int64)
+    slots = sequence.n_buffers + np.arange(UNSEEN)
+    freed = ends < count
+    at = np.concatenate([born, ends[freed]])
+    slot = np.concatenate([slots, slots[freed]])
+    asked = np.concatenate([np.full(UNSEEN, GRANULE_BYTES), np.zeros(int(freed.sum()), np.int64)])
+    order = np.argsort(at, kind="stable")
+    at, unknown = at[order], np.full(UNSEEN, NOWHERE)
+    return replace(
+        sequence,
+        slot=np.insert(sequence.slot, at, slot[order]),
+        request=np.insert(sequence.request, at, asked[order]),
+        instant=np.insert(sequence.instant, at, sequence.instant[at]),
+        requested_bytes=np.append(sequence.requested_bytes, np.full(UNSEEN, GRANULE_BYTES)),
+        address=np.append(sequence.address, unknown),
+        row=np.append(sequence.row, unknown),
+        spare=np.append(sequence.spare, np.zeros(UNSEEN, bool))
+        if sequence.spare.size
+        else sequence.spare,
+    )
 
 
 def _check(sequence: Sequence, instants: int) -> None:

@@ -27,6 +27,7 @@ _DECIDING: Final = 8
 """Ops told of that decide the peak: those with the most bytes."""
 
 
+# Long: the sentences about what the range comes from are most of it.
 def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:
     """Return the range of the peak, and what it comes from.
 
@@ -47,6 +48,8 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     kind = prediction.kinds[0]
     below, above = kind.low_bytes - prediction.low_bytes, prediction.high_bytes - kind.high_bytes
     chunks_low, chunks_high = allocated_ends(allocated[kind.threads])
+    chunks_low = min((chunks_low, *chosen.unseen_bytes))
+    chunks_high = max((chunks_high, *chosen.unseen_bytes))
     deciding = deciding_ops(prediction) if spread else []
     because = [told(kind, beside)] if spread else []
     because += [
@@ -64,13 +67,12 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     limit_low = limit_high = None
     if chosen.limits is not None:
         low, high = widened(chosen.limits, len(allocated[kind.threads]))
-        if not prediction.prepared.device.is_cheap:
-            high += int(LIMIT_MARGIN * high)
+        high += int(LIMIT_MARGIN * high)
         limit_low = max(low - below - margin - less, 0)
         limit_high = high + above + margin + more
         because.append(
             f"Of the orders drawn none runs under a memory limit below {format_bytes(low)}, and each "
-            f"from {format_bytes(high)} on; between the two some do."
+            f"from {format_bytes(high)} on, with {LIMIT_MARGIN:.0%} to spare; between the two some do."
         )
     return StatedRange(
         limit_low_bytes=limit_low,

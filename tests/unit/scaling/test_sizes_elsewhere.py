@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from analyzer.parse.run_folder import RunNote
 from analyzer.predict import representative
 from analyzer.predict.predicted_device import target_of
 from analyzer.predict.predicted_recording import predict_note
+from analyzer.recording.records import Step
 from analyzer.scaling import order_playing
+from analyzer.scaling.largest_size import largest
 from analyzer.scaling.order_playing import PLAYED_ANEW, _AtSize, play_orders
-from analyzer.scaling.scaled_orders import ScaledOrders
+from analyzer.scaling.scaled_orders import ScaledOrder, ScaledOrders
 from analyzer.scaling.sizes_elsewhere import other_size
 from analyzer.scaling.step_family import NotOneFamily, family_of
 
@@ -89,19 +92,20 @@ def test_the_orders_are_those_that_an_estimate_at_that_size_looks_at() -> None:
     """One figure is worked out once: what a limit holds does not depend on which command is asked."""
     here = note(SIZES[0])
     options = target_of(here).options
-    looked_at = []
-    laid_out = representative.allocated_in_step
+    looked_at: list[Sequence] = []
+    history = representative._history
 
-    def noted(sequence: Sequence, *given: object, **named: object) -> tuple[int, int]:
+    def noted(*given: Any) -> tuple[Sequence, Step]:
+        sequence, step = history(*given)
         looked_at.append(sequence)
-        return laid_out(sequence, *given, **named)  # type: ignore[arg-type]
+        return sequence, step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(representative, "allocated_in_step", noted)
+        patch.setattr(representative, "_history", noted)
         predict_note(here)
-    found = orders().every
-    assert len(found) == len(looked_at) > 2
-    for one, same in zip(found, looked_at, strict=True):
+    found = orders()
+    assert len(found.every) == len(looked_at) > 2
+    for one, same in zip(found.main, looked_at, strict=False):
         here_too = one.at(SIZES[0])
         assert np.array_equal(here_too.request[: len(same)], same.request)
         assert safe_limit(here_too, options) == safe_limit(same, options)
@@ -122,3 +126,23 @@ def test_few_evenly_spread_orders_are_played_again() -> None:
     assert len(few) == PLAYED_ANEW + 1
     assert few[0] == (0, 2)
     assert few[-2:] == [(39, 2), (7, 1)]
+
+
+def test_on_several_threads_ops_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits op after op runs on several threads too: a request without room waits for frees."""
+    most = {1: 50, 2: 40}
+
+    def fits(order: ScaledOrder, size: int, options: object) -> bool:
+        return size <= most[order.threads]
+
+    monkeypatch.setattr(ScaledOrder, "fits", fits)
+    monkeypatch.setattr(ScaledOrder, "least_bytes", lambda order, size: size)
+    monkeypatch.setattr(ScaledOrder, "fits_throughout", lambda order, size, *given: size <= 30)
+    found = orders()
+    answer = largest(found, found.target.options, (1000, 1000, 1000))
+    assert (answer.safe, answer.in_each, answer.size, answer.most) == (30, 40, 50, 50)
+    assert answer.waits
+    assert answer.fitting == 0
+    most[1] = 35
+    answer = largest(found, found.target.options, (1000, 1000, 1000))
+    assert (answer.in_each, answer.size, answer.waits) == (40, 40, False)
