@@ -84,7 +84,7 @@ class Prepared:
         grows: Whether each step keeps something: one that is compiled anew keeps old values.
         seconds: About how long each node runs.
         first_seconds: The same in a process's first step.
-        waits: About how long each node is waited for after its kernel returned.
+        waits: Whether each node is waited for after its kernel returned.
         compiles: The kernel of each node that a process compiles where it has not run before.
         device: The device that it runs on.
         steps: Steps played from the start.
@@ -105,7 +105,7 @@ class Prepared:
     grows: bool
     seconds: tuple[float, ...]
     first_seconds: tuple[float, ...]
-    waits: tuple[float, ...] = ()
+    waits: tuple[bool, ...] = ()
     compiles: tuple[str, ...] = ()
     device: KernelDevice = CPU
     steps: int = STEPS

@@ -3,7 +3,7 @@
 A kernel on a card only launches what it computes, so the executor counts it as inexpensive
 (``OpKernel::OpKernel`` in ``op_kernel.cc``) and one thread runs all of them in line. A copy between the
 memories is another matter: its kernel (``RecvOp``, an ``AsyncOpKernel``) returns at once, and when the
-copy is over a thread of the ``EventMgr`` hands each node that waited for it to the pool
+copy is over the ``EventMgr``'s one thread that calls back hands each node that waited for it to the pool
 (``ExecutorState::ScheduleReady`` without a queue in line). What follows a copy therefore runs on another
 thread, beside what was ready before it. So do kernels that wait for a number from the card.
 
@@ -26,8 +26,6 @@ from analyzer.predict.graph.edges import INEXPENSIVE, Wiring
 LAUNCH_SECONDS: Final = measured("launch_s")
 CONVOLUTION_SECONDS: Final = measured("convolution_launch_s")
 HANDED_ON_SECONDS: Final = measured("cheap_s")
-COPY_SECONDS: Final = measured("copy_s")
-COPY_BACK_SECONDS: Final = measured("copy_back_s")
 
 _NUMBERS: Final = op_types(
     """
@@ -56,7 +54,7 @@ _RUN_BEFORE: Final = frozenset({"FloorMod int64", "FloorMod uint32"})
 """Kernels that a process has run before its first step: Keras' initializers draw their seeds with them
 (``_cast_seed`` in ``keras/src/backend/tensorflow/random.py``)."""
 
-_WAITS: Final = {COPY: COPY_SECONDS} | dict.fromkeys((COPY_BACK, *_NUMBERS), COPY_BACK_SECONDS)
+_WAITS: Final = frozenset((COPY, COPY_BACK, *_NUMBERS))
 """Types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
 ``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
 
@@ -77,9 +75,9 @@ def _seconds(kind: str, plan: MemoryPlan) -> float:
     return CONVOLUTION_SECONDS if "Conv" in kind else LAUNCH_SECONDS
 
 
-def waits_of(wiring: Wiring) -> tuple[float, ...]:
-    """Return for about how many seconds each node is waited for after its kernel returned; mostly 0."""
-    return tuple(_WAITS.get(op.type, 0.0) for op in wiring.ops)
+def waits_of(wiring: Wiring) -> tuple[bool, ...]:
+    """Return for each node whether it is waited for after its kernel returned; mostly not."""
+    return tuple(op.type in _WAITS for op in wiring.ops)
 
 
 def compiled_at_first(wiring: Wiring, plans: Sequence[MemoryPlan]) -> tuple[str, ...]:

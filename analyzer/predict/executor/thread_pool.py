@@ -6,7 +6,12 @@ each thread has a deque of its own and takes from the other end of another's whe
 while the other threads' kernels allocate theirs. How long is only known roughly
 (:mod:`analyzer.predict.executor.op_cost`, :mod:`analyzer.predict.executor.card_timing`), so each draw
 stretches every kind of op and every run by chance. A node that is waited for (a copy to a card) gives
-its thread free at once; what follows it is handed to the pool from outside when it is over.
+its thread free at once; one more thread, outside the pool, learns that it is over and hands what
+follows it to the pool. It is one for all of them (``EventMgr`` in ``device_event_mgr.cc``: of its two
+threads one polls, and one calls back), so that copies that are over while it sleeps or is busy go on
+one after the other, all as late as it is. They lie in two deques, that of the thread and that of the one
+that polls, at whose end they are put by chance; its own it empties from the front, the other from the
+back.
 
 Left out: a deque that is full (1,024 tasks) runs a task at once; here it grows.
 """
@@ -27,6 +32,9 @@ from analyzer.predict.executor.measured_rates import measured
 
 Task = TypeVar("Task")
 
+_Waiting = tuple[Task, Any, list[int]]
+"""A task that has begun, its outputs, and the buffers that it uses until it ends."""
+
 WAKE_SECONDS: Final = measured("wake_s")
 WAKE_SPREAD: Final = measured("wake_spread")
 SPIN_SECONDS: Final = measured("spin_s")
@@ -34,7 +42,9 @@ NOTICE_SECONDS: Final = measured("notice_s")
 TRIAL_SECONDS: Final = measured("trial_s")
 COMPILE_SECONDS: Final = measured("kernel_compile_s")
 COMPILE_SPREAD: Final = measured("kernel_compile_spread")
-COPY_SPREAD: Final = measured("copy_spread")
+CALLER_SECONDS: Final = measured("copy_s")
+CALLER_SPREAD: Final = measured("copy_spread")
+CALL_BACK_SECONDS: Final = measured("call_back_s")
 KIND_SPREAD: Final = measured("kind_spread")
 RUN_SPREAD: Final = measured("run_spread")
 RARE_SHARE: Final = measured("rare_share")
@@ -73,7 +83,7 @@ class Workers(Generic[Task]):
         seconds: About how long each node runs.
         expensive: Whether each node is dispatched rather than run at once.
         seed: Which draw of chances.
-        waits: About how long each node is waited for after its kernel returned; 0 for most.
+        waits: Whether each node is waited for after its kernel returned.
         compiles: The kernel of each node that is compiled where it has not run before; "" for most.
     """
 
@@ -84,12 +94,12 @@ class Workers(Generic[Task]):
         seconds: Sequence[float],
         expensive: Sequence[bool],
         seed: int,
-        waits: Sequence[float] = (),
+        waits: Sequence[bool] = (),
         compiles: Sequence[str] = (),
     ) -> None:
         self._machine = machine
         self._expensive = expensive
-        self._waits = waits if any(waits) else [0.0] * len(seconds)
+        self._waits = waits if any(waits) else [False] * len(seconds)
         self._compiles = compiles
         self._compiled: dict[str, float] = {}
         self._random = Random(seed)
@@ -104,7 +114,9 @@ class Workers(Generic[Task]):
         self._own: list[deque[Sequence[Task]]] = [deque() for _ in range(count)]
         self._idle: set[int] = set()
         self._spinner, self._spins_until = -1, 0.0
-        self._events: list[tuple[float, int, int, tuple[Task, Any, list[int]] | None]] = []
+        self._over: tuple[deque[_Waiting[Task]], ...] = (deque(), deque())
+        self._caller_sleeps, self._caller_spins_until = True, 0.0
+        self._events: list[tuple[float, int, int, _Waiting[Task] | None]] = []
         self._number = 0
 
     def run(
@@ -135,9 +147,12 @@ class Workers(Generic[Task]):
                 ready = end(task, outputs)
                 if worker == _OUTSIDE:
                     self._hand_over(now, ready)
-                    continue
-                self._schedule(worker, now, ready)
-            self._go_on(worker, now, begin, end)
+                else:
+                    self._schedule(worker, now, ready)
+            if worker == _OUTSIDE:
+                self._call_back(now)
+            else:
+                self._go_on(worker, now, begin, end)
 
     def _go_on(
         self,
@@ -175,9 +190,8 @@ class Workers(Generic[Task]):
                 if machine.has_tried:
                     now += TRIAL_SECONDS * next(chances)
                 if waits[node]:
-                    wait = self._random.lognormvariate(0.0, COPY_SPREAD) * self._waits[node]
-                    self._push(now + wait, _OUTSIDE, (task, outputs, in_use))
-                    if events[0][0] <= now:
+                    self._is_over(now, (task, outputs, in_use))
+                    if events and events[0][0] <= now:
                         self._push(now, worker, None)
                         return
                     continue
@@ -237,6 +251,26 @@ class Workers(Generic[Task]):
             self._own[worker].appendleft(expensive[start : start + size])
             self._wake(now)
 
+    def _is_over(self, now: float, waiting: _Waiting[Task]) -> None:
+        """Leave it to the thread that calls back to go on with what was waited for."""
+        self._random.choice(self._over).append(waiting)
+        if not self._caller_sleeps:
+            return
+        self._caller_sleeps = False
+        delay = NOTICE_SECONDS
+        if now >= self._caller_spins_until:
+            delay = self._random.lognormvariate(0.0, CALLER_SPREAD) * CALLER_SECONDS
+        self._push(now + delay, _OUTSIDE, None)
+
+    def _call_back(self, now: float) -> None:
+        """Begin with the next of what was waited for; without any the thread sleeps soon."""
+        own, other = self._over
+        if own or other:
+            next_one = own.popleft() if own else other.pop()
+            self._push(now + CALL_BACK_SECONDS, _OUTSIDE, next_one)
+            return
+        self._caller_sleeps, self._caller_spins_until = True, now + SPIN_SECONDS
+
     def _hand_over(self, now: float, ready: Sequence[Task]) -> None:
         """Put tasks at the end of any deque, as a thread outside the pool does."""
         for task in ready:
@@ -254,6 +288,6 @@ class Workers(Generic[Task]):
         self._idle.remove(woken)
         self._push(now + delay, woken, None)
 
-    def _push(self, time: float, worker: int, running: tuple[Task, Any, list[int]] | None) -> None:
+    def _push(self, time: float, worker: int, running: _Waiting[Task] | None) -> None:
         self._number += 1
         heapq.heappush(self._events, (time, self._number, worker, running))
