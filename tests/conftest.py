@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell began the tests in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # they were begun by nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _KNOBS = (
     "TF_CPU_",
