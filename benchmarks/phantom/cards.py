@@ -41,6 +41,12 @@ WAYS: Final[dict[str, tuple[str, ...]]] = {
 }
 """How a step is run: op by op, the same with one inter-op thread, compiled with XLA."""
 WORDS: Final = {"op": "op by op", "one": "op by op, one thread", "xla": "XLA"}
+ENDS: Final = {
+    "requested": ("low_bytes", "high_bytes"),
+    "allocated": ("allocated_low_bytes", "allocated_high_bytes"),
+}
+"""The ends of the range that an estimate states for each figure. That of the least limit is held against
+runs under limits: a replay also counts narrow stretches under which a sequence succeeds by chance."""
 HEADING: Final = "## Cards: estimates against TensorFlow's GPU runtime"
 MIB: Final = 1 << 20
 
@@ -249,7 +255,8 @@ def score(bench: Bench, case: Case, *, verdict: bool, repeat: int) -> dict[str, 
         row[f"{key}_off"] = (said - real) / real if real and said is not None else None
         row[f"{key}_runs"] = [min(values), max(values)] if values else None
         row[f"{key}_beyond"] = _beyond(said, values) if values and said is not None else None
-    row["inside"] = statistics.mean(_is_inside(one["requested"], told["range"]) for one in runs)
+    for key in ENDS:
+        row[f"{key}_inside"] = _inside(key, runs, told["range"] or {})
     row |= {"op": ran["op"], "told_op": told["op"], "told_least": told["safe"] or told["least"]}
     if verdict and row["told_least"]:
         row |= _tried(bench, case, told)
@@ -262,11 +269,21 @@ def _beyond(said: int, values: list[int]) -> float:
     return outside / statistics.median_low(values) if outside else 0.0
 
 
-def _is_inside(real: int, stated: dict[str, Any] | None) -> bool:
-    """Say whether a run's requested peak lies in the range that an estimate states."""
-    if stated is None or stated["low_bytes"] is None:
-        return False
-    return bool(stated["low_bytes"] <= real <= stated["high_bytes"])
+def _inside(
+    key: str, runs: list[dict[str, Any]], stated: dict[str, Any]
+) -> tuple[int, int, float | None]:
+    """Return how many of the runs lie in the range that an estimate states, of how many, and its width.
+
+    Args:
+        key: Of what.
+        runs: What they gave.
+        stated: The ranges.
+    """
+    low, high = (stated.get(end) for end in ENDS[key])
+    values = [one[key] for one in runs if one[key] is not None]
+    if low is None or high is None:
+        return 0, len(values), None
+    return sum(low <= value <= high for value in values), len(values), (high - low) / low
 
 
 def _tried(bench: Bench, case: Case, told: dict[str, Any]) -> dict[str, Any]:
@@ -314,6 +331,7 @@ def section(rows: list[dict[str, Any]]) -> str:
             if several:
                 told = f"the same, beyond the runs, {words}: cases of several"
                 lines.append(f"| {told} | {len(several)} | {spread(several)} |")
+    lines += ["", *_ranges(rows)]
     lines += [
         "",
         "| step | card | way | runs | requested | off by | allocated, off by | least limit, off by |",
@@ -326,6 +344,28 @@ def section(rows: list[dict[str, Any]]) -> str:
             f"{row['requested']:,} | {shown} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _ranges(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the table of how many runs lie in the ranges that their estimates state."""
+    lines = ["| runs inside the stated range | runs | inside | width, median | p90 |"]
+    lines.append("|---|--:|--:|--:|--:|")
+    for way, words in WORDS.items():
+        for key in ENDS:
+            counts = [row[f"{key}_inside"] for row in rows if row["way"] == way]
+            runs, inside = sum(one[1] for one in counts), sum(one[0] for one in counts)
+            if not runs:
+                continue
+            widths = sorted(one[2] for one in counts if one[2] is not None)
+            told = (
+                f"{statistics.median(widths):.1%} | {widths[int(0.9 * (len(widths) - 1))]:.1%}"
+                if widths
+                else "- | -"
+            )
+            lines.append(
+                f"| {key} peak, {words} | {runs} | {inside} ({inside / runs:.0%}) | {told} |"
+            )
+    return lines
 
 
 def _cell(row: dict[str, Any], key: str) -> str:
@@ -388,6 +428,7 @@ def main() -> None:
     for way in WAYS:
         for key in ("requested", "allocated", "least"):
             print(way, key, spread(row[f"{key}_off"] for row in rows if row["way"] == way))
+    print(*_ranges(rows), sep="\n")
     if options.write:
         write(options.write, rows)
 
