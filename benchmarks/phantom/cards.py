@@ -358,7 +358,7 @@ def _ranges(rows: list[dict[str, Any]]) -> list[str]:
                 continue
             widths = sorted(one[2] for one in counts if one[2] is not None)
             told = (
-                f"{statistics.median(widths):.1%} | {widths[int(0.9 * (len(widths) - 1))]:.1%}"
+                f"{statistics.median(widths):.1%} | {widths[min(len(widths) - 1, int(0.9 * len(widths)))]:.1%}"
                 if widths
                 else "- | -"
             )
