@@ -357,11 +357,8 @@ def _ranges(rows: list[dict[str, Any]]) -> list[str]:
             if not runs:
                 continue
             widths = sorted(one[2] for one in counts if one[2] is not None)
-            told = (
-                f"{statistics.median(widths):.1%} | {widths[min(len(widths) - 1, int(0.9 * len(widths)))]:.1%}"
-                if widths
-                else "- | -"
-            )
+            high = min(len(widths) - 1, int(0.9 * len(widths)))
+            told = f"{statistics.median(widths):.1%} | {widths[high]:.1%}" if widths else "- | -"
             lines.append(
                 f"| {key} peak, {words} | {runs} | {inside} ({inside / runs:.0%}) | {told} |"
             )
