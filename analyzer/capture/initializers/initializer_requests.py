@@ -28,6 +28,11 @@ Number = tuple[float, str]
 _SHOWS_ITS_INPUT: Final = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"}
 )
+_ON_CARD: Final = frozenset({"Cast"})
+"""Ops whose kernels for a card have all types in the card's memory, int32 too, which others have in the
+host's (``cast_op.cc`` registers no ``HostMemory``). What such an op takes from the host is copied, and the
+copy lives as long as the tensor (``TensorHandle::AddLocalMirror``)."""
+
 _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
@@ -140,21 +145,22 @@ class _Watch:
             return
         self.count += 1
         for position, tensor in enumerate(inputs):
-            if id(tensor) not in self.buffer_of and not len(tensor.shape) and self._counts(tensor):
+            if id(tensor) in self.buffer_of or not self._counts(tensor, name):
+                continue
+            if not len(tensor.shape):  # kept by TensorFlow's cache of scalars
                 self.numbers.append((_number(tensor, like, position, name), tensor.dtype.name))
-            # Lists become tensors; numbers are kept by TensorFlow's cache of scalars.
-            if id(tensor) not in self.buffer_of and len(tensor.shape) and self._counts(tensor):
+            else:  # lists become tensors
                 self._holds(tensor, self._born(math.prod(tensor.shape) * tensor.dtype.size))
         if name in _SHOWS_ITS_INPUT and id(inputs[0]) in self.buffer_of:
             self._holds(outputs[0], self.buffer_of[id(inputs[0])])
             return
         for tensor, shown in zip(outputs, like.outputs, strict=True):
             size_bytes = graphs.spec_of(shown).size_bytes
-            if size_bytes and self._counts(tensor):
+            if size_bytes and self._counts(tensor, name):
                 self._holds(tensor, self._born(size_bytes))
 
-    def _counts(self, tensor: Any) -> bool:
-        return tensor.dtype.name not in self.host_dtypes
+    def _counts(self, tensor: Any, op_type: str) -> bool:
+        return op_type in _ON_CARD or tensor.dtype.name not in self.host_dtypes
 
     def _born(self, size_bytes: int) -> int:
         self._numbers += 1
