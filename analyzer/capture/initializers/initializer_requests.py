@@ -29,9 +29,9 @@ _SHOWS_ITS_INPUT: Final = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"}
 )
 _ON_CARD: Final = frozenset({"Cast"})
-"""Ops whose kernels for a card have all types in the card's memory, int32 too, which others have in the
-host's (``cast_op.cc`` registers no ``HostMemory``). What such an op takes from the host is copied, and the
-copy lives as long as the tensor (``TensorHandle::AddLocalMirror``)."""
+"""Ops whose kernels for a card have all types in the card's memory, int32 too, which others have in
+the host's (``cast_op.cc`` registers no ``HostMemory``). What such an op takes from the host is copied,
+and the copy lives as long as the tensor (``TensorHandle::AddLocalMirror``)."""
 
 _CONST: Final = "Const"
 _FILL: Final = "Fill"
