@@ -99,6 +99,8 @@ IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
 """Method of :data:`KerasVariable` that computes its first value."""
+CONVERT_TO_TENSOR: Final = "_convert_to_tensor"
+"""Method of :data:`KerasVariable` that makes a tensor of what a variable is given."""
 INITIALIZE_VARIABLE: Final = "_init_from_args"
 """Method of :data:`ResourceVariable` that computes its first value."""
 

@@ -86,8 +86,8 @@ class BirthNote:
 
     Attributes:
         variable: Index of the variable in the note, None where the step does not know it.
-        events: (number of a buffer, its bytes) where it is born, (number, 0) where it dies; the one
-            that lives on is the value.
+        events: (number of a buffer, its bytes) where it is born, (number, 0) where it dies; the last
+            that lives on is the value, others are numbers that TensorFlow keeps on a card.
         traced: Made while the step was traced, as slots are.
         sharing: Equal for variables that begin with the same value.
     """

@@ -254,7 +254,10 @@ def _variable(
     variable = (
         birth.variable if birth.variable is not None and sizes_bytes[birth.variable] else None
     )
-    for value in numbers.values():
+    left = [*numbers.values()]
+    for number in left[:-1]:  # numbers that Python handed to ops
+        _keep_value(history, note, number, None)
+    for value in left[-1:]:
         _keep_value(history, note, value, variable)
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # A phantom card in a fresh environment: no compiler in PATH, no network after the installation.
 #
-#   bash benchmarks/phantom/fresh_phantom.sh [PYTHON]     # about 1 GB of downloads, some minutes
+#   bash benchmarks/phantom/fresh_phantom.sh [PYTHON [TENSORFLOW]]   # about 1 GB of downloads, some minutes
+#   bash benchmarks/phantom/fresh_phantom.sh python3.11 2.19.1        # with that version of TensorFlow
 #
 # The wheel is built with the compiler that pip brings where there is none; nothing else is shared with this
 # machine but its kernel and its Python. Ends with "fresh environment: fine", or with an error.
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/../.." && pwd)
 python=${1:-python3}
+tensorflow=tensorflow${2:+==$2}
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 "$python" -m venv "$place/venv"
@@ -15,7 +17,7 @@ mkdir "$place/home" "$place/empty"
 env -u CC PATH="$place/empty" PHANTOM_WHEEL_PLATFORM=manylinux2014_x86_64 \
   "$place/venv/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$place/wheel" "$repo"
 ls "$place/wheel"
-"$place/venv/bin/pip" install --quiet "$place"/wheel/*.whl
+"$place/venv/bin/pip" install --quiet "$place"/wheel/*.whl "$tensorflow"
 "$place/venv/bin/pip" check
 cd "$place"
 run() {

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from analyzer.gc_pause import collect_rarely, collector_paused
+from analyzer.gc_pause import collect_rarely, collector_paused, pass_over_what_is_loaded
 
 
 def test_the_collector_comes_back_after_an_error() -> None:
@@ -42,3 +42,15 @@ def test_a_command_collects_rarely_and_still_does() -> None:
         assert gc.get_threshold()[0] > before[0]
     finally:
         gc.set_threshold(*before)
+
+
+def test_what_is_loaded_is_passed_over_and_what_comes_later_is_not() -> None:
+    loaded: list[object] = [[]]
+    try:
+        pass_over_what_is_loaded()
+        later: list[object] = [[]]
+        known = {id(thing) for thing in gc.get_objects()}
+        assert id(loaded) not in known
+        assert id(later) in known
+    finally:
+        gc.unfreeze()

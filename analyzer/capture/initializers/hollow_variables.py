@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns
 from analyzer.capture.initializers.variable_births import Births, in_use_bytes, open_births
 from analyzer.capture.private_names import (
+    CONVERT_TO_TENSOR,
     INITIALIZE_KERAS_VARIABLE,
     INITIALIZE_VARIABLE,
     BaseResourceVariable,
@@ -80,6 +82,7 @@ class _Patches:
     def apply(self) -> None:
         """Put them in place."""
         self._wrap(KerasVariable, INITIALIZE_KERAS_VARIABLE, self._initialize)
+        self._wrap(KerasVariable, CONVERT_TO_TENSOR, self._convert)
         self._wrap(KerasVariable, "assign", self._assign)
         self._wrap(KerasVariable, "numpy", self._numpy)
         self._wrap(BaseResourceVariable, "assign", self._assign)
@@ -141,6 +144,18 @@ class _Patches:
             self.births.add(first, initializer, shape, name, traced=traced)
             for part in others:  # it gets the first one's value
                 self.births.add_value(part)
+
+    def _convert(self, old: Any, variable: Any, value: Any, dtype: Any = None) -> Any:
+        """Make a tensor of what a Keras variable is given.
+
+        Keras makes an int32 of a whole number and casts that, which needs it on the card
+        (``convert_to_tensor``, ``backend/tensorflow/core.py``).
+        """
+        if type(value) is int and dtype is not None and tf.executing_eagerly():
+            wanted = keras.backend.standardize_dtype(dtype)
+            if wanted != "int32" and tf.as_dtype(wanted).is_integer:
+                self.births.add_numbers([(float(value), "int32")])
+        return old(variable, value, dtype=dtype)
 
     def _init_from_args(
         self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any

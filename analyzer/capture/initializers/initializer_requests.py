@@ -25,9 +25,21 @@ Events = list[tuple[int, int]]
 Number = tuple[float, str]
 """A number that Python hands to an op, and the element type that it becomes."""
 
+Handed = tuple[int, Number]
+"""How many events come before a number is made a tensor, and the number."""
+
 _SHOWS_ITS_INPUT: Final = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"}
 )
+_ON_CARD: Final = frozenset({"Cast"})
+"""Ops whose kernels for a card have all types in the card's memory, int32 too, which others have in
+the host's (``cast_op.cc`` registers no ``HostMemory``). What such an op takes from the host is copied,
+and the copy lives as long as the tensor (``TensorHandle::AddLocalMirror``)."""
+
+_DRAWS: Final = "StatelessRandomGetKeyCounter"
+"""The first op of a random function, which makes tensors of its bounds before it
+(``stateless_random_uniform`` and its like, ``stateless_random_ops.py``)."""
+
 _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
@@ -37,7 +49,7 @@ def watched_events(
     shape: Any,
     dtype: Any,
     host_dtypes: frozenset[str] = frozenset(),
-    numbers: list[Number] | None = None,
+    numbers: list[Handed] | None = None,
 ) -> Events | None:
     """Return what calling an initializer asks for.
 
@@ -46,7 +58,7 @@ def watched_events(
         shape: The shape of the value.
         dtype: Its element type.
         host_dtypes: Element types that are not counted, because they lie in another memory.
-        numbers: Gets the numbers that its ops are handed, in order.
+        numbers: Gets the numbers that its ops are handed, in order, and when.
 
     Returns:
         Births and deaths; None where the run on few elements is no image of the full one.
@@ -106,7 +118,7 @@ class _Watch:
         events: Births and deaths so far.
         buffer_of: ``id`` of a living tensor -> the number of its buffer.
         lost: The run took another way than the graph.
-        numbers: What ops were handed that no tensor of the run is and has no axes.
+        numbers: What ops were handed that no tensor of the run is and has no axes, and when.
     """
 
     full: list[Any]
@@ -115,8 +127,9 @@ class _Watch:
     events: Events = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)
     lost: bool = False
-    numbers: list[Number] = field(default_factory=list)
+    numbers: list[Handed] = field(default_factory=list)
     _numbers: int = 0
+    _drawn_at: int | None = None
     _holders: Counter[int] = field(default_factory=Counter)
 
     def alive(self) -> list[int]:
@@ -139,22 +152,27 @@ class _Watch:
             self.lost = True
             return
         self.count += 1
+        if name == _DRAWS:
+            self._drawn_at = len(self.events)
         for position, tensor in enumerate(inputs):
-            if id(tensor) not in self.buffer_of and not len(tensor.shape) and self._counts(tensor):
-                self.numbers.append((_number(tensor, like, position, name), tensor.dtype.name))
-            # Lists become tensors; numbers are kept by TensorFlow's cache of scalars.
-            if id(tensor) not in self.buffer_of and len(tensor.shape) and self._counts(tensor):
+            if id(tensor) in self.buffer_of or not self._counts(tensor, name):
+                continue
+            if not len(tensor.shape):  # kept by TensorFlow's cache of scalars
+                number = _number(tensor, like, position, name), tensor.dtype.name
+                at = len(self.events) if self._drawn_at is None else self._drawn_at
+                self.numbers.append((at, number))
+            else:  # lists become tensors
                 self._holds(tensor, self._born(math.prod(tensor.shape) * tensor.dtype.size))
         if name in _SHOWS_ITS_INPUT and id(inputs[0]) in self.buffer_of:
             self._holds(outputs[0], self.buffer_of[id(inputs[0])])
             return
         for tensor, shown in zip(outputs, like.outputs, strict=True):
             size_bytes = graphs.spec_of(shown).size_bytes
-            if size_bytes and self._counts(tensor):
+            if size_bytes and self._counts(tensor, name):
                 self._holds(tensor, self._born(size_bytes))
 
-    def _counts(self, tensor: Any) -> bool:
-        return tensor.dtype.name not in self.host_dtypes
+    def _counts(self, tensor: Any, op_type: str) -> bool:
+        return op_type in _ON_CARD or tensor.dtype.name not in self.host_dtypes
 
     def _born(self, size_bytes: int) -> int:
         self._numbers += 1

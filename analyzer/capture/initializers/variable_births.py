@@ -15,7 +15,12 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.initializers.initializer_requests import Events, Number, watched_events
+from analyzer.capture.initializers.initializer_requests import (
+    Events,
+    Handed,
+    Number,
+    watched_events,
+)
 from analyzer.capture.initializers.memoryless_tensors import StandIns
 from analyzer.contract.element_sizes import ITEM_BYTES
 from analyzer.units import GRANULE_BYTES
@@ -35,12 +40,14 @@ class Birth:
     Attributes:
         reference: The ``tf.Variable``, which does not live on for this record: the weights of a
             layer that the model's code made, called and dropped are gone with it.
-        events: What its initializer asks for; the last buffer alive is the value.
+        events: What its initializer asks for; the last buffer alive is the value, others that live on
+            are numbers that TensorFlow keeps.
         traced: Made while the step was being traced, as slots are.
         sharing: Initializer, dtype and shape in one text: equal ones made by one trace share a buffer
             at first, because equal constants of a graph are merged.
         make: The initializer: called with shape and dtype it returns the value; None for none.
         kept: What it leaves stays, though it is no variable's.
+        numbers: The buffers that numbers have.
     """
 
     reference: Callable[[], Any]
@@ -49,6 +56,7 @@ class Birth:
     sharing: str
     make: Any = None
     kept: bool = False
+    numbers: frozenset[int] = frozenset()
 
     @property
     def variable(self) -> Any:
@@ -60,7 +68,7 @@ class Birth:
         """The events, with the end of the value where the variable is gone."""
         if self.kept or self.variable is not None:
             return self.events
-        ended = {number for number, size in self.events if not size}
+        ended = {number for number, size in self.events if not size} | self.numbers
         born = [number for number, size in self.events if size]
         return [*self.events, *((number, 0) for number in born if number not in ended)]
 
@@ -87,7 +95,7 @@ class Births:
     stand_ins: StandIns | None = None
     _known: dict[str, Events] = field(default_factory=dict)
     _kept: dict[str, int] = field(default_factory=dict)
-    _handed: dict[str, list[Number]] = field(default_factory=dict)
+    _handed: dict[str, list[Handed]] = field(default_factory=dict)
     _cached: set[Number] = field(default_factory=set)
 
     def add(
@@ -115,13 +123,41 @@ class Births:
             self._known[name] = _events(
                 initializer, shape, dtype, size_bytes, self.host_dtypes, handed
             )
+        events, numbers = self._known[name], frozenset[int]()
         if traced:
             if name not in self._kept:
                 self._kept[name] = _kept_constants(initializer, shape, dtype)
             self.traced_constants += self._kept[name]
         else:
-            self.add_numbers(self._handed[name])
-        self.rows.append(Birth(weakref.ref(variable), self._known[name], traced, name, initializer))
+            events, numbers = self._with_numbers(events, self._handed[name])
+        reference = weakref.ref(variable)
+        self.rows.append(Birth(reference, events, traced, name, initializer, numbers=numbers))
+
+    def _with_numbers(self, events: Events, handed: list[Handed]) -> tuple[Events, frozenset[int]]:
+        """Return events with the births of numbers that are new, and which buffers those are.
+
+        Numbers that come after the value have records of their own, before it: the last buffer alive is
+        to be the value.
+        """
+        ended = {number for number, size in events if not size}
+        value_at = max(
+            (at for at, (number, _) in enumerate(events) if number not in ended), default=0
+        )
+        self.add_numbers(number for at, number in handed if at > value_at)
+        first = max((number for number, _ in events), default=-1) + 1
+        found, made = list(events), 0
+        for at, number in handed:
+            if self._is_new(number):
+                found.insert(at + made, (first + made, ITEM_BYTES.get(number[1], 4)))
+                made += 1
+        return found, frozenset(range(first, first + made))
+
+    def _is_new(self, number: Number) -> bool:
+        """Say whether a number gets a tensor on a card only now, and note that it has one."""
+        if not self.host_dtypes or number in self._cached:
+            return False
+        self._cached.add(number)
+        return True
 
     def add_numbers(self, numbers: Iterable[Number]) -> None:
         """Note numbers that TensorFlow keeps on a card from then on.
@@ -130,8 +166,7 @@ class Births:
         an op outside of graphs was handed, so that it is copied to the card once.
         """
         for number in numbers:
-            if self.host_dtypes and number not in self._cached:
-                self._cached.add(number)
+            if self._is_new(number):
                 events: Events = [(0, ITEM_BYTES.get(number[1], 4))]
                 name = f"number {number[0]!r} {number[1]}"
                 self.rows.append(Birth(_NOBODY, events, traced=False, sharing=name, kept=True))
@@ -201,7 +236,7 @@ def _events(
     dtype: Any,
     size_bytes: int,
     host_dtypes: frozenset[str],
-    handed: list[Number],
+    handed: list[Handed],
 ) -> Events:
     """Return what calling the initializer asks for, op by op; only the value where it cannot tell.
 

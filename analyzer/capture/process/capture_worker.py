@@ -50,7 +50,7 @@ from analyzer.contract.messages.child_messages import (
 from analyzer.contract.messages.message_file import read_message
 from analyzer.contract.run_note import TargetNote, encode_run
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
-from analyzer.gc_pause import collector_paused
+from analyzer.gc_pause import collector_paused, pass_over_what_is_loaded
 from analyzer.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -247,8 +247,9 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
 
     folder = Path(request.folder)
     os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
-    with collector_paused() if is_static else contextlib.nullcontext():
+    with collector_paused():
         _import_tensorflow()
+    pass_over_what_is_loaded()
     import tensorflow as tf
 
     if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
@@ -269,7 +270,8 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
         phantom=phantom.phantom_note(options) if on_phantom else None,
     )
     report("writing the graph", 0.97)
-    write_run(folder, captured)
+    with collector_paused():
+        write_run(folder, captured)
     shutil.rmtree(folder / DUMP, ignore_errors=True)
 
 

@@ -36,6 +36,7 @@ from analyzer.contract.run_note import (
 )
 from analyzer.contract.step_config import StepConfig
 from analyzer.errors import ExitCode, InputError, TargetError
+from analyzer.gc_pause import collector_paused
 from analyzer.parse.xplane import MARKER_PREFIX
 from analyzer.version import __version__
 
@@ -168,9 +169,10 @@ def run_steps(
                 raise  # nothing of the step ran: there is nothing to see
             state.error = step_failure(failure)
     report("reading the graph", 0.92)
-    found = captured(state, partitions)
-    if dump is not None and state.function is not None:
-        found.compiled = ran_compiled(state.function, dump)
+    with collector_paused():
+        found = captured(state, partitions)
+        if dump is not None and state.function is not None:
+            found.compiled = ran_compiled(state.function, dump)
     return found
 
 

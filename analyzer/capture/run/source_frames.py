@@ -117,6 +117,7 @@ def _describe_traced(lines: list[str]) -> str:
     return f"{frames[-1] if frames else ''}{what}"
 
 
+@cache
 def is_library(filename: str) -> bool:
     """Say whether a file of code is Python's, a package's or ours, and not the user's."""
     return (

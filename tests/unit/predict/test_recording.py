@@ -116,6 +116,17 @@ def test_an_initializers_temporaries_are_gone_when_the_step_begins():
     assert grown.made[grown.constants[7]].category is Category.CONSTANT
 
 
+def test_the_last_that_an_initializer_leaves_is_the_value_and_others_are_numbers():
+    events = ((0, 8), (3, 8), (1, 16), (0, 0), (4, 4), (2, 1024), (1, 0))
+    note = RunNote(
+        variables=(variable("kernel"),), births=(BirthNote(0, events, False, "uniform"),)
+    )
+    grown = build_up(note, [1024], {})
+    assert grown.made[grown.values[0]].size_bytes == 1024
+    numbers = [made for made in grown.made if made.role == "tensor held by Python"]
+    assert [made.size_bytes for made in numbers if made.dies is None][:2] == [8, 4]
+
+
 def test_what_the_traced_graph_keeps_is_resident():
     note = RunNote(kept_by_tracing=3, variables=(variable("kernel"),))
     kept = [made for made in build_up(note, [1024], {}).made if "traced graph" in made.role]
