@@ -1,4 +1,7 @@
-"""A child process under a supervisor: its messages, and its end, whatever that is."""
+"""A child process under a supervisor: its messages, and its end, whatever that is.
+
+Several captures may be copies of one such process (:mod:`analyzer.capture.process.fork_server`).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from analyzer.capture.process import supervisor
-from analyzer.contract.messages.child_messages import ChildEnd, Message, message_in
+from analyzer.contract.messages.child_messages import ChildEnd, CopyEnd, Message, message_in
 from analyzer.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
+_PIPE: Final = "requests"  # of a process that is copied
 _END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
 
 
@@ -104,3 +109,112 @@ class Child:
             gone = not got
         if gone:
             self.end = self.end or ChildEnd(None)
+
+
+class CaptureCopies:
+    """A process that is started at the first capture, and ended at the end of the block.
+
+    Where the system does not tell how to let a copy end with its parent, there is none, and each capture
+    has a process of its own.
+
+    Args:
+        folder: Where its pipe may be made; removed with all in it when this process ends without a word.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._child: Child | None = None
+        self._environment: dict[str, str] = {}
+        self._pipe = -1
+
+    def __enter__(self) -> CaptureCopies:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def copy(
+        self,
+        command: Sequence[str],
+        request: Path,
+        log: Path,
+        environment: Mapping[str, str],
+    ) -> CaptureCopy | None:
+        """Let a copy do what a request says; None where it needs a process of its own.
+
+        Args:
+            command: What starts the process; the pipe's path is added.
+            request: The request's path.
+            log: Where everything else goes that is printed.
+            environment: The environment variables; those of the first capture stay.
+        """
+        if sys.platform != "linux":
+            return None
+        if self._child is None:
+            pipe = self._folder / _PIPE
+            os.mkfifo(pipe)
+            self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+            self._environment = dict(environment)
+            self._child = Child([*command, str(pipe)], log, self._folder, environment)
+        elif self._environment != environment:
+            return None
+        self._child.deadline_s = float("inf")
+        os.write(self._pipe, os.fsencode(request) + b"\n")
+        return CaptureCopy(self, self._child)
+
+    def end(self) -> None:
+        """End the process, and the copy that still runs."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+            os.close(self._pipe)
+            (self._folder / _PIPE).unlink(missing_ok=True)
+
+
+class CaptureCopy:
+    """A copy of a process, as :class:`analyzer.capture.process.child_process.Child` is a whole one.
+
+    Attributes:
+        end: How it ended; None while it runs.
+
+    Args:
+        copies: Where it is from.
+        child: The process that it is a copy of.
+    """
+
+    def __init__(self, copies: CaptureCopies, child: Child) -> None:
+        self.end: ChildEnd | None = None
+        self._copies = copies
+        self._child = child
+
+    @property
+    def deadline_s(self) -> float:
+        """The instant of :func:`time.monotonic` at which it is no longer listened to."""
+        return self._child.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, instant_s: float) -> None:
+        self._child.deadline_s = instant_s
+
+    def messages(self) -> Iterator[Message]:
+        """Yield what the copy says until it has ended, or ``deadline_s`` has come."""
+        for message in self._child.messages():
+            if isinstance(message, CopyEnd):
+                self.end = ChildEnd(message.code, message.peak_rss_bytes)
+                return
+            yield message
+        self.end = self._child.end
+
+    def interrupt(self) -> None:
+        """End it: what takes a graph has nothing that were worth keeping."""
+        self._copies.end()
+
+    def close(self) -> None:
+        """Let go of it; where it has not ended, or its process has, end all."""
+        if self.end is None or self._child.end is not None:
+            self._copies.end()
