@@ -65,7 +65,7 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
     place = Path(tempfile.mkdtemp(dir=tmp_path))
     with CaptureCopies(place) as copies:
         first = noted("step", 2, copies)
-        with pytest.raises(TargetError, match="exit code 3.*words"):
+        with pytest.raises(TargetError, match=r"exit code 3.*words"):
             noted("dies", 2, copies)
         assert mark.left() == [], "what a copy started is ended with it"
         second = noted("step", 8, copies)
