@@ -189,14 +189,15 @@ def _end() -> NoReturn:
     os._exit(int(ExitCode.OK))
 
 
-def import_for_graphs() -> None:
-    """Import TensorFlow, Keras and all of ours that takes a step's graph.
+def import_all() -> None:
+    """Import TensorFlow, Keras and all of ours that runs a step or takes its graph.
 
     Raises:
         InputError: they cannot be imported.
     """
     _import_tensorflow()
     _leaving_unrun()
+    _running()
 
 
 def _import_tensorflow() -> None:

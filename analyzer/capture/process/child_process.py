@@ -23,6 +23,7 @@ from analyzer.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
 _PIPE: Final = "requests"  # of a process that is copied
+_MOST_COPIED: Final = 2  # one that takes graphs, one that runs steps: each holds all of TensorFlow
 _END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
 
 
@@ -112,20 +113,20 @@ class Child:
 
 
 class CaptureCopies:
-    """A process that is started at the first capture, and ended at the end of the block.
+    """Processes that are started at the first capture in their environment, and ended with the block.
 
-    Where the system does not tell how to let a copy end with its parent, there is none, and each capture
-    has a process of its own.
+    Where the system does not tell how to let a copy end with its parent, there are none, and each
+    capture has a process of its own.
 
     Args:
-        folder: Where its pipe may be made; removed with all in it when this process ends without a word.
+        folder: Where their pipes may be made; removed with all in it when this process ends without a
+            word.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._child: Child | None = None
-        self._environment: dict[str, str] = {}
-        self._pipe = -1
+        self._copied: dict[frozenset[tuple[str, str]], CopiedProcess] = {}
+        self._started = 0
 
     def __enter__(self) -> CaptureCopies:
         return self
@@ -136,7 +137,8 @@ class CaptureCopies:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.end()
+        for copied in self._copied.values():
+            copied.end()
 
     def copy(
         self,
@@ -151,29 +153,55 @@ class CaptureCopies:
             command: What starts the process; the pipe's path is added.
             request: The request's path.
             log: Where everything else goes that is printed.
-            environment: The environment variables; those of the first capture stay.
+            environment: The environment variables.
         """
         if sys.platform != "linux":
             return None
-        if self._child is None:
-            pipe = self._folder / _PIPE
-            os.mkfifo(pipe)
-            self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
-            self._environment = dict(environment)
-            self._child = Child([*command, str(pipe)], log, self._folder, environment)
-        elif self._environment != environment:
+        key = frozenset(environment.items())
+        if key not in self._copied and len(self._copied) == _MOST_COPIED:
             return None
-        self._child.deadline_s = float("inf")
+        copied = self._copied.get(key)
+        if copied is None or copied.child.end is not None:
+            self._started += 1
+            pipe = self._folder / f"{_PIPE}-{self._started}"
+            copied = CopiedProcess(command, pipe, log, environment)
+            self._copied[key] = copied
+        return CaptureCopy(copied, request)
+
+
+class CopiedProcess:
+    """A process that does what it is asked for in copies of itself.
+
+    Attributes:
+        child: The process.
+
+    Args:
+        command: What starts it; the pipe's path is added.
+        pipe: Where it is asked.
+        log: Where everything goes that it prints itself.
+        environment: Its environment variables.
+    """
+
+    def __init__(
+        self, command: Sequence[str], pipe: Path, log: Path, environment: Mapping[str, str]
+    ) -> None:
+        os.mkfifo(pipe)
+        self._path = pipe
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+        self.child = Child([*command, str(pipe)], log, pipe.parent, environment)
+
+    def ask(self, request: Path) -> None:
+        """Let a copy do what a request says."""
+        self.child.deadline_s = float("inf")
         os.write(self._pipe, os.fsencode(request) + b"\n")
-        return CaptureCopy(self, self._child)
 
     def end(self) -> None:
-        """End the process, and the copy that still runs."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        """End it, and the copy that still runs."""
+        if self._pipe >= 0:
+            self.child.close()
             os.close(self._pipe)
-            (self._folder / _PIPE).unlink(missing_ok=True)
+            self._pipe = -1
+            self._path.unlink(missing_ok=True)
 
 
 class CaptureCopy:
@@ -183,14 +211,15 @@ class CaptureCopy:
         end: How it ended; None while it runs.
 
     Args:
-        copies: Where it is from.
-        child: The process that it is a copy of.
+        copied: What it is a copy of.
+        request: The path of what it is asked for.
     """
 
-    def __init__(self, copies: CaptureCopies, child: Child) -> None:
+    def __init__(self, copied: CopiedProcess, request: Path) -> None:
         self.end: ChildEnd | None = None
-        self._copies = copies
-        self._child = child
+        self._copied = copied
+        self._child = copied.child
+        copied.ask(request)
 
     @property
     def deadline_s(self) -> float:
@@ -211,10 +240,10 @@ class CaptureCopy:
         self.end = self._child.end
 
     def interrupt(self) -> None:
-        """End it: what takes a graph has nothing that were worth keeping."""
-        self._copies.end()
+        """End it: several captures are of a question that is not answered then."""
+        self._copied.end()
 
     def close(self) -> None:
         """Let go of it; where it has not ended, or its process has, end all."""
         if self.end is None or self._child.end is not None:
-            self._copies.end()
+            self._copied.end()

@@ -1,4 +1,4 @@
-"""The child process that has imported TensorFlow, and takes each graph asked for in a copy of itself.
+"""The child process that has imported TensorFlow, and does each capture asked for in a copy of itself.
 
 Importing TensorFlow takes more than half of a small capture. Where several are asked for of one target
 it is imported once: nothing of it has begun to compute then, no device is known, and its threads are
@@ -43,7 +43,7 @@ def main(pipe: str, places: list[str]) -> int:
     channel.report("starting TensorFlow", 0.0)
     try:
         with collector_paused():
-            capture_worker.import_for_graphs()
+            capture_worker.import_all()
     except AnalyzerError as error:
         return channel.fail(error)
     with Path(pipe).open("rb", buffering=0) as requests:

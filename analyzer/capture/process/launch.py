@@ -104,7 +104,7 @@ def capture(
         force: Replace ``out`` where it holds an earlier run.
         progress: Called with the stage and the share done, 0 to 1.
         kind: ``run`` to run the step, ``static`` to take its graph and run nothing.
-        copies: A process that several graphs are taken in; None for one of its own.
+        copies: Processes that several captures are copies of; None for one of its own.
 
     Raises:
         InputError: ``out`` cannot be used, or the target cannot be made a step or ends its process.
@@ -125,8 +125,9 @@ def capture(
         with refusals_told(out):
             write_message(request, asked)
             child: Child | CaptureCopy | None = None
-            if copies is not None and kind == "static" and hides_gpus(options):
-                environment["CUDA_VISIBLE_DEVICES"] = "-1"
+            if copies is not None and hides_gpus(options):
+                if not on_card:
+                    environment["CUDA_VISIBLE_DEVICES"] = "-1"
                 command = _command("fork_server")
                 child = copies.copy(command, request, _log_of(request), environment)
             if child is None:
@@ -183,7 +184,7 @@ def child_command(request: Path) -> list[str]:
 
 
 def hides_gpus(options: CaptureOptions) -> bool:
-    """Say whether a graph is taken without the machine's own cards."""
+    """Say whether the machine's own cards are left alone: there may be others, that are not here."""
     return options.device == "cpu" or bool(options.gpu)
 
 
