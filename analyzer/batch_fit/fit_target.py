@@ -341,6 +341,11 @@ def _said(answer: FitAnswer) -> FitAnswer:
             f"{named} is the largest that likely fits {where} ({limit}): TensorFlow "
             f"swaps tensors to the host there, each process others; {safe} is safe"
         )
+    elif answer.forms.another_from is not None and answer.largest < answer.most:
+        says = (
+            f"{named} is the largest that likely fits {where} ({limit}): TensorFlow makes another "
+            f"graph of larger ones, which does not; {safe} is safe"
+        )
     elif answer.in_each < answer.largest:
         says = (
             f"{named} is the largest that likely fits {where} ({limit}): the order of the ops "

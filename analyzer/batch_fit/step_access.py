@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.batch_fit.varied_size import BATCH, VariedSize
+from analyzer.capture.process.child_process import CaptureCopies
 from analyzer.capture.process.launch import capture
 from analyzer.compiler.card_options import CardOptions
 from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
@@ -46,16 +47,24 @@ class StepAccess:
 
 @contextmanager
 def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
-    """Give access to a target's step, in processes of its own."""
+    """Give access to a target's step in processes of its own; one imports TensorFlow for all graphs."""
 
     def doing(kind: CaptureKind) -> Capture:
         def do(options: CaptureOptions, folder: Path) -> Path:
             silent: Callable[[str, float], None] = lambda stage, share: None  # noqa: E731
-            return capture(spec, options, folder, force=False, progress=silent, kind=kind)
+            return capture(
+                spec,
+                options,
+                folder,
+                force=False,
+                progress=silent,
+                kind=kind,
+                copies=copies,
+            )
 
         return do
 
-    with workplace() as folder:
+    with workplace() as folder, CaptureCopies(folder) as copies:
         yield StepAccess(spec.text, doing("static"), doing("run"), folder)
 
 

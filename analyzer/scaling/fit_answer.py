@@ -113,6 +113,9 @@ class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
         is_closed_form: Whether other sizes are closed forms; else each figure is of a capture.
         why_not: Why there are none; empty where there are.
         swaps: Whether TensorFlow swaps tensors to the host about the largest size: which, is chance.
+        another_from: Where TensorFlow's optimiser makes another graph of larger sizes, which does not
+            fit: the least of them that was captured; between it and the largest, which graph is made is
+            not known. None where the largest size is not for that reason.
     """
 
     captured_at: tuple[int, ...]
@@ -121,6 +124,7 @@ class FormsUsed(msgspec.Struct, frozen=True, kw_only=True):
     is_closed_form: bool
     why_not: str = ""
     swaps: bool = False
+    another_from: int | None = None
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,6 +64,9 @@ _FURTHEST: Final = 1024
 _PLANS: Final = 10
 """Plans at most that are asked of a card's compiler."""
 
+_NARROWED: Final = 7
+"""Captures at most where the sizes are narrowed down from which on the optimiser makes another graph."""
+
 _DEGREE: Final = 2
 """Highest degree of a form."""
 
@@ -181,7 +184,8 @@ class SizeSearch:
             pair = {others[0]: self._notes[others[0]], near: here}
             try:
                 noted = {size: self._notes[size] for size in (*others[: self._degree], near)}
-                found = self._by_forms(self._family(noted, near), near)
+                family = self._family(noted, near)
+                found = self._by_forms(family, near)
             except NotOneFamily as error:
                 why = str(error)
                 if any(note.compiled for note in pair.values()):
@@ -196,6 +200,8 @@ class SizeSearch:
                 if isinstance(found, FoundSizes):
                     return found
                 why, near = found
+                if (below := self._below_another(family, near)) is not None:
+                    return below
         return self._by_captures(why)
 
     def _family(self, pair: Mapping[int, RunNote], near: int) -> StepFamily:
@@ -225,7 +231,7 @@ class SizeSearch:
         Of two sizes TensorFlow may have folded a constant at the smaller alone: those that Grappler
         computes beforehand are kept up to 100 KiB (``kMaxConstantSize``, ``constant_folding.cc``).
         """
-        names = {size: frozenset(op.name for op in note.ops) for size, note in self._notes.items()}
+        names = {size: _names(note) for size, note in self._notes.items()}
         others = [size for size in self._notes if size != near]
         return sorted(others, key=lambda size: (names[size] != names[near], abs(size - near)))
 
@@ -250,10 +256,7 @@ class SizeSearch:
             if len(noted) == 1:
                 needs[0] = order.variables_bytes()
         (low, less), (high, more) = sorted(needs.items())
-        if (
-            more <= less
-            and len({frozenset(op.name for op in note.ops) for note in noted.values()}) > 1
-        ):
+        if more <= less and len({_names(note) for note in noted.values()}) > 1:
             raise NotOneFamily("the optimiser makes another graph of a larger batch")
         if more <= less:
             raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
@@ -310,6 +313,81 @@ class SizeSearch:
             ),
             orders=orders,
             note=self._notes.get(near, family.notes[0]),
+        )
+
+    def _below_another(self, family: StepFamily, near: int) -> FoundSizes | None:
+        """Return the largest size below those at which the optimiser makes a graph that does not fit.
+
+        By its own forms the step would fit up to ``near``, but TensorFlow expects over 80 % of the
+        device's memory to be in use before that, and makes another graph (``SchedulingPass``,
+        ``memory_optimizer.cc``) that needs more. Where that begins, captures between narrow down.
+
+        Args:
+            family: Steps of one graph.
+            near: The largest size by their forms, which is noted.
+
+        Returns:
+            None where the graph is the same there, or the other one fits.
+        """
+        same = _names(family.notes[0])
+        least = max((size for size, note in self._notes.items() if _names(note) == same), default=0)
+        is_swapped = _is_swapped(self._notes[near])
+        if _names(self._notes[near]) == same or least >= near or is_swapped:
+            return None
+        guess = 0
+        while True:
+            orders = self._play(StepFamily((near,), (self._notes[near],)), (near,), draws=1)
+            limits, order = self._limits_of(orders.target), orders.main[0]
+            options = replace(orders.target.options, memory_limit_bytes=limits.bytes)
+            if order.fits(near, options):
+                return None
+            need = safe_limit(order.operations, options)
+            if not guess:  # where the other graph fits, if it is made there
+                guess = from_nothing(order.variables_bytes(), near, need, limits.bytes, self._power)
+            while near - least > max(least // (2 * _SPAN), 1) and len(self._notes) < _NARROWED:
+                middle = guess if least < guess < near else (least + near) // 2
+                if _names(self._note(middle)) != same:
+                    near = middle
+                    break
+                least = middle
+            else:
+                return self._up_to(family, least, near)
+
+    def _up_to(self, family: StepFamily, most: int, another: int) -> FoundSizes:
+        """Return what a family's forms say up to a size.
+
+        Args:
+            family: The steps.
+            most: The largest size of which it is known that its graph is theirs.
+            another: A larger one with another graph, which does not fit.
+
+        Raises:
+            NotOneFamily: there are no forms.
+        """
+        orders = self._play_about(family, most)
+        limits = self._limits_of(orders.target)
+        options = replace(orders.target.options, memory_limit_bytes=limits.bytes)
+        best = largest(orders, orders.target.options, limits.three)
+        size = min(best.size, most)
+        sizes = replace(
+            best,
+            size=size,
+            safe=min(best.safe, most),
+            in_each=min(best.in_each, most),
+            most=max(min(best.most, another - 1), size),
+            fitting=sum(order.fits(size, options) for order in orders.main) if size else 0,
+            waits=best.waits and best.size <= most,
+        )
+        return FoundSizes(
+            sizes=sizes,
+            forms=FormsUsed(
+                captured_at=tuple(sorted(self._notes)),
+                checked_at=tuple(sorted(self._checked)),
+                is_closed_form=True,
+                another_from=another if best.size >= most else None,
+            ),
+            orders=orders,
+            note=self._notes[most],
         )
 
     def _differs(self, family: StepFamily, size: int) -> str | None:
@@ -455,6 +533,10 @@ class SizeSearch:
             note=note,
             needs=needs,
         )
+
+
+def _names(note: RunNote) -> frozenset[str]:
+    return frozenset(op.name for op in note.ops)
 
 
 def _is_swapped(note: RunNote) -> bool:

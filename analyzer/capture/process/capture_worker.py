@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.process.launch import STOPPING
+from analyzer.capture.process.launch import STOPPING, hides_gpus
 from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.contract import run_note as contract
@@ -85,6 +85,11 @@ class Channel:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
+    def of_this_process(self) -> Channel:
+        """Return it for a process that was forked to send messages too."""
+        self._owner = os.getpid()
+        return self
+
     def send(self, message: Message) -> None:
         """Send one message; unbuffered, because a signal's handler sends too."""
         if os.getpid() != self._owner:
@@ -111,15 +116,16 @@ class Channel:
         raise KeyboardInterrupt
 
 
-def main(request_path: str, places: list[str]) -> int:
+def main(request_path: str, places: list[str], channel: Channel | None = None) -> int:
     """Do what the request says; return the exit code.
 
     Args:
         request_path: The request, a JSON file.
         places: ``sys.path`` for the user's code.
+        channel: Messages to the parent; None to begin with them.
     """
     faulthandler.enable()
-    channel = Channel()
+    channel = channel or Channel()
     # A shell starts background jobs with Ctrl-C ignored; the trace is to be written all the same.
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
@@ -183,6 +189,17 @@ def _end() -> NoReturn:
     os._exit(int(ExitCode.OK))
 
 
+def import_all() -> None:
+    """Import TensorFlow, Keras and all of ours that runs a step or takes its graph.
+
+    Raises:
+        InputError: they cannot be imported.
+    """
+    _import_tensorflow()
+    _leaving_unrun()
+    _running()
+
+
 def _import_tensorflow() -> None:
     """Import TensorFlow and Keras.
 
@@ -242,7 +259,7 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     spec, options = request.target, request.options
     is_static = request.kind == "static"
     on_phantom = bool(options.gpu) and not is_static
-    if options.device == "cpu" or (options.gpu and is_static):
+    if options.device == "cpu" or (is_static and hides_gpus(options)):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     folder = Path(request.folder)

@@ -1,4 +1,7 @@
-"""A child process under a supervisor: its messages, and its end, whatever that is."""
+"""A child process under a supervisor: its messages, and its end, whatever that is.
+
+Several captures may be copies of one such process (:mod:`analyzer.capture.process.fork_server`).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from analyzer.capture.process import supervisor
-from analyzer.contract.messages.child_messages import ChildEnd, Message, message_in
+from analyzer.contract.messages.child_messages import ChildEnd, CopyEnd, Message, message_in
 from analyzer.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
+_PIPE: Final = "requests"  # of a process that is copied
+_MOST_COPIED: Final = 2  # one that takes graphs, one that runs steps: each holds all of TensorFlow
 _END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
 
 
@@ -104,3 +110,140 @@ class Child:
             gone = not got
         if gone:
             self.end = self.end or ChildEnd(None)
+
+
+class CaptureCopies:
+    """Processes that are started at the first capture in their environment, and ended with the block.
+
+    Where the system does not tell how to let a copy end with its parent, there are none, and each
+    capture has a process of its own.
+
+    Args:
+        folder: Where their pipes may be made; removed with all in it when this process ends without a
+            word.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._copied: dict[frozenset[tuple[str, str]], CopiedProcess] = {}
+        self._started = 0
+
+    def __enter__(self) -> CaptureCopies:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for copied in self._copied.values():
+            copied.end()
+
+    def copy(
+        self,
+        command: Sequence[str],
+        request: Path,
+        log: Path,
+        environment: Mapping[str, str],
+    ) -> CaptureCopy | None:
+        """Let a copy do what a request says; None where it needs a process of its own.
+
+        Args:
+            command: What starts the process; the pipe's path is added.
+            request: The request's path.
+            log: Where everything else goes that is printed.
+            environment: The environment variables.
+        """
+        if sys.platform != "linux":
+            return None
+        key = frozenset(environment.items())
+        if key not in self._copied and len(self._copied) == _MOST_COPIED:
+            return None
+        copied = self._copied.get(key)
+        if copied is None or copied.child.end is not None:
+            self._started += 1
+            pipe = self._folder / f"{_PIPE}-{self._started}"
+            copied = CopiedProcess(command, pipe, log, environment)
+            self._copied[key] = copied
+        return CaptureCopy(copied, request)
+
+
+class CopiedProcess:
+    """A process that does what it is asked for in copies of itself.
+
+    Attributes:
+        child: The process.
+
+    Args:
+        command: What starts it; the pipe's path is added.
+        pipe: Where it is asked.
+        log: Where everything goes that it prints itself.
+        environment: Its environment variables.
+    """
+
+    def __init__(
+        self, command: Sequence[str], pipe: Path, log: Path, environment: Mapping[str, str]
+    ) -> None:
+        os.mkfifo(pipe)
+        self._path = pipe
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+        self.child = Child([*command, str(pipe)], log, pipe.parent, environment)
+
+    def ask(self, request: Path) -> None:
+        """Let a copy do what a request says."""
+        self.child.deadline_s = float("inf")
+        os.write(self._pipe, os.fsencode(request) + b"\n")
+
+    def end(self) -> None:
+        """End it, and the copy that still runs."""
+        if self._pipe >= 0:
+            self.child.close()
+            os.close(self._pipe)
+            self._pipe = -1
+            self._path.unlink(missing_ok=True)
+
+
+class CaptureCopy:
+    """A copy of a process, as :class:`analyzer.capture.process.child_process.Child` is a whole one.
+
+    Attributes:
+        end: How it ended; None while it runs.
+
+    Args:
+        copied: What it is a copy of.
+        request: The path of what it is asked for.
+    """
+
+    def __init__(self, copied: CopiedProcess, request: Path) -> None:
+        self.end: ChildEnd | None = None
+        self._copied = copied
+        self._child = copied.child
+        copied.ask(request)
+
+    @property
+    def deadline_s(self) -> float:
+        """The instant of :func:`time.monotonic` at which it is no longer listened to."""
+        return self._child.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, instant_s: float) -> None:
+        self._child.deadline_s = instant_s
+
+    def messages(self) -> Iterator[Message]:
+        """Yield what the copy says until it has ended, or ``deadline_s`` has come."""
+        for message in self._child.messages():
+            if isinstance(message, CopyEnd):
+                self.end = ChildEnd(message.code, message.peak_rss_bytes)
+                return
+            yield message
+        self.end = self._child.end
+
+    def interrupt(self) -> None:
+        """End it: several captures are of a question that is not answered then."""
+        self._copied.end()
+
+    def close(self) -> None:
+        """Let go of it; where it has not ended, or its process has, end all."""
+        if self.end is None or self._child.end is not None:
+            self._copied.end()

@@ -19,7 +19,7 @@ from typing import Final
 
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.child_ending import Ending, error_of, tail_of
-from analyzer.capture.process.child_process import Child
+from analyzer.capture.process.child_process import CaptureCopies, CaptureCopy, Child
 from analyzer.capture.process.declared_environment import declared_environment
 from analyzer.capture.process.memory_shortage import host_memory
 from analyzer.capture.process.run_folders import (
@@ -69,7 +69,7 @@ except OSError:
     here = ""
 sys.path[:] = [place for place in kept if os.path.realpath(place) != here]
 sys.path.append(sys.argv[1])
-from analyzer.capture.process.capture_worker import main
+from analyzer.capture.process.{module} import main
 sys.exit(main(sys.argv[2], kept))
 """
 
@@ -89,6 +89,7 @@ def capture(
     force: bool,
     progress: Progress,
     kind: CaptureKind = "run",
+    copies: CaptureCopies | None = None,
 ) -> Path:
     """Run the target's step in a child process and return the run folder.
 
@@ -103,6 +104,7 @@ def capture(
         force: Replace ``out`` where it holds an earlier run.
         progress: Called with the stage and the share done, 0 to 1.
         kind: ``run`` to run the step, ``static`` to take its graph and run nothing.
+        copies: Processes that several captures are copies of; None for one of its own.
 
     Raises:
         InputError: ``out`` cannot be used, or the target cannot be made a step or ends its process.
@@ -122,7 +124,15 @@ def capture(
             environment |= phantom.variables(options, staging)
         with refusals_told(out):
             write_message(request, asked)
-            _run(request, environment, spec, progress, keeps_a_part=kind == "run")
+            child: Child | CaptureCopy | None = None
+            if copies is not None and hides_gpus(options):
+                if not on_card:
+                    environment["CUDA_VISIBLE_DEVICES"] = "-1"
+                command = _command("fork_server")
+                child = copies.copy(command, request, _log_of(request), environment)
+            if child is None:
+                child = Child(child_command(request), _log_of(request), staging, environment)
+            _run(request, child, spec, progress, keeps_a_part=kind == "run")
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / phantom.FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
@@ -170,22 +180,34 @@ def module_command(module: str) -> list[str]:
 
 def child_command(request: Path) -> list[str]:
     """Return the command of the child; the package is found even where it runs from a checkout."""
+    return [*_command("capture_worker"), str(request)]
+
+
+def hides_gpus(options: CaptureOptions) -> bool:
+    """Say whether the machine's own cards are left alone: there may be others, that are not here."""
+    return options.device == "cpu" or bool(options.gpu)
+
+
+def _command(module: str) -> list[str]:
     root = str(Path(__file__).parents[3])
-    return [sys.executable, "-c", _START, root, str(request)]
+    return [sys.executable, "-c", _START.replace("{module}", module), root]
+
+
+def _log_of(request: Path) -> Path:
+    return request.with_name(LOG_FILE)
 
 
 def _run(
     request: Path,
-    environment: dict[str, str],
+    child: Child | CaptureCopy,
     spec: TargetSpec,
     progress: Progress,
     *,
     keeps_a_part: bool,
 ) -> None:
     """Run the child to its end; an interrupted one may still write what it has, if that is of use."""
-    log = request.with_name(LOG_FILE)
+    log = _log_of(request)
     before = host_memory()
-    child = Child(child_command(request), log, request.parent, environment)
     last: Message | None = None
     stage = "starting"
     try:
@@ -219,7 +241,7 @@ def _run(
     )
 
 
-def _after_interrupt(child: Child, progress: Progress) -> Message:
+def _after_interrupt(child: Child | CaptureCopy, progress: Progress) -> Message:
     """Pass Ctrl-C on and return the child's last word, which says that it wrote what it had.
 
     Raises:

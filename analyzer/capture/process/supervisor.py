@@ -103,6 +103,7 @@ def end_all(left: Callable[[], list[int]], reap: Callable[[], None], grace_s: fl
         reap()
         running = left()
         if not running:
+            reap()
             return
         for pid in running:
             if gone_s >= grace_s:

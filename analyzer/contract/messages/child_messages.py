@@ -62,7 +62,18 @@ class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
     peak_rss_bytes: int = 0
 
 
-Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | ChildEnd
+class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
+    """How a copy of a child ended that did one of several captures.
+
+    Attributes:
+        code, peak_rss_bytes: As of :class:`ChildEnd`.
+    """
+
+    code: int
+    peak_rss_bytes: int = 0
+
+
+Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | CopyEnd | ChildEnd
 """Every message there is."""
 
 

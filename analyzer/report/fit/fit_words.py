@@ -63,6 +63,13 @@ def _margins(answer: FitAnswer) -> Iterator[str]:
         )
         if answer.most > answer.largest and answer.confirmation is None:
             yield f"No {noun} from {following} to {answer.label(answer.most)} was tried."
+    elif answer.forms.another_from is not None and answer.confirmation is None:
+        another = answer.label(answer.forms.another_from)
+        yield (
+            f"From {another} on, at the latest, TensorFlow expects the memory to get short and makes "
+            f"another graph of the step, which does not fit; which one it makes from {following} on was "
+            "not tried."
+        )
     elif answer.most > answer.largest:
         what = "the order in which the ops run" + (" and the limit itself" if least else "")
         yield f"From {following} to {answer.label(answer.most)} it depends on {what}; above, none fits."

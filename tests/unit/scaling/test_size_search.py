@@ -122,3 +122,30 @@ def test_where_tensors_are_swapped_few_sizes_are_captured_and_the_answer_says_so
     most = 64 * MIB / 8000
     assert 0.9 * most < answer.sizes.size <= most / 0.98
     assert answer.sizes.in_each == answer.sizes.safe < 0.96 * most
+
+
+class Rewritten(Captures):
+    """A step that the optimiser makes another graph of from a size on, which needs a twentieth more."""
+
+    def note(self, size: int) -> RunNote:
+        note = super().note(size)
+        if size <= self.folded_to:
+            return note
+        more = (TensorSpec("float32", (size, 1050)),)
+        ops = tuple(
+            replace(op, outputs=more) if op.name in ("own", "last") else op for op in note.ops
+        )
+        return replace(note, ops=ops)
+
+
+def test_where_another_graph_does_not_fit_the_largest_is_the_last_of_the_first_graph() -> None:
+    most = found(Captures(lambda size: (size, 1000)), 64).sizes.size
+    for threshold in (int(0.97 * most), int(0.99 * most)):
+        captures = Rewritten(lambda size: (size, 1000), folded_to=threshold)
+        answer = found(captures, 64)
+        assert answer.forms.is_closed_form
+        assert 0.97 * threshold < answer.sizes.size <= threshold
+        assert answer.forms.another_from is not None
+        assert threshold < answer.forms.another_from <= most
+        assert answer.sizes.most == answer.forms.another_from - 1
+        assert len(captures.captured) <= 7
