@@ -7,10 +7,38 @@ from collections.abc import Sequence
 import pytest
 
 from analyzer.allocator import BfcOptions
+from analyzer.contract.graph_note import Op, TensorSpec
+from analyzer.contract.run_note import Input, ThreadsNote
+from analyzer.contract.step_config import StepConfig
+from analyzer.parse.run_folder import RunNote
 from analyzer.predict.executor.waiting_workers import Asked, NoRoomError, WaitingWorkers
-from analyzer.predict.limited_steps import AllocatorRoom
+from analyzer.predict.limited_steps import AllocatorRoom, runs_under
+from analyzer.predict.played_step import Owner, play, prepare
 
 MIB = 1 << 20
+
+
+def side_by_side(size: int) -> RunNote:
+    """A step with branches that several threads run, and their sum."""
+
+    def op(name: str, kind: str, *inputs: str) -> Op:
+        outputs = (TensorSpec("float32", (size, 256)),)
+        attrs = {"index": 0} if kind == "_Arg" else {}
+        return Op(name=name, type=kind, inputs=inputs, outputs=outputs, attrs=attrs)
+
+    ops = [op("x", "_Arg")]
+    for name in "abcdef":
+        ops.append(op(name, "Tanh", "x:0"))
+        ops.append(op(f"{name}_soft", "Softmax", f"{name}:0"))
+    ops.append(op("all", "AddN", *(f"{name}_soft:0" for name in "abcdef")))
+    ops.append(Op(name="result", type="_Retval", inputs=("all:0",), attrs={"index": 0}))
+    return RunNote(
+        kind="static",
+        ops=tuple(ops),
+        step=StepConfig(mode="infer", batch_size=size),
+        inputs=(Input(name="x", dtype="float32", shape=(size, 256)),),
+        threads=ThreadsNote(intra_op=2, inter_op=2, inter_op_fixed=False),
+    )
 
 
 class _Machine:
@@ -95,3 +123,25 @@ def test_what_is_freed_before_it_found_room_is_never_placed() -> None:
     assert not room.place_again(left)
     asked += [(0, 0), (2, 4 * MIB)]
     assert not room.place()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_enough_room_the_steps_are_those_that_are_played_without_a_limit(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = side_by_side(32)
+    owners: dict[int, Owner] = {}
+    prepared = prepare(here.ops, [], threads=2)
+    asked: list[Asked] = []
+
+    def place(room: AllocatorRoom) -> Sequence[Asked]:
+        asked.extend(room._asked)
+        room._asked.clear()
+        return ()
+
+    monkeypatch.setattr(AllocatorRoom, "place", place)
+    assert runs_under(here, prepared, owners, (seed, 2), BfcOptions())
+    buffers = play(prepared, seed, threads=2, steps=prepared.steps).buffers
+    born = [(at, k, buffers.size_bytes[k]) for k, at in enumerate(buffers.born) if at >= 0]
+    dies = [(at, k, 0) for k, at in enumerate(buffers.dies) if at >= 0]
+    assert asked == [(k, size) for _, k, size in sorted(born + dies)]

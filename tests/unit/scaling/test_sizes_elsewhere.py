@@ -134,6 +134,7 @@ def test_on_several_threads_ops_wait_for_each_other(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ScaledOrder, "least_bytes", lambda order, size: size)
     monkeypatch.setattr(ScaledOrder, "fits_throughout", lambda order, size, *given: size <= 300)
     found = orders()
+
     def runs(order: ScaledOrder, size: int, options: object) -> bool:
         return size <= (450 if order.seed % 3 == 0 else 512)
 
