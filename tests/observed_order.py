@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from analyzer.errors import InputError
 from analyzer.predict.executor.sequential import NO_BUFFER, NodeRunner
 from analyzer.predict.graph.edges import Wiring
-from analyzer.predict.played_step import Draw, Prepared, _ledger_of, _lived
+from analyzer.predict.played_step import Draw, Prepared, _lived, ledger_of
 
 
 def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
@@ -28,7 +28,7 @@ def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
     """
     wiring = prepared.wiring
     number = {op.name: node for node, op in enumerate(wiring.ops)}
-    ledger = _ledger_of(prepared, shares=False, ran_before=True)
+    ledger = ledger_of(prepared, shares=False, ran_before=True)
     Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
     ledger.end_step()
     ledger.had_results()

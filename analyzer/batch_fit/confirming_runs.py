@@ -79,7 +79,6 @@ def confirmed(
         in_each=min(answer.in_each, best),
         orders_drawn=answer.orders_drawn if best == answer.largest else 0,
         orders_fitting=answer.orders_fitting if best == answer.largest else 0,
-        waits=answer.waits and best == answer.largest,
         most=max(answer.most, best),
     )
 

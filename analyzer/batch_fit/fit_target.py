@@ -236,7 +236,6 @@ def _described(
         in_each=sizes.in_each,
         orders_drawn=sizes.orders,
         orders_fitting=sizes.fitting,
-        waits=sizes.waits,
         peak_requested_bytes=None if need is None else need.requested_bytes,
         peak_allocated_bytes=None if need is None else need.allocated_bytes,
         wanted=wanted,
@@ -357,12 +356,7 @@ def _said(answer: FitAnswer) -> FitAnswer:
 
 
 def _share_of(answer: FitAnswer) -> str:
-    """Say in how many of the orders that were drawn the largest size fits; nothing where in all.
-
-    Where it fits on one thread only, say what those of several do.
-    """
-    if answer.waits:
-        return ", and ops wait for what other threads free"
+    """Say in how many of the orders that were drawn the largest size fits; nothing where in all."""
     if answer.orders_fitting == answer.orders_drawn:
         return ""
     fits, drawn = answer.orders_fitting, answer.orders_drawn

@@ -295,7 +295,7 @@ def play(
     wiring = prepared.wirings[seed % len(prepared.wirings)]
     # A graph that is played once is in a later step, when every slot has been written.
     begins = bool(steps) or prepared.varies
-    ledger = _ledger_of(prepared, shares=begins, ran_before=steps is None)
+    ledger = ledger_of(prepared, shares=begins, ran_before=steps is None)
     values = entering = tuple(ledger.values)
     held = dict(ledger.held)
     fan_out = FanOut(wiring, Arena(seed))
@@ -312,7 +312,7 @@ def play(
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
-        chosen = _executor(prepared, wiring, fan_out, machine, counters)
+        chosen = executor_of(prepared, wiring, fan_out, machine, counters)
         if in_turn:
             chosen.run()
         else:
@@ -351,14 +351,22 @@ def _steps_to_settle(prepared: Prepared) -> int:
     return 2 if prepared.settles else 1
 
 
-def _executor(
+def executor_of(
     prepared: Prepared,
     wiring: Wiring,
     fan_out: FanOut,
     machine: Ledger | Running,
     counters: dict[int, Value],
 ) -> Executor | ControlExecutor:
-    """Return the executor of one step: the plain one where the graph has no branches and loops."""
+    """Return the executor of one step: the plain one where the graph has no branches and loops.
+
+    Args:
+        prepared: The graph.
+        wiring: Its nodes and edges, in one of their orders.
+        fan_out: The order of successors.
+        machine: What each node's turn does.
+        counters: Values of the variables that decide branches; changed by the run.
+    """
     if not wiring.has_control_flow:
         return Executor(wiring, fan_out, machine)
     handles = prepared.kernels.handles
@@ -383,15 +391,24 @@ def _lived(ledger: Ledger, spans: list[tuple[int, int]]) -> Draw:
     )
 
 
-def _ledger_of(prepared: Prepared, *, shares: bool, ran_before: bool) -> Ledger:
+def before_steps(ledger: Ledger) -> Draw:
+    """Return what a ledger holds before the first step."""
+    drawn = _lived(ledger, [(0, -1)])
+    return replace(drawn, values=tuple(ledger.values), held=dict(ledger.held))
+
+
+def ledger_of(
+    prepared: Prepared, *, shares: bool, ran_before: bool, kind: type[Ledger] = Ledger
+) -> Ledger:
     """Return the buffers as they are before a step.
 
     Args:
         prepared: The graph.
         shares: Whether variables that begin with one value still share its buffer.
         ran_before: Whether a step has run.
+        kind: Whether requests are told as they are made.
     """
-    return Ledger(
+    return kind(
         prepared.kernels.plans,
         prepared.variables,
         [owner.size_bytes for owner in prepared.owners],

@@ -177,11 +177,16 @@ def play_from_start(
         seed: Of the draw.
         threads: Inter-op threads.
     """
-    place = {owner.op: position for position, owner in enumerate(prepared.owners)}
-    position_of = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
     draw = play(prepared, seed, threads=threads, steps=prepared.steps)
     grown = build_up_of(note, prepared)
-    return Played(draw, grown, position_of, _origins(note, prepared, draw, grown, position_of))
+    origin = origins_of(note, prepared, draw, grown, owners)
+    return Played(draw, grown, _positions(prepared, owners), origin)
+
+
+def _positions(prepared: Prepared, owners: Mapping[int, Owner]) -> dict[int, int]:
+    """Return the position among a step's owners of each variable of the note that it uses."""
+    place = {owner.op: position for position, owner in enumerate(prepared.owners)}
+    return {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
 
 
 def build_up_of(note: RunNote, prepared: Prepared) -> BuildUp:
@@ -202,15 +207,24 @@ def build_up_of(note: RunNote, prepared: Prepared) -> BuildUp:
     return build_up(note, sizes, constants, prepared.device)
 
 
-def _origins(
+def origins_of(
     note: RunNote,
     prepared: Prepared,
     draw: Draw,
     grown: BuildUp,
-    position_of: dict[int, int],
+    owners: Mapping[int, Owner],
 ) -> dict[int, int]:
-    """Return which buffer of the build-up each one is that is alive before the first step."""
+    """Return which buffer of the build-up each one is that is alive before the first step.
+
+    Args:
+        note: The run note.
+        prepared: The graph.
+        draw: What lived, or what there was before the steps.
+        grown: The build-up; what no one noted is added to it.
+        owners: Index of a variable -> the op that owns it.
+    """
     ops = prepared.wiring.ops
+    position_of = _positions(prepared, owners)
     origin: dict[int, int] = {
         draw.values[position]: grown.values[number]
         for number, position in position_of.items()

@@ -154,8 +154,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
             than ``largest``, chance decides between them.
         orders_drawn: Orders of the ops that were tried at ``largest``, those of an estimate there; 0
             where none was.
-        orders_fitting: In how many of them ``largest`` fits, without waiting.
-        waits: Whether ``largest`` is what fits on one thread: ops of several wait for what is freed.
+        orders_fitting: In how many of them ``largest`` fits.
         peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
         wanted: A size asked about; None for none.
         wanted_fits: Whether it fits; None where none was asked about.
@@ -193,7 +192,6 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     in_each: int = 0
     orders_drawn: int = 0
     orders_fitting: int = 0
-    waits: bool = False
     peak_requested_bytes: int | None
     peak_allocated_bytes: int | None
     wanted: int | None = None

@@ -16,14 +16,23 @@ MOST: Final = 1 << 24
 _AHEAD: Final = 2
 """Sizes beyond one that fails that are tried too: best fit may do better with larger tensors."""
 
+_MOST: Final = 9
+_FEWEST: Final = 3
+"""Orders that are played together with the allocator, at most and at least."""
+
+_NODE_RUNS: Final = 20_000
+"""Nodes that one play of each of these may have, between the two."""
+
+_STRIDES: Final = 128
+"""Part of a size in strides of which each of these is looked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestSizes:
     """The largest sizes that fit.
 
     Attributes:
-        size: In the middle one of the orders of the figure's threads, or where ops wait for each other's
-            memory in the one of one thread; 0 where none fits.
+        size: In the middle one of the orders of the figure's threads; 0 where none fits.
         safe: In every order of every kind, under every limit from the least that it may be, less a
             margin, to the most: what runs with less memory may fail with more.
         most: In the best of the orders, with the most that the limit may be.
@@ -32,7 +41,6 @@ class LargestSizes:
             is left for those that were not drawn.
         orders: How many orders of the figure's threads were tried; 0 where none was played.
         fitting: In how many of them ``size`` fits under the limit that is the figure.
-        waits: Whether ``size`` is that of one thread: ops then wait for what other threads free.
     """
 
     size: int
@@ -41,15 +49,10 @@ class LargestSizes:
     in_each: int
     orders: int = 0
     fitting: int = 0
-    waits: bool = False
 
 
 def largest(
-    orders: ScaledOrders,
-    options: BfcOptions,
-    limits: tuple[int, int, int],
-    *,
-    waiting: bool = True,
+    orders: ScaledOrders, options: BfcOptions, limits: tuple[int, int, int]
 ) -> LargestSizes:
     """Search the largest sizes under a limit.
 
@@ -57,7 +60,6 @@ def largest(
         orders: The step's orders.
         options: The allocator's set-up but for its limit.
         limits: The limit that is the figure, the least and the most that it may be, bytes.
-        waiting: Whether ops of several threads may wait for each other's memory.
     """
     limit, low, high = limits
 
@@ -71,7 +73,6 @@ def largest(
         found.append(near)
     found.sort()
     middle = found[(len(found) - 1) // 2]
-    alone = _one_after_another(orders, under(limit), middle) if waiting else 0
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
     for order in orders.every:
@@ -82,34 +83,55 @@ def largest(
         if safe and not holds(safe):
             safe = _last(holds, safe, safe)
     most = max(largest_of(order, under(high), middle) for order in orders.every)
-    size = max(middle, alone)
+    fitting = sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0
+    if orders.waiting is not None and middle:
+        found = _where_threads_wait(orders, under(limit), middle)
+        middle = found[(len(found) - 1) // 2]
+        fitting = sum(size >= middle for size in found)
+        most = max(most, found[-1])
     gap = (found[-1] - found[0]) // max(len(found) - 1, 1)
     return LargestSizes(
-        size=size,
+        size=middle,
         safe=min(safe, middle),
-        most=max(most, size),
+        most=max(most, middle),
         in_each=max(found[0] - gap, 0),
         orders=len(found),
-        fitting=sum(order.fits(size, under(limit)) for order in orders.main) if size else 0,
-        waits=alone > middle,
+        fitting=fitting,
     )
 
 
-def _one_after_another(orders: ScaledOrders, options: BfcOptions, near: int) -> int:
-    """Return the largest size that fits on one thread, where runs have several; 0 where they have not.
+def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) -> list[int]:
+    """Return the largest size at which some of the orders come to their end, rising.
 
-    On a CPU a request that finds no room waits up to 10 s for what other threads free
-    (``AllocatorRetry``, ``allocator_retry.cc``), so that ops that do not fit side by side run one after
-    another. A card's kernels are launched by one thread, which frees nothing while it waits.
+    Their processes are played together with the allocator: a request without room waits for what other
+    threads free. Each order's size is looked for in strides; that of the middle one is exact, and stands
+    for those that end in the same stride.
 
     Args:
         orders: The orders.
         options: The allocator, with its limit.
-        near: A size that is likely near.
+        near: The size where threads do not wait.
     """
-    if orders.target.gpu is not None or orders.main[0].threads == 1:
-        return 0
-    return max((largest_of(order, options, near) for order in orders.kinds.get(1, ())), default=0)
+    count = min(max(_NODE_RUNS // len(orders.names), _FEWEST), _MOST, len(orders.main))
+    by_bytes = sorted(orders.main, key=lambda order: order.least_bytes(near))
+    chosen = [by_bytes[(2 * k + 1) * len(by_bytes) // (2 * count)] for k in range(count)]
+    stride = max(near // _STRIDES, 1)
+    found = []
+    for order in chosen:
+
+        def runs(strides: int, order: ScaledOrder = order) -> bool:
+            return orders.runs(order, strides * stride, options)
+
+        near = _last(runs, max(near // stride, 1)) * stride
+        found.append((near, order))
+    found.sort(key=lambda one: one[0])
+    least, order = found[(len(found) - 1) // 2]
+
+    def runs_beyond(more: int) -> bool:
+        return orders.runs(order, least + more, options)
+
+    middle = least + (_last(runs_beyond, 0, stride - 1) if stride > 1 else 0)
+    return [middle if size == least else size for size, _ in found]
 
 
 def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from analyzer.allocator import BfcOptions
 from analyzer.allocator import Sequence as Operations
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.draw_table import rows_of
+from analyzer.predict.limited_steps import runs_under
 from analyzer.predict.played_step import (
     STEPS,
     Draw,
@@ -32,7 +35,7 @@ from analyzer.predict.schedules import predict
 from analyzer.predict.startup import Made
 from analyzer.predict.uncertainty.assumptions import assumptions_of
 from analyzer.scaling.closed_forms import FormTable
-from analyzer.scaling.scaled_orders import ScaledOrder, ScaledOrders
+from analyzer.scaling.scaled_orders import ScaledOrder, ScaledOrders, WaitingPlay
 from analyzer.scaling.sizes_elsewhere import OtherSize, other_size
 from analyzer.scaling.step_family import NotOneFamily, StepFamily
 
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Table = NDArray[np.int64]
+
+_SIZES_KEPT: Final = 64
+"""Sizes at which a step is kept that was made by forms."""
 
 PLAYED_ANEW: Final = 9
 """Orders at most that are played at each size, where kernels cannot tell their bytes there."""
@@ -86,7 +92,35 @@ def play_orders(
         names=tuple(op.name for op in first.prepared.wiring.ops),
         target=target_of(family.notes[0]),
         inexact=inexact,
+        waiting=_waiting(family, first, threads),
     )
+
+
+def _waiting(family: StepFamily, first: _AtSize, threads: int | None) -> WaitingPlay | None:
+    """Return what plays an order's process under a limit; None where no thread can wait for another.
+
+    Args:
+        family: The steps.
+        first: The step at the size that orders are played at.
+        threads: Threads that one op may use; None for those of the machine that took the notes.
+    """
+    if first.prepared.device.is_cheap or first.kinds[0] == 1:
+        return None
+
+    @lru_cache(maxsize=_SIZES_KEPT)
+    def step_at(size: int) -> _AtSize | None:
+        try:
+            return first if size == first.size else _elsewhere(family, size, first, threads)[0]
+        except NotOneFamily:
+            return None
+
+    def runs(order: ScaledOrder, size: int, options: BfcOptions) -> bool:
+        at = step_at(size)
+        if at is None:
+            return False
+        return runs_under(at.note, at.prepared, at.owners, (order.seed, order.threads), options)
+
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +344,7 @@ def _order(
     off = np.abs(others_say - rows[-1])
     none = [-1] * len(asked.start.alone)
     order = ScaledOrder(
+        seed=asked.draw.seed,
         threads=asked.draw.threads,
         operations=sequence,
         forms=forms,

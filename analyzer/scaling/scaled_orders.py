@@ -9,9 +9,9 @@ are played from the process's start; the others are a step that follows on one o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class ScaledOrder:
     """One order that the executor could take, at any size.
 
     Attributes:
+        seed: Which draw.
         threads: Threads that run ops side by side.
         operations: What is asked for in it, from the process's start; the bytes are those of one size.
         forms: Bytes of each buffer.
@@ -45,6 +46,7 @@ class ScaledOrder:
         is_variable: Whether each buffer is a variable's value.
     """
 
+    seed: int
     threads: int
     operations: Operations
     forms: FormTable
@@ -116,6 +118,10 @@ class ScaledOrder:
         return int(in_use[self.first : self.last + 1].max(initial=0))
 
 
+WaitingPlay: TypeAlias = Callable[[ScaledOrder, int, BfcOptions], bool]
+"""Whether an order's process comes to its end at a size, under a limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScaledOrders:
     """The orders of a family's step, of each number of threads that a run may have.
@@ -126,6 +132,8 @@ class ScaledOrders:
         kinds: By number of threads, those of the figure first.
         names: Name of each op.
         target: The device and its allocator.
+        waiting: Says whether an order's process, played at a size together with the allocator, comes to
+            its end where threads wait for each other's memory; None where none can.
         inexact: Share of the requested peak in buffers whose bytes at the last of ``sizes`` are not
             those of the form through the others; 0.0 where there are none.
     """
@@ -136,6 +144,7 @@ class ScaledOrders:
     names: tuple[str, ...]
     target: Target
     inexact: float
+    waiting: WaitingPlay | None = None
 
     @property
     def main(self) -> tuple[ScaledOrder, ...]:
@@ -146,6 +155,18 @@ class ScaledOrders:
     def every(self) -> tuple[ScaledOrder, ...]:
         """The orders of all kinds."""
         return tuple(order for orders in self.kinds.values() for order in orders)
+
+    def runs(self, order: ScaledOrder, size: int, options: BfcOptions) -> bool:
+        """Say whether a process that takes an order comes to its end, its threads waiting.
+
+        Args:
+            order: One of these.
+            size: The size.
+            options: The allocator, with its limit.
+        """
+        if order.fits(size, options):
+            return True
+        return self.waiting is not None and order.threads > 1 and self.waiting(order, size, options)
 
     def is_same_at(self, size: int) -> bool:
         """Say whether the ops that run at a size are those of the orders: constants are folded by size.

@@ -293,17 +293,12 @@ class SizeSearch:
         if (different := self._differs(family, near)) is not None:
             return different, near
         orders = self._play_about(family, near)
-        for waiting in (True, False):
-            best = largest(orders, target.options, limits.three, waiting=waiting)
-            found = max(best.size, 1)
-            if abs(found - near) <= near // _STRIDE:
-                break
-            different = self._differs(family, found)
-            if different is None:
-                near = found
-                break
-            if not best.waits:  # else the size without waiting may be of the same ops
+        best = largest(orders, target.options, limits.three)
+        found = max(best.size, 1)
+        if abs(found - near) > near // _STRIDE:
+            if (different := self._differs(family, found)) is not None:
                 return different, found
+            near = found
         return FoundSizes(
             sizes=best,
             forms=FormsUsed(

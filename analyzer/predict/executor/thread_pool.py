@@ -175,9 +175,7 @@ class Workers(Generic[Task]):
             else:
                 taken = self._take(worker, now)
                 if taken is None:
-                    self._idle.add(worker)
-                    if now >= self._spins_until or self._spinner not in self._idle:
-                        self._spinner, self._spins_until = worker, now + SPIN_SECONDS
+                    self._begin_idling(worker, now)
                     return
                 (task,) = taken
             if self._compiles and self._is_held_up(worker, now, task):
@@ -216,6 +214,12 @@ class Workers(Generic[Task]):
         self._inline[worker].appendleft(task)
         self._push(ready, worker, None)
         return True
+
+    def _begin_idling(self, worker: int, now: float) -> None:
+        """Note that a thread has nothing to do; one of them spins for a while before it sleeps."""
+        self._idle.add(worker)
+        if now >= self._spins_until or self._spinner not in self._idle:
+            self._spinner, self._spins_until = worker, now + SPIN_SECONDS
 
     def _take(self, worker: int, now: float) -> tuple[Task] | None:
         """Return the thread's next task of a deque: of its own the newest, of another's the oldest."""

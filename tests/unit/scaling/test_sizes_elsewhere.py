@@ -128,21 +128,34 @@ def test_few_evenly_spread_orders_are_played_again() -> None:
     assert few[-2:] == [(39, 2), (7, 1)]
 
 
-def test_on_several_threads_ops_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fits op after op runs on several threads too: a request without room waits for frees."""
-    most = {1: 50, 2: 40}
-
-    def fits(order: ScaledOrder, size: int, options: object) -> bool:
-        return size <= most[order.threads]
-
-    monkeypatch.setattr(ScaledOrder, "fits", fits)
+def test_on_several_threads_ops_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that fails laid out as it was drawn may run: a request without room waits for frees."""
+    monkeypatch.setattr(ScaledOrder, "fits", lambda order, size, options: size <= 400)
     monkeypatch.setattr(ScaledOrder, "least_bytes", lambda order, size: size)
-    monkeypatch.setattr(ScaledOrder, "fits_throughout", lambda order, size, *given: size <= 30)
+    monkeypatch.setattr(ScaledOrder, "fits_throughout", lambda order, size, *given: size <= 300)
     found = orders()
-    answer = largest(found, found.target.options, (1000, 1000, 1000))
-    assert (answer.safe, answer.in_each, answer.size, answer.most) == (30, 40, 50, 50)
-    assert answer.waits
-    assert answer.fitting == 0
-    most[1] = 35
-    answer = largest(found, found.target.options, (1000, 1000, 1000))
-    assert (answer.in_each, answer.size, answer.waits) == (40, 40, False)
+
+    def runs(order: ScaledOrder, size: int, options: object) -> bool:
+        return size <= (450 if order.seed % 3 == 0 else 512)
+
+    waiting = replace(found, waiting=runs)
+    answer = largest(waiting, found.target.options, (1000, 1000, 1000))
+    assert (answer.safe, answer.size, answer.most) == (300, 512, 512)
+    assert answer.in_each <= 450
+    alone = replace(found, waiting=None)
+    answer = largest(alone, found.target.options, (1000, 1000, 1000))
+    assert (answer.in_each, answer.size) == (400, 400)
+
+
+def test_what_runs_where_threads_wait_lies_beyond_what_fits_as_drawn() -> None:
+    found = orders()
+    options = found.target.options
+    assert found.waiting is not None
+    for order in found.main:
+        need = order.least_bytes(32)
+        assert not found.runs(order, 32, replace(options, memory_limit_bytes=need // 2))
+        assert found.waiting(order, 32, replace(options, memory_limit_bytes=4 * need))
+        for limit in range(need // 2, 2 * need, need // 16):
+            under = replace(options, memory_limit_bytes=limit)
+            if order.fits(32, under) and order.first_of_all == order.first:
+                assert found.waiting(order, 32, under)
