@@ -52,7 +52,11 @@ class LargestSizes:
 
 
 def largest(
-    orders: ScaledOrders, options: BfcOptions, limits: tuple[int, int, int]
+    orders: ScaledOrders,
+    options: BfcOptions,
+    limits: tuple[int, int, int],
+    *,
+    bound: int = MOST,
 ) -> LargestSizes:
     """Search the largest sizes under a limit.
 
@@ -60,6 +64,7 @@ def largest(
         orders: The step's orders.
         options: The allocator's set-up but for its limit.
         limits: The limit that is the figure, the least and the most that it may be, bytes.
+        bound: The largest size to answer with: the orders are of no larger one.
     """
     limit, low, high = limits
 
@@ -70,7 +75,7 @@ def largest(
     found = []
     for order in orders.main:
         near = largest_of(order, under(limit), near)
-        found.append(near)
+        found.append(min(near, bound))
     found.sort()
     middle = found[(len(found) - 1) // 2]
     careful = under(int(low / (1 + LIMIT_MARGIN)))
@@ -85,7 +90,7 @@ def largest(
     most = max(largest_of(order, under(high), middle) for order in orders.every)
     fitting = sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0
     if orders.waiting is not None and middle:
-        found = _where_threads_wait(orders, under(limit), middle)
+        found = [min(size, bound) for size in _where_threads_wait(orders, under(limit), middle)]
         middle = found[(len(found) - 1) // 2]
         fitting = sum(size >= middle for size in found)
         most = max(most, found[-1])

@@ -361,18 +361,8 @@ class SizeSearch:
         """
         orders = self._play_about(family, most)
         limits = self._limits_of(orders.target)
-        options = replace(orders.target.options, memory_limit_bytes=limits.bytes)
-        best = largest(orders, orders.target.options, limits.three)
-        size = min(best.size, most)
-        sizes = replace(
-            best,
-            size=size,
-            safe=min(best.safe, most),
-            in_each=min(best.in_each, most),
-            most=max(min(best.most, another - 1), size),
-            fitting=sum(order.fits(size, options) for order in orders.main) if size else 0,
-            waits=best.waits and best.size <= most,
-        )
+        best = largest(orders, orders.target.options, limits.three, bound=most)
+        sizes = replace(best, most=max(min(best.most, another - 1), best.size))
         return FoundSizes(
             sizes=sizes,
             forms=FormsUsed(
