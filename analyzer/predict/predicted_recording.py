@@ -74,6 +74,7 @@ def predict_note(
     plans: Mapping[str, BufferPlan] | None = None,
     allocator: BfcOptions | None = None,
     search: bool = False,
+    asked_bytes: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Predict the allocations of a noted step, from the build-up to the end of the last step.
@@ -87,6 +88,8 @@ def predict_note(
             for those in the note.
         allocator: How the allocator is set up; None for how it is on the device by default.
         search: Search the memory limits under which some of the orders run, and all: a second or so.
+        asked_bytes: A memory limit that is asked about; None for none. On a CPU ops may wait for each
+            other's memory, which is looked at where the limit is less than each order needs.
         progress: Called with the share done, 0 to 1.
 
     Raises:
@@ -121,6 +124,7 @@ def predict_note(
         owners,
         target.options,
         search=search,
+        asked_bytes=None if target.gpu is not None else asked_bytes,
         progress=lambda share: report((1 + share) / 2),
     )
     return _measured(note, structure, compiled, prediction, chosen, target)

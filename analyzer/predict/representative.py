@@ -7,7 +7,7 @@ the draws about the middle by requested bytes, the one nearest to the middle by 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Final
 
@@ -17,6 +17,7 @@ from analyzer.allocator import BfcOptions, Engine, Sequence
 from analyzer.allocator.minimum_limit import SharedLimits, engine_for, shared_limits
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.buffers.predicted_events import allocated_in_step, with_unseen
+from analyzer.predict.limited_steps import runs_under
 from analyzer.predict.played_step import Draw, Owner
 from analyzer.predict.process_table import Played, play_from_start
 from analyzer.predict.schedules import Prediction, draws_within
@@ -39,6 +40,9 @@ SEARCHES: Final = 6
 """Whole searches for a limit that those of all draws together are worth: what one draw settles is not
 searched again for the others."""
 
+WAITING_STRIDE: Final = 0.02
+"""Share of a limit in whose steps a lower one is looked for where ops wait for each other's memory."""
+
 LIMIT_MARGIN: Final = 0.03
 """Share added to the limit that suffices, for places of chunks that no draw shows: a need falls in steps
 of whole regions and chunks; of real runs on a card one failed 0.3 % above all that 15 draws need, on a
@@ -58,6 +62,7 @@ class Chosen:
         beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
         limits: Between which memory limits it depends on the order whether the steps run; None where
             that was not asked for, or there is one order.
+        waits: Whether they were played with ops that wait for each other's memory.
     """
 
     played: Played
@@ -65,6 +70,7 @@ class Chosen:
     unseen_bytes: tuple[int, ...]
     beside_bytes: int
     limits: SharedLimits | None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +130,7 @@ def choose(
     options: BfcOptions,
     *,
     search: bool,
+    asked_bytes: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Chosen:
     """Look at draws spread evenly over the stated range and choose the one to show.
@@ -134,6 +141,7 @@ def choose(
         owners: The step's variables by their index in the note.
         options: The allocator's set-up.
         search: Search the memory limits under which some of the draws run, and all.
+        asked_bytes: A memory limit of a CPU that is asked about; None for none.
         progress: Called with the share done, 0 to 1.
     """
     report = progress or (lambda share: None)
@@ -153,6 +161,9 @@ def choose(
     own = {at[0]: one for at, one in laid.items() if at[1] == main.threads}
     shown = _shown(prediction, starts, own)
     limits = _limits(own, options, report) if search and len(laid) > 1 else None
+    waits = limits is not None and asked_bytes is not None and main.threads > 1
+    if limits is not None and waits and (asked_bytes or 0) < limits.safe_bytes:
+        limits = _where_ops_wait(note, prediction, owners, options, limits, list(starts))
     rare = set(main.seeds[main.ends[1] + 1 :])
     usual = {at: one for at, one in laid.items() if at[1] != main.threads or at[0] not in rare}
     return Chosen(
@@ -168,6 +179,7 @@ def choose(
         ),
         beside_bytes=_beside(prediction, starts[shown]),
         limits=limits,
+        waits=waits,
     )
 
 
@@ -266,6 +278,30 @@ def _limits(
     orders = [one.sequence for one in largest]
     orders += [one.unseen for one in largest if one.unseen is not None]
     return shared_limits(orders, options, progress=lambda share: report(0.5 + 0.5 * share))
+
+
+def _where_ops_wait(
+    note: RunNote,
+    prediction: Prediction,
+    owners: Mapping[int, Owner],
+    options: BfcOptions,
+    limits: SharedLimits,
+    seeds: Collection[int],
+) -> SharedLimits:
+    """Return limits of which the lower one is a little below the least under which an order runs.
+
+    Args:
+        note, prediction, owners, options: As for :func:`choose`.
+        limits: Those of orders whose ops do not wait.
+        seeds: The orders to play.
+    """
+    threads, prepared = prediction.kinds[0].threads, prediction.prepared
+    least_bytes = limits.least_bytes
+    while True:
+        least_bytes -= int(WAITING_STRIDE * least_bytes)
+        under = replace(options, memory_limit_bytes=least_bytes)
+        if not any(runs_under(note, prepared, owners, (seed, threads), under) for seed in seeds):
+            return SharedLimits(least_bytes, limits.safe_bytes)
 
 
 def _beside(prediction: Prediction, played: Played) -> int:

@@ -23,6 +23,7 @@ FLOOR_BYTES: Final = 16 << 10
 """The least margin: a hundred or so small buffers."""
 
 
+_WAITING: Final = ", where a request without room waits for what other threads free"
 _DECIDING: Final = 8
 """Ops told of that decide the peak: those with the most bytes."""
 
@@ -72,7 +73,8 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
         limit_high = high + above + margin + more
         because.append(
             f"Of the orders drawn none runs under a memory limit below {format_bytes(low)}, and each "
-            f"from {format_bytes(high)} on, with {LIMIT_MARGIN:.0%} to spare; between the two some do."
+            f"from {format_bytes(high)} on, with {LIMIT_MARGIN:.0%} to spare; between the two some do"
+            f"{_WAITING if chosen.waits else ''}."
         )
     return StatedRange(
         limit_low_bytes=limit_low,
