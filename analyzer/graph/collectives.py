@@ -14,7 +14,7 @@ from analyzer.graph.ops import split_tensor
 PACKED_ROLE: Final = "gradients packed for the all-reduce"
 REDUCED_ROLE: Final = "all-reduced gradients"
 
-_COLLECTIVES: Final = frozenset(
+COLLECTIVES: Final = frozenset(
     {"CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3", "NcclAllReduce"}
 )
 _VIEWS: Final = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims"})
@@ -26,7 +26,7 @@ def all_reduce_roles(structure: Structure) -> dict[str, str]:
     """Return the role of each tensor that is a buffer of an all-reduce; none without one."""
     roles: dict[str, str] = {}
     for op in structure.ops.values():
-        if op.type not in _COLLECTIVES:
+        if op.type not in COLLECTIVES:
             continue
         roles.update(dict.fromkeys(_outputs(structure, op.name), REDUCED_ROLE))
         packed = _seen_through(structure, op.inputs[0]) if op.inputs else ""

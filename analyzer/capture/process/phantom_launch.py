@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,14 @@ from analyzer.contract.phantom_assumptions import (
 from analyzer.contract.run_note import PhantomNote
 from analyzer.errors import InputError
 from analyzer.gpus import check_limit
+from analyzer.graph.collectives import COLLECTIVES
 from analyzer.user_cache import cache_folder
 
 _MIB: Final = 1 << 20  # bytes
+_NCCL_APART: Final = (2, 21)
+"""The first TensorFlow that looks NCCL up by name. Earlier ones have it built in, and that asks the
+driver for what only a card can answer: it ends the process."""
+
 FOLDER: Final = ".phantom"
 """Where the libraries lie in the staging folder where the user keeps no cache."""
 
@@ -82,3 +88,22 @@ def set_up(options: CaptureOptions, tf: Any) -> None:
             tf.config.set_logical_device_configuration(card, [limit])
         if options.growth:
             tf.config.experimental.set_memory_growth(card, True)
+
+
+def check_collectives(op_types: Iterable[str], version: str) -> None:
+    """Refuse a step whose cards sum over NCCL where phantom cards cannot serve it.
+
+    Args:
+        op_types: The types of the step's ops.
+        version: TensorFlow's.
+
+    Raises:
+        InputError: this TensorFlow has NCCL built in.
+    """
+    found = tuple(int(part) for part in version.split(".")[:2])
+    if found < _NCCL_APART and not COLLECTIVES.isdisjoint(op_types):
+        raise InputError(
+            f"TensorFlow {version} has NCCL built in, which needs cards that are there: the step's "
+            "all-reduce cannot run on phantom cards.",
+            hint="TensorFlow 2.21 can; or name one card.",
+        )

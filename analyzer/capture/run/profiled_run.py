@@ -17,6 +17,7 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import shape_of
 from analyzer.capture.graph.shape_inference import executed_outputs
 from analyzer.capture.private_names import context, python_calls_untraced, unread_versions
+from analyzer.capture.process.phantom_launch import check_collectives
 from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.source_frames import describe_user_error, line_of_user, plain_message
 from analyzer.capture.run.step_variables import StepVariables
@@ -188,6 +189,15 @@ def _run(
     report("tracing the step", 0.1)
     with python_calls_untraced():
         state.function = state.variables.function = concrete_function(state.program)
+    if "PHANTOM_CARDS" in os.environ and state.function is not None:
+        check_collectives(
+            {
+                op.type
+                for graph in graphs.all_graphs(state.function.graph)
+                for op in graph.get_operations()
+            },
+            tf.__version__,
+        )
     values = None
     if own_process:
         state.variables.rehome_small()
