@@ -237,6 +237,8 @@ def _described(
         orders_drawn=sizes.orders,
         orders_fitting=sizes.fitting,
         waits=sizes.waits,
+        taken=found.bound,
+        refusal=found.refusal,
         peak_requested_bytes=None if need is None else need.requested_bytes,
         peak_allocated_bytes=None if need is None else need.allocated_bytes,
         wanted=wanted,
@@ -325,6 +327,8 @@ def _said(answer: FitAnswer) -> FitAnswer:
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
     safe = answer.label(answer.safe)
     says = f"{named} is the largest that fits {where} ({limit})"
+    if answer.largest == answer.taken:
+        says = f"{named} is the largest that the step takes, and it fits {where} ({limit})"
     if answer.confirmation is not None:
         ran = {run.size: run.ran for run in answer.confirmation.runs}
         by = (

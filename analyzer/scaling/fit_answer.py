@@ -156,6 +156,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
             where none was.
         orders_fitting: In how many of them ``largest`` fits, without waiting.
         waits: Whether ``largest`` is what fits on one thread: ops of several wait for what is freed.
+        taken: The largest size that the step takes, whatever the memory; None where none was refused.
+        refusal: What was said of the next one; empty where none was refused.
         peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
         wanted: A size asked about; None for none.
         wanted_fits: Whether it fits; None where none was asked about.
@@ -194,6 +196,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     orders_drawn: int = 0
     orders_fitting: int = 0
     waits: bool = False
+    taken: int | None = None
+    refusal: str = ""
     peak_requested_bytes: int | None
     peak_allocated_bytes: int | None
     wanted: int | None = None

@@ -50,6 +50,7 @@ def largest(
     limits: tuple[int, int, int],
     *,
     waiting: bool = True,
+    bound: int = MOST,
 ) -> LargestSizes:
     """Search the largest sizes under a limit.
 
@@ -58,6 +59,7 @@ def largest(
         options: The allocator's set-up but for its limit.
         limits: The limit that is the figure, the least and the most that it may be, bytes.
         waiting: Whether ops of several threads may wait for each other's memory.
+        bound: Up to which size the orders' forms hold.
     """
     limit, low, high = limits
 
@@ -67,11 +69,11 @@ def largest(
     near = 0
     found = []
     for order in orders.main:
-        near = largest_of(order, under(limit), near)
+        near = largest_of(order, under(limit), near, bound)
         found.append(near)
     found.sort()
     middle = found[(len(found) - 1) // 2]
-    alone = _one_after_another(orders, under(limit), middle) if waiting else 0
+    alone = min(_one_after_another(orders, under(limit), middle), bound) if waiting else 0
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
     for order in orders.every:
@@ -81,7 +83,7 @@ def largest(
 
         if safe and not holds(safe):
             safe = _last(holds, safe, safe)
-    most = max(largest_of(order, under(high), middle) for order in orders.every)
+    most = max(largest_of(order, under(high), middle, bound) for order in orders.every)
     size = max(middle, alone)
     gap = (found[-1] - found[0]) // max(len(found) - 1, 1)
     return LargestSizes(
@@ -112,16 +114,17 @@ def _one_after_another(orders: ScaledOrders, options: BfcOptions, near: int) -> 
     return max((largest_of(order, options, near) for order in orders.kinds.get(1, ())), default=0)
 
 
-def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:
+def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0, most: int = MOST) -> int:
     """Return the largest size at which an order comes to its end; 0 where it does at none.
 
     Args:
         order: The order.
         options: The allocator, with its limit.
         near: A size that is likely near; 0 where none is known.
+        most: Up to which size it is looked for.
     """
     limit = options.memory_limit_bytes
-    bound = _last(lambda size: order.least_bytes(size) <= limit, near)
+    bound = _last(lambda size: order.least_bytes(size) <= limit, near, most)
     if not bound:
         return 0
     found = _last(lambda size: order.fits(size, options), min(near or bound, bound), bound)
