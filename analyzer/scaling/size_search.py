@@ -204,15 +204,16 @@ class SizeSearch:
         guesses = sorted(number for number in named if low <= number < high)
         while high - low > 1:
             size = guesses.pop() if guesses else (low + high) // 2
-            if size in guesses or not low <= size < high:
+            if not low <= size < high:
                 continue
             try:
                 self._note(size)
-                low = size
-                guesses = [guess for guess in (*guesses, size + 1) if low < guess < high]
             except SizeRefused as error:
                 self._refusal = error.message
                 high = size
+            else:
+                low = size
+                guesses = [size + 1] if size in named else []
         return low
 
     def _find(self) -> FoundSizes:
@@ -298,7 +299,11 @@ class SizeSearch:
         needs: dict[int, int] = {}
         for size, note in noted.items():
             if note.compiled:
-                return 2 * size
+                limit = self._limits_of(target_of(note)).bytes
+                variables = sum(size_of(row) or 0 for row in note.variables)
+                need = self._noting.need(size).bytes
+                guess = from_nothing(variables, size, need, limit, self._power)
+                return min(guess, _FURTHEST * size, MOST) if guess != size else 2 * size
             alone = self._play(StepFamily((size,), (note,)), (size,), draws=1)
             limits = self._limits_of(alone.target)
             order = alone.main[0]
