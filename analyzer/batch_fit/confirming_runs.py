@@ -61,6 +61,8 @@ def confirmed(
     runs: dict[int, ConfirmingRun] = {}
 
     def tried(size: int) -> bool:
+        if answer.taken is not None and size > answer.taken:
+            return False
         if size not in runs:
             report(f"running {answer.noun} {answer.label(size)} to confirm", 0.94)
             runs[size] = run_at(access, varied.at(chosen, size), size)

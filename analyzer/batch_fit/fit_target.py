@@ -236,6 +236,8 @@ def _described(
         in_each=sizes.in_each,
         orders_drawn=sizes.orders,
         orders_fitting=sizes.fitting,
+        taken=found.bound,
+        refusal=found.refusal,
         peak_requested_bytes=None if need is None else need.requested_bytes,
         peak_allocated_bytes=None if need is None else need.allocated_bytes,
         wanted=wanted,
@@ -324,6 +326,8 @@ def _said(answer: FitAnswer) -> FitAnswer:
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
     safe = answer.label(answer.safe)
     says = f"{named} is the largest that fits {where} ({limit})"
+    if answer.largest == answer.taken:
+        says = f"{named} is the largest that the step takes, and it fits {where} ({limit})"
     if answer.confirmation is not None:
         ran = {run.size: run.ran for run in answer.confirmation.runs}
         by = (

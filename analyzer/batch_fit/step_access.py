@@ -23,7 +23,7 @@ from analyzer.opening import estimated
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote, read_run
 from analyzer.scaling.fit_answer import shape_at
-from analyzer.scaling.size_lines import SizeNeed
+from analyzer.scaling.size_lines import SizeNeed, SizeRefused
 
 Capture = Callable[[CaptureOptions, Path], Path]
 
@@ -115,7 +115,8 @@ class BatchCaptures:
         """Return what the capture at a size notes.
 
         Raises:
-            InputError: the step has no batch that could be chosen, or inputs of no such size.
+            InputError: the step has no batch that could be chosen.
+            SizeRefused: the step takes no inputs of that size.
         """
         options = self._varied.at(self._options, size)
         try:
@@ -123,9 +124,9 @@ class BatchCaptures:
         except TargetError as error:
             if self._varied.shapes:
                 shape = shape_at(self._varied.template, size)
-                is_too_large = any(int(made.name) < size for made in self._folder.glob("[0-9]*"))
-                hint = _TOO_LARGE if is_too_large else error.hint
-                raise InputError(f"--shape {shape}: {error.message}", hint=hint) from None
+                raise SizeRefused(
+                    f"--shape {shape}: {error.message}", hint=error.hint, size=size
+                ) from None
             if _BATCH not in error.message:
                 raise
             because = error.message.replace(f"{_BATCH} {size} cannot be honoured", "it is fixed")
@@ -196,8 +197,3 @@ def _ends_of(analysis: Analysis) -> tuple[int, int] | None:
 
 
 _BATCH = "--batch-size"
-
-_TOO_LARGE: Final = (
-    "A smaller one can be made, and there may be room for one as large as this: give analyze estimate "
-    "the largest that the step takes."
-)

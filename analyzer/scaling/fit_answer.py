@@ -155,6 +155,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         orders_drawn: Orders of the ops that were tried at ``largest``, those of an estimate there; 0
             where none was.
         orders_fitting: In how many of them ``largest`` fits.
+        taken: The largest size that the step takes, whatever the memory; None where none was refused.
+        refusal: What was said of the next one; empty where none was refused.
         peak_requested_bytes, peak_allocated_bytes: At ``largest``; None where that is 0.
         wanted: A size asked about; None for none.
         wanted_fits: Whether it fits; None where none was asked about.
@@ -192,6 +194,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     in_each: int = 0
     orders_drawn: int = 0
     orders_fitting: int = 0
+    taken: int | None = None
+    refusal: str = ""
     peak_requested_bytes: int | None
     peak_allocated_bytes: int | None
     wanted: int | None = None

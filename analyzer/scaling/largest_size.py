@@ -64,7 +64,7 @@ def largest(
         orders: The step's orders.
         options: The allocator's set-up but for its limit.
         limits: The limit that is the figure, the least and the most that it may be, bytes.
-        bound: The largest size to answer with: the orders are of no larger one.
+        bound: The largest size to answer with: up to it the orders' forms hold.
     """
     limit, low, high = limits
 
@@ -74,8 +74,8 @@ def largest(
     near = 0
     found = []
     for order in orders.main:
-        near = largest_of(order, under(limit), near)
-        found.append(min(near, bound))
+        near = largest_of(order, under(limit), near, bound)
+        found.append(near)
     found.sort()
     middle = found[(len(found) - 1) // 2]
     careful = under(int(low / (1 + LIMIT_MARGIN)))
@@ -87,10 +87,10 @@ def largest(
 
         if safe and not holds(safe):
             safe = _last(holds, safe, safe)
-    most = max(largest_of(order, under(high), middle) for order in orders.every)
+    most = max(largest_of(order, under(high), middle, bound) for order in orders.every)
     fitting = sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0
     if orders.waiting is not None and middle:
-        found = [min(size, bound) for size in _where_threads_wait(orders, under(limit), middle)]
+        found = _where_threads_wait(orders, under(limit), middle, bound)
         middle = found[(len(found) - 1) // 2]
         fitting = sum(size >= middle for size in found)
         most = max(most, found[-1])
@@ -105,7 +105,9 @@ def largest(
     )
 
 
-def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) -> list[int]:
+def _where_threads_wait(
+    orders: ScaledOrders, options: BfcOptions, near: int, bound: int
+) -> list[int]:
     """Return the largest size at which some of the orders come to their end, rising.
 
     Their processes are played together with the allocator: a request without room waits for what other
@@ -116,6 +118,7 @@ def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) ->
         orders: The orders.
         options: The allocator, with its limit.
         near: The size where threads do not wait.
+        bound: The largest to answer with.
     """
     count = min(max(_NODE_RUNS // len(orders.names), _FEWEST), _MOST, len(orders.main))
     by_bytes = sorted(orders.main, key=lambda order: order.least_bytes(near))
@@ -127,7 +130,7 @@ def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) ->
         def runs(strides: int, order: ScaledOrder = order) -> bool:
             return orders.runs(order, strides * stride, options)
 
-        near = _last(runs, max(near // stride, 1)) * stride
+        near = _last(runs, max(near // stride, 1), max(bound // stride, 1)) * stride
         found.append((near, order))
     found.sort(key=lambda one: one[0])
     least, order = found[(len(found) - 1) // 2]
@@ -136,19 +139,20 @@ def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) ->
         return orders.runs(order, least + more, options)
 
     middle = least + (_last(runs_beyond, 0, stride - 1) if stride > 1 else 0)
-    return [middle if size == least else size for size, _ in found]
+    return [min(middle if size == least else size, bound) for size, _ in found]
 
 
-def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:
+def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0, most: int = MOST) -> int:
     """Return the largest size at which an order comes to its end; 0 where it does at none.
 
     Args:
         order: The order.
         options: The allocator, with its limit.
         near: A size that is likely near; 0 where none is known.
+        most: Up to which size it is looked for.
     """
     limit = options.memory_limit_bytes
-    bound = _last(lambda size: order.least_bytes(size) <= limit, near)
+    bound = _last(lambda size: order.least_bytes(size) <= limit, near, most)
     if not bound:
         return 0
     found = _last(lambda size: order.fits(size, options), min(near or bound, bound), bound)

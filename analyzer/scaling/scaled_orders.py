@@ -44,6 +44,8 @@ class ScaledOrder:
         first_of_all: First operation of the first step.
         nodes: The op that asks for each buffer; -1 for what was there before the steps.
         is_variable: Whether each buffer is a variable's value.
+        replays: About how many replays of it and of orders like it are asked for together, so that the
+            allocator that is compiled is loaded where that pays.
     """
 
     seed: int
@@ -55,6 +57,7 @@ class ScaledOrder:
     first_of_all: int
     nodes: Table
     is_variable: NDArray[np.bool_]
+    replays: int = 50
 
     def at(self, size: int) -> Operations:
         """Return what is asked for at a size."""
@@ -94,7 +97,7 @@ class ScaledOrder:
         if self.least_bytes(size) > options.memory_limit_bytes:
             return False
         sequence = self.at(size)
-        is_compiled = choose(Engine.AUTO, len(sequence) * 50) is Engine.COMPILED
+        is_compiled = choose(Engine.AUTO, len(sequence) * self.replays) is Engine.COMPILED
         allocator = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
         return feed_sparing(allocator, sequence)[0] == len(sequence)
 
@@ -109,7 +112,7 @@ class ScaledOrder:
         if self.least_bytes(size) > options.memory_limit_bytes:
             return False
         sequence = self.at(size)
-        is_compiled = choose(Engine.AUTO, len(sequence) * 50) is Engine.COMPILED
+        is_compiled = choose(Engine.AUTO, len(sequence) * self.replays) is Engine.COMPILED
         return runs_throughout(sequence, options, most_bytes, is_compiled=is_compiled)
 
     def allocated_bytes(self, size: int, options: BfcOptions) -> int:

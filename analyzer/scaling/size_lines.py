@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from analyzer.errors import InputError
 from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.largest_size import MOST, LargestSizes
 
@@ -14,6 +15,19 @@ _FURTHER: Final = 1.25
 
 _CLOSE: Final = 8
 """A span of sizes in which the next one is looked for on a line, however the last ones came out."""
+
+
+class SizeRefused(InputError):  # noqa: N818 - reads as what happened
+    """The step cannot be made at a size.
+
+    Args:
+        message, hint: As of every error.
+        size: The size.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", size: int) -> None:
+        super().__init__(message, hint=hint)
+        self.size = size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ each size tried is a capture.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -20,12 +21,13 @@ from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
 from analyzer.scaling.fit_answer import FormsUsed
-from analyzer.scaling.largest_size import MOST, LargestSizes, largest
+from analyzer.scaling.largest_size import MOST, LargestSizes, largest, largest_of
 from analyzer.scaling.order_playing import play_orders
 from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.size_lines import (
     LimitRange,
     SizeNeed,
+    SizeRefused,
     from_nothing,
     largest_by_line,
     meets,
@@ -66,6 +68,9 @@ _PLANS: Final = 10
 
 _NARROWED: Final = 7
 """Captures at most where the sizes are narrowed down from which on the optimiser makes another graph."""
+
+_NAMING: Final = 2000
+"""Characters of a refusal in which the largest size that the step takes may be named."""
 
 _DEGREE: Final = 2
 """Highest degree of a form."""
@@ -113,6 +118,8 @@ class FoundSizes:
         orders: The orders, where there are closed forms.
         needs: What sizes need, where each was captured.
         note: The note of a size near the largest.
+        bound: The largest size that the step takes; None where none was refused.
+        refusal: What was said of the next one.
     """
 
     sizes: LargestSizes
@@ -120,6 +127,8 @@ class FoundSizes:
     orders: ScaledOrders | None
     note: RunNote
     needs: dict[int, SizeNeed] = field(default_factory=dict)
+    bound: int | None = None
+    refusal: str = ""
 
 
 class SizeSearch:
@@ -162,18 +171,59 @@ class SizeSearch:
         self._notes: dict[int, RunNote] = {}
         self._checked: set[int] = set()
         self._disproved: set[int] = set()
+        self._bound = MOST
+        self._refusal = ""
 
     def find(self) -> FoundSizes:
-        """Find the largest size.
+        """Find the largest size: of those that the step takes, where it takes none beyond one.
 
         Raises:
             InputError: the target has no such size.
         """
+        try:
+            return self._find()
+        except SizeRefused as refused:
+            if not self._notes or refused.size < min(self._notes):
+                raise
+            self._bound = self._largest_taken(refused)
+            found = self._find()
+            return replace(found, bound=self._bound, refusal=self._refusal)
+
+    def _largest_taken(self, refused: SizeRefused) -> int:
+        """Return the largest size that the step takes: a table of positions has so many rows.
+
+        Numbers that the refusal names are tried first.
+
+        Args:
+            refused: The refusal of a larger one.
+        """
+        self._refusal = refused.message
+        low = max(size for size in self._notes if size < refused.size)
+        high = refused.size
+        named = {int(number) for number in re.findall(r"\d+", refused.message[:_NAMING])}
+        guesses = sorted(number for number in named if low <= number < high)
+        while high - low > 1:
+            size = guesses.pop() if guesses else (low + high) // 2
+            if not low <= size < high:
+                continue
+            try:
+                self._note(size)
+            except SizeRefused as error:
+                self._refusal = error.message
+                high = size
+            else:
+                low = size
+                guesses = [size + 1] if size in named else []
+        return low
+
+    def _find(self) -> FoundSizes:
         first = self._start
         noted = {first: self._note(first)}
         if noted[first].compiled and target_of(noted[first]).gpu is not None:
             return self._by_plans(first)
-        near = self._guess(noted)
+        near = min(self._guess(noted), self._bound)
+        if near == first:
+            near = max(first // 2, 1)
         why = ""
         for _ in range(_ROUNDS):
             here = self._note(near)
@@ -196,6 +246,7 @@ class SizeSearch:
                     why = str(another)
                     break
                 near = guess if guess not in pair else near + max(near // 16, 1)
+                near = min(near, self._bound)
             else:
                 if isinstance(found, FoundSizes):
                     return found
@@ -248,7 +299,11 @@ class SizeSearch:
         needs: dict[int, int] = {}
         for size, note in noted.items():
             if note.compiled:
-                return 2 * size
+                limit = self._limits_of(target_of(note)).bytes
+                variables = sum(size_of(row) or 0 for row in note.variables)
+                need = self._noting.need(size).bytes
+                guess = from_nothing(variables, size, need, limit, self._power)
+                return min(guess, _FURTHEST * size, MOST) if guess != size else 2 * size
             alone = self._play(StepFamily((size,), (note,)), (size,), draws=1)
             limits = self._limits_of(alone.target)
             order = alone.main[0]
@@ -283,9 +338,10 @@ class SizeSearch:
         """
         target = target_of(family.notes[0])
         limits = self._limits_of(target)
+        under = replace(target.options, memory_limit_bytes=limits.bytes)
         for _ in range(_SETTLING):
             orders = self._play_about(family, near, draws=1)
-            first = largest(orders, target.options, limits.three).size
+            first = largest_of(orders.main[0], under, near, self._bound)
             is_near = abs(first - near) <= max(near // _NEAR, 1)
             near = max(first, 1)
             if is_near and orders.is_same_at(near):
@@ -293,7 +349,7 @@ class SizeSearch:
         if (different := self._differs(family, near)) is not None:
             return different, near
         orders = self._play_about(family, near)
-        best = largest(orders, target.options, limits.three)
+        best = largest(orders, target.options, limits.three, bound=self._bound)
         found = max(best.size, 1)
         if abs(found - near) > near // _STRIDE:
             if (different := self._differs(family, found)) is not None:
@@ -361,15 +417,17 @@ class SizeSearch:
         """
         orders = self._play_about(family, most)
         limits = self._limits_of(orders.target)
-        best = largest(orders, orders.target.options, limits.three, bound=most)
-        sizes = replace(best, most=max(min(best.most, another - 1), best.size))
+        sizes = largest(orders, orders.target.options, limits.three, bound=most)
+        is_reached = sizes.size == most
+        if is_reached:
+            sizes = replace(sizes, most=another - 1)
         return FoundSizes(
             sizes=sizes,
             forms=FormsUsed(
                 captured_at=tuple(sorted(self._notes)),
                 checked_at=tuple(sorted(self._checked)),
                 is_closed_form=True,
-                another_from=another if best.size >= most else None,
+                another_from=another if is_reached else None,
             ),
             orders=orders,
             note=self._notes[most],
@@ -431,7 +489,8 @@ class SizeSearch:
         variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
         near = from_nothing(variables, first, needs[first].bytes, limits.bytes, self._power)
         near = min(near, _FURTHEST * first, MOST)
-        near = near if near != first else 2 * first
+        near = min(near if near != first else 2 * first, self._bound)
+        near = near if near != first else max(first // 2, 1)
         self._note(near)
         self._note_between()
         try:
@@ -439,7 +498,7 @@ class SizeSearch:
             size: int | None = near
             while size is not None and len(needs) < _PLANS:
                 self._plan(size, needs, family)
-                size = next_size(needs, limits.bytes, self._power)
+                size = self._untried(next_size(needs, limits.bytes, self._power), needs)
             if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
                 raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
             best = sides_of(needs, limits.bytes)[0] or 1
@@ -450,6 +509,12 @@ class SizeSearch:
             kept = {size: need for size, need in needs.items() if size in self._notes}
             return self._by_captures(str(error), kept)
         return self._found(needs, limits, self._notes.get(best, self._notes[near]), "")
+
+    def _untried(self, size: int | None, needs: Mapping[int, SizeNeed]) -> int | None:
+        """Return a size to try, or the largest that the step takes; None where that was tried."""
+        if size is None or (size > self._bound and self._bound in needs):
+            return None
+        return min(size, self._bound)
 
     def _plan(self, size: int, needs: dict[int, SizeNeed], family: StepFamily | None) -> None:
         """Add what a size needs: of its capture, else of the step that a family's forms give.
@@ -491,6 +556,7 @@ class SizeSearch:
             size = _noted_beyond(noted, needs, limits.bytes) or next_size(
                 needs, limits.bytes, self._power
             )
+            size = self._untried(size, needs)
             if is_swapped and _is_narrow(needs, limits.bytes):
                 break
         assert limits is not None

@@ -25,16 +25,16 @@ def seconds() -> float:
 
 
 def main(target: str, count: int) -> None:
-    options = CaptureOptions(jit=False, device="cpu")
-    with access_of(parse_target(target)) as access:
-        captures = BatchCaptures(access, options)
-        began = seconds()
-        first = captures.note(SIZES[0])
-        capture_s = seconds() - began
-        family = family_of({SIZES[0]: first, SIZES[1]: captures.note(SIZES[1])})
-        began = seconds()
-        orders = play_orders(family, (SIZES[0], SIZES[1], 16))
-        playing_s = seconds() - began
+    options, notes = CaptureOptions(jit=False, device="cpu"), {}
+    began = seconds()
+    for size in SIZES:
+        with access_of(parse_target(target)) as access:
+            notes[size] = BatchCaptures(access, options).note(size)
+    capture_s = (seconds() - began) / len(SIZES)  # processes count once they have ended
+    family = family_of(notes)
+    began = seconds()
+    orders = play_orders(family, (*SIZES, 16))
+    playing_s = seconds() - began
     order, allocator = orders.main[0], orders.target.options
     order.fits(1, allocator)  # Numba's machine code is read once
     began = seconds()

@@ -174,6 +174,7 @@ class CopiedProcess:
 
     Attributes:
         child: The process.
+        is_busy: Whether a copy runs, or the process has not come to its first one.
 
     Args:
         command: What starts it; the pipe's path is added.
@@ -187,20 +188,26 @@ class CopiedProcess:
     ) -> None:
         os.mkfifo(pipe)
         self._path = pipe
+        self.is_busy = True
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self.child = Child([*command, str(pipe)], log, pipe.parent, environment)
 
     def ask(self, request: Path) -> None:
         """Let a copy do what a request says."""
         self.child.deadline_s = float("inf")
+        self.is_busy = True
         os.write(self._pipe, os.fsencode(request) + b"\n")
 
     def end(self) -> None:
-        """End it, and the copy that still runs."""
+        """End it, and the copy that still runs; one that does nothing ends by itself."""
         if self._pipe >= 0:
-            self.child.close()
             os.close(self._pipe)
             self._pipe = -1
+            if not self.is_busy:
+                self.child.deadline_s = time.monotonic() + _END_S
+                for _ in self.child.messages():
+                    pass
+            self.child.close()
             self._path.unlink(missing_ok=True)
 
 
@@ -235,6 +242,7 @@ class CaptureCopy:
         for message in self._child.messages():
             if isinstance(message, CopyEnd):
                 self.end = ChildEnd(message.code, message.peak_rss_bytes)
+                self._copied.is_busy = False
                 return
             yield message
         self.end = self._child.end

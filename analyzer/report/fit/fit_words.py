@@ -33,6 +33,8 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
         "given": ", as given",
     }
     yield f"{limit}{whose[answer.limit_of]}."
+    if answer.taken is not None:
+        yield f"The step takes at most {answer.label(answer.taken)}. {answer.refusal}"
     if answer.largest:
         yield from _margins(answer)
     yield _how_found(answer)

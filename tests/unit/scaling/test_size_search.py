@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from analyzer.contract.graph_note import Op, TensorSpec
 from analyzer.contract.run_note import Input, ThreadsNote
 from analyzer.contract.step_config import StepConfig
 from analyzer.parse.run_folder import RunNote
-from analyzer.scaling.size_lines import LimitRange, SizeNeed
+from analyzer.scaling.size_lines import LimitRange, SizeNeed, SizeRefused
 from analyzer.scaling.size_search import FoundSizes, SizeSearch
 
 MIB = 1 << 20
@@ -149,3 +151,29 @@ def test_where_another_graph_does_not_fit_the_largest_is_the_last_of_the_first_g
         assert threshold < answer.forms.another_from <= most
         assert answer.sizes.most == answer.forms.another_from - 1
         assert len(captures.captured) <= 7
+
+
+class Refusing(Captures):
+    """A step that takes no size above one, as one with a table of positions does.
+
+    Attributes:
+        names: Whether a refusal names the largest size.
+    """
+
+    names = True
+
+    def note(self, size: int) -> RunNote:
+        if size > self.folded_to:
+            rows = self.folded_to if self.names else "fewer"
+            raise SizeRefused(f"{size} positions, and {rows} rows", size=size)
+        return super().note(size)
+
+
+@pytest.mark.parametrize(("takes", "names"), [(512, True), (32, True), (500, False)])
+def test_the_largest_size_that_the_step_takes_bounds_the_search(takes: int, names: bool) -> None:
+    captures = Refusing(lambda size: (size, 1000), folded_to=takes)
+    captures.names = names
+    answer = found(captures, 64)
+    assert (answer.bound, answer.sizes.size) == (takes, takes)
+    assert answer.refusal.startswith(f"{takes + 1} positions")
+    assert len(captures.captured) <= (4 if names else 14)
