@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,11 +67,11 @@ def largest(
         return replace(options, memory_limit_bytes=bytes_)
 
     near = 0
-    found = []
+    as_drawn = []
     for order in orders.main:
         near = largest_of(order, under(limit), near)
-        found.append(near)
-    found.sort()
+        as_drawn.append(near)
+    found = sorted(as_drawn)
     middle = found[(len(found) - 1) // 2]
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
@@ -85,7 +85,7 @@ def largest(
     most = max(largest_of(order, under(high), middle) for order in orders.every)
     fitting = sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0
     if orders.waiting is not None and middle:
-        found = _where_threads_wait(orders, under(limit), middle)
+        found = _where_threads_wait(orders, under(limit), as_drawn)
         middle = found[(len(found) - 1) // 2]
         fitting = sum(size >= middle for size in found)
         most = max(most, found[-1])
@@ -100,7 +100,9 @@ def largest(
     )
 
 
-def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) -> list[int]:
+def _where_threads_wait(
+    orders: ScaledOrders, options: BfcOptions, as_drawn: Sequence[int]
+) -> list[int]:
     """Return the largest size at which some of the orders come to their end, rising.
 
     Their processes are played together with the allocator: a request without room waits for what other
@@ -110,28 +112,31 @@ def _where_threads_wait(orders: ScaledOrders, options: BfcOptions, near: int) ->
     Args:
         orders: The orders.
         options: The allocator, with its limit.
-        near: The size where threads do not wait.
+        as_drawn: The largest size of each where no thread waits.
     """
     count = min(max(_NODE_RUNS // len(orders.names), _FEWEST), _MOST, len(orders.main))
-    by_bytes = sorted(orders.main, key=lambda order: order.least_bytes(near))
+    near = max(sorted(as_drawn)[(len(as_drawn) - 1) // 2], 1)
+    by_bytes = sorted(
+        zip(orders.main, as_drawn, strict=True), key=lambda one: one[0].least_bytes(near)
+    )
     chosen = [by_bytes[(2 * k + 1) * len(by_bytes) // (2 * count)] for k in range(count)]
     stride = max(near // _STRIDES, 1)
     found = []
-    for order in chosen:
+    for order, drawn in chosen:
 
-        def runs(strides: int, order: ScaledOrder = order) -> bool:
-            return orders.runs(order, strides * stride, options)
+        def runs(strides: int, order: ScaledOrder = order, drawn: int = drawn) -> bool:
+            return orders.runs(order, drawn + strides * stride, options)
 
-        near = _last(runs, max(near // stride, 1)) * stride
+        near = drawn + _last(runs, (near - drawn) // stride) * stride
         found.append((near, order))
     found.sort(key=lambda one: one[0])
-    least, order = found[(len(found) - 1) // 2]
+    least, middle_order = found[(len(found) - 1) // 2]
 
     def runs_beyond(more: int) -> bool:
-        return orders.runs(order, least + more, options)
+        return orders.runs(middle_order, least + more, options)
 
     middle = least + (_last(runs_beyond, 0, stride - 1) if stride > 1 else 0)
-    return [middle if size == least else size for size, _ in found]
+    return [middle if least <= size < least + stride else size for size, _ in found]
 
 
 def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0) -> int:
