@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -72,11 +72,11 @@ def largest(
         return replace(options, memory_limit_bytes=bytes_)
 
     near = 0
-    found = []
+    as_drawn = []
     for order in orders.main:
         near = largest_of(order, under(limit), near, bound)
-        found.append(near)
-    found.sort()
+        as_drawn.append(near)
+    found = sorted(as_drawn)
     middle = found[(len(found) - 1) // 2]
     careful = under(int(low / (1 + LIMIT_MARGIN)))
     safe = middle
@@ -90,7 +90,7 @@ def largest(
     most = max(largest_of(order, under(high), middle, bound) for order in orders.every)
     fitting = sum(order.fits(middle, under(limit)) for order in orders.main) if middle else 0
     if orders.waiting is not None and middle:
-        found = _where_threads_wait(orders, under(limit), middle, bound)
+        found = _where_threads_wait(orders, under(limit), as_drawn, bound)
         middle = found[(len(found) - 1) // 2]
         fitting = sum(size >= middle for size in found)
         most = max(most, found[-1])
@@ -106,7 +106,7 @@ def largest(
 
 
 def _where_threads_wait(
-    orders: ScaledOrders, options: BfcOptions, near: int, bound: int
+    orders: ScaledOrders, options: BfcOptions, as_drawn: Sequence[int], bound: int
 ) -> list[int]:
     """Return the largest size at which some of the orders come to their end, rising.
 
@@ -117,29 +117,34 @@ def _where_threads_wait(
     Args:
         orders: The orders.
         options: The allocator, with its limit.
-        near: The size where threads do not wait.
+        as_drawn: The largest size of each where no thread waits.
         bound: The largest to answer with.
     """
     count = min(max(_NODE_RUNS // len(orders.names), _FEWEST), _MOST, len(orders.main))
-    by_bytes = sorted(orders.main, key=lambda order: order.least_bytes(near))
+    near = max(sorted(as_drawn)[(len(as_drawn) - 1) // 2], 1)
+    by_bytes = sorted(
+        zip(orders.main, as_drawn, strict=True), key=lambda one: one[0].least_bytes(near)
+    )
     chosen = [by_bytes[(2 * k + 1) * len(by_bytes) // (2 * count)] for k in range(count)]
     stride = max(near // _STRIDES, 1)
     found = []
-    for order in chosen:
+    for order, drawn in chosen:
 
-        def runs(strides: int, order: ScaledOrder = order) -> bool:
-            return orders.runs(order, strides * stride, options)
+        def runs(strides: int, order: ScaledOrder = order, drawn: int = drawn) -> bool:
+            return orders.runs(order, drawn + strides * stride, options)
 
-        near = _last(runs, max(near // stride, 1), max(bound // stride, 1)) * stride
+        most = (bound - drawn) // stride
+        near = drawn + _last(runs, min((near - drawn) // stride, most), most) * stride
         found.append((near, order))
     found.sort(key=lambda one: one[0])
-    least, order = found[(len(found) - 1) // 2]
+    least, middle_order = found[(len(found) - 1) // 2]
 
     def runs_beyond(more: int) -> bool:
-        return orders.runs(order, least + more, options)
+        return orders.runs(middle_order, least + more, options)
 
-    middle = least + (_last(runs_beyond, 0, stride - 1) if stride > 1 else 0)
-    return [min(middle if size == least else size, bound) for size, _ in found]
+    beyond = min(stride - 1, bound - least)
+    middle = least + (_last(runs_beyond, 0, beyond) if beyond else 0)
+    return [middle if least <= size < least + stride else size for size, _ in found]
 
 
 def largest_of(order: ScaledOrder, options: BfcOptions, near: int = 0, most: int = MOST) -> int:
