@@ -47,7 +47,10 @@ class StepAccess:
 
 @contextmanager
 def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
-    """Give access to a target's step in processes of its own; one imports TensorFlow for all graphs."""
+    """Give access to a target's step in processes of its own; one imports TensorFlow for all graphs.
+
+    A run has a whole process: copies share their addresses, and the order of the ops depends on those.
+    """
 
     def doing(kind: CaptureKind) -> Capture:
         def do(options: CaptureOptions, folder: Path) -> Path:
@@ -59,7 +62,7 @@ def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
                 force=False,
                 progress=silent,
                 kind=kind,
-                copies=copies,
+                copies=copies if kind == "static" else None,
             )
 
         return do

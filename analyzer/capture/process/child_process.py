@@ -23,7 +23,7 @@ from analyzer.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
 _PIPE: Final = "requests"  # of a process that is copied
-_MOST_COPIED: Final = 2  # one that takes graphs, one that runs steps: each holds all of TensorFlow
+_MOST_COPIED: Final = 2  # of one environment each: each holds all of TensorFlow
 _END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
 
 
