@@ -88,8 +88,7 @@ def predict_note(
             for those in the note.
         allocator: How the allocator is set up; None for how it is on the device by default.
         search: Search the memory limits under which some of the orders run, and all: a second or so.
-        asked_bytes: A memory limit that is asked about; None for none. On a CPU ops may wait for each
-            other's memory, which is looked at where the limit is less than each order needs.
+        asked_bytes: A memory limit that is asked about; on a CPU ops may wait for each other's memory.
         progress: Called with the share done, 0 to 1.
 
     Raises:
@@ -100,8 +99,7 @@ def predict_note(
         raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
     report = progress or (lambda share: None)
     target = target_of(note)
-    if allocator is not None:
-        target = replace(target, options=allocator)
+    target = target if allocator is None else replace(target, options=allocator)
     owners = owners_by_number(note, target.device)
     compiled = plans_of(note) if plans is None else plans
     whole = is_whole(note, compiled)
@@ -124,7 +122,7 @@ def predict_note(
         owners,
         target.options,
         search=search,
-        asked_bytes=None if target.gpu is not None else asked_bytes,
+        asked_bytes=asked_bytes if target.gpu is None else None,
         progress=lambda share: report((1 + share) / 2),
     )
     return _measured(note, structure, compiled, prediction, chosen, target)
