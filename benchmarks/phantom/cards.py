@@ -1,7 +1,7 @@
 """Estimates for cards against TensorFlow's own GPU runtime on cards that are not there.
 
     python benchmarks/phantom/cards.py --cache FOLDER [CASE ...] [--cards t4,l4] [--ways op,xla]
-    python benchmarks/phantom/cards.py --cache FOLDER --no-run --write docs/accuracy.md
+    python benchmarks/phantom/cards.py --cache FOLDER --no-run --write docs/accuracy-cards.md
 
 A case is a step, a card and a way to run it. Each is run by ``analyze
 trace --gpu`` in a fresh process and estimated by ``analyze estimate --gpu``; the third step counts, and
@@ -47,7 +47,8 @@ ENDS: Final = {
 }
 """The ends of the range that an estimate states for each figure. That of the least limit is held against
 runs under limits: a replay also counts narrow stretches under which a sequence succeeds by chance."""
-HEADING: Final = "## Cards: estimates against TensorFlow's GPU runtime"
+BEGINS: Final = "<!-- written by benchmarks/phantom/cards.py -->"
+ENDS_HERE: Final = "<!-- end of what is written -->"
 MIB: Final = 1 << 20
 
 STEPS: Final[dict[str, tuple[str, str]]] = {
@@ -317,9 +318,8 @@ def spread(values: Iterable[float | None]) -> str:
 
 
 def section(rows: list[dict[str, Any]]) -> str:
-    """Return the part of ``docs/accuracy.md`` about cards."""
-    text = (HERE / "section.md").read_text(encoding="utf-8").rstrip()
-    lines = [HEADING, "", *text.splitlines(), ""]
+    """Return the tables of ``docs/accuracy-cards.md``."""
+    lines: list[str] = []
     lines += ["| | cases | median | p90 | worst |", "|---|--:|--:|--:|--:|"]
     for way, words in WORDS.items():
         of = [row for row in rows if row["way"] == way]
@@ -378,9 +378,10 @@ def _cell(row: dict[str, Any], key: str) -> str:
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:
-    """Put the part about cards at the end of a page, in the place of an earlier one."""
-    kept = file.read_text(encoding="utf-8").partition(HEADING)[0].rstrip()
-    file.write_text(f"{kept}\n\n{section(rows)}", encoding="utf-8")
+    """Put the tables between the two marks on a page."""
+    before, _, rest = file.read_text(encoding="utf-8").partition(BEGINS)
+    _, _, after = rest.partition(ENDS_HERE)
+    file.write_text(f"{before}{BEGINS}\n\n{section(rows)}\n{ENDS_HERE}{after}", encoding="utf-8")
 
 
 def chosen(names: list[str], cards: str, ways: str) -> Iterator[Case]:
