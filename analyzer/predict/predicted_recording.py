@@ -150,7 +150,8 @@ def _measured(
     table, sharing = _attribute(note, structure, history)
     doubts = uncertainty_of(prediction, chosen, unsized=len(_unsized(prediction, draw)))
     if target.gpu is not None and not is_whole(note, compiled):
-        doubts = with_gpu_doubts(doubts, prediction, draw)
+        limit = target.options.memory_limit_bytes
+        doubts = with_gpu_doubts(doubts, prediction, draw, limit)
     table, events, options = place(table, history.instants, target.options)
     shown = show_inside(
         table,

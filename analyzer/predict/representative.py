@@ -43,6 +43,9 @@ searched again for the others."""
 WAITING_STRIDE: Final = 0.02
 """Share of a limit in whose steps a lower one is looked for where ops wait for each other's memory."""
 
+WAITING_MISSES: Final = 4
+"""Steps in a row that fail before that ends: success is not monotone in the limit."""
+
 LIMIT_MARGIN: Final = 0.03
 """Share added to the limit that suffices, for places of chunks that no draw shows: a need falls in steps
 of whole regions and chunks; of real runs on a card one failed 0.3 % above all that 15 draws need, on a
@@ -62,7 +65,8 @@ class Chosen:
         beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
         limits: Between which memory limits it depends on the order whether the steps run; None where
             that was not asked for, or there is one order.
-        waits: Whether they were played with ops that wait for each other's memory.
+        waiting_bytes: A limit a little below the least under which an order runs whose ops wait for each
+            other's memory; None where that was not looked at.
     """
 
     played: Played
@@ -70,7 +74,7 @@ class Chosen:
     unseen_bytes: tuple[int, ...]
     beside_bytes: int
     limits: SharedLimits | None
-    waits: bool = False
+    waiting_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +165,10 @@ def choose(
     own = {at[0]: one for at, one in laid.items() if at[1] == main.threads}
     shown = _shown(prediction, starts, own)
     limits = _limits(own, options, report) if search and len(laid) > 1 else None
-    waits = limits is not None and asked_bytes is not None and main.threads > 1
-    if limits is not None and waits and (asked_bytes or 0) < limits.safe_bytes:
-        limits = _where_ops_wait(note, prediction, owners, options, limits, list(starts))
+    waiting_bytes = None
+    is_asked = limits is not None and asked_bytes is not None and asked_bytes < limits.safe_bytes
+    if limits is not None and is_asked and main.threads > 1:
+        waiting_bytes = _where_ops_wait(note, prediction, owners, options, limits, list(starts))
     rare = set(main.seeds[main.ends[1] + 1 :])
     usual = {at: one for at, one in laid.items() if at[1] != main.threads or at[0] not in rare}
     return Chosen(
@@ -179,7 +184,7 @@ def choose(
         ),
         beside_bytes=_beside(prediction, starts[shown]),
         limits=limits,
-        waits=waits,
+        waiting_bytes=waiting_bytes,
     )
 
 
@@ -287,8 +292,8 @@ def _where_ops_wait(
     options: BfcOptions,
     limits: SharedLimits,
     seeds: Collection[int],
-) -> SharedLimits:
-    """Return limits of which the lower one is a little below the least under which an order runs.
+) -> int:
+    """Return a limit a little below the least under which an order runs, its ops waiting for memory.
 
     Args:
         note, prediction, owners, options: As for :func:`choose`.
@@ -296,12 +301,15 @@ def _where_ops_wait(
         seeds: The orders to play.
     """
     threads, prepared = prediction.kinds[0].threads, prediction.prepared
-    least_bytes = limits.least_bytes
-    while True:
-        least_bytes -= int(WAITING_STRIDE * least_bytes)
-        under = replace(options, memory_limit_bytes=least_bytes)
-        if not any(runs_under(note, prepared, owners, (seed, threads), under) for seed in seeds):
-            return SharedLimits(least_bytes, limits.safe_bytes)
+    tried_bytes = ends_bytes = limits.least_bytes
+    missed = 0
+    while missed < WAITING_MISSES:
+        tried_bytes -= int(WAITING_STRIDE * tried_bytes)
+        under = replace(options, memory_limit_bytes=tried_bytes)
+        missed += 1
+        if any(runs_under(note, prepared, owners, (seed, threads), under) for seed in seeds):
+            ends_bytes, missed = tried_bytes, 0
+    return ends_bytes - int(WAITING_STRIDE * ends_bytes)
 
 
 def _beside(prediction: Prediction, played: Played) -> int:

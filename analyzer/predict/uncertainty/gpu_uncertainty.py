@@ -35,13 +35,21 @@ _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_X
 """Types of ops that call a function of which the graph does not show the ops."""
 
 
-def with_gpu_doubts(base: StatedRange, prediction: Prediction, draw: Draw) -> StatedRange:
+_OPTIMISED_FROM: Final = 0.8
+"""Share of a device's memory from which on, where TensorFlow expects it to be in use, its optimiser
+makes another graph (``SchedulingPass``, ``SwappingPass``, ``memory_optimizer.cc``)."""
+
+
+def with_gpu_doubts(
+    base: StatedRange, prediction: Prediction, draw: Draw, limit_bytes: int
+) -> StatedRange:
     """Return the range with what a GPU adds to it.
 
     Args:
         base: The range by schedule (:func:`analyzer.predict.uncertainty.stated_range.uncertainty_of`).
         prediction: The prediction.
         draw: The draw that is shown.
+        limit_bytes: The memory limit that the graph is of.
 
     Returns:
         ``base`` with the upper ends raised by ``workspace_bytes``, that number, and more sentences.
@@ -60,6 +68,12 @@ def with_gpu_doubts(base: StatedRange, prediction: Prediction, draw: Draw) -> St
             "The first step tries cuDNN's algorithms for each convolution, with workspaces of up to "
             "4 GiB where that much is free and 16 MiB of guards around a copy of the result: it may "
             "peak higher than the steps after it. What does not fit there is skipped."
+        )
+    if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
+        because.append(
+            f"The graph is of a limit of {format_bytes(limit_bytes)}. Where TensorFlow expects over "
+            f"{_OPTIMISED_FROM:.0%} of a limit to be in use it makes another one, which may need more "
+            "or less: --limit SIZE asks about a limit near what the step needs."
         )
     because += _sentences(ops, [ops[node].type for node in prediction.prepared.kernels.unmodelled])
     because.append(

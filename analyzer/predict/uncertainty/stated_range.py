@@ -69,12 +69,14 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     if chosen.limits is not None:
         low, high = widened(chosen.limits, len(allocated[kind.threads]))
         high += int(LIMIT_MARGIN * high)
+        waits = chosen.waiting_bytes is not None
+        low = min(low, chosen.waiting_bytes or low)
         limit_low = max(low - below - margin - less, 0)
         limit_high = high + above + margin + more
         because.append(
             f"Of the orders drawn none runs under a memory limit below {format_bytes(low)}, and each "
             f"from {format_bytes(high)} on, with {LIMIT_MARGIN:.0%} to spare; between the two some do"
-            f"{_WAITING if chosen.waits else ''}."
+            f"{_WAITING if waits else ''}."
         )
     return StatedRange(
         limit_low_bytes=limit_low,

@@ -38,6 +38,7 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
     if answer.largest:
         yield from _margins(answer)
     yield _how_found(answer)
+    yield from _waiting(answer)
     yield from _confirmed(answer)
 
 
@@ -75,6 +76,21 @@ def _margins(answer: FitAnswer) -> Iterator[str]:
     elif answer.most > answer.largest:
         what = "the order in which the ops run" + (" and the limit itself" if least else "")
         yield f"From {following} to {answer.label(answer.most)} it depends on {what}; above, none fits."
+
+
+def _waiting(answer: FitAnswer) -> Iterator[str]:
+    """Yield why sizes fit that the curve shows above the limit: ops wait for each other's memory."""
+    over = [
+        point.size
+        for point in answer.curve
+        if point.size <= answer.largest and point.allocated_bytes > answer.limit_bytes
+    ]
+    if answer.device == "cpu" and over:
+        yield (
+            f"At {answer.noun} {answer.label(over[0])} ops that run side by side would take more than "
+            "the limit: what finds no room waits for the others, for up to ten seconds. The curve shows "
+            "it as if nothing waited."
+        )
 
 
 def _how_found(answer: FitAnswer) -> str:

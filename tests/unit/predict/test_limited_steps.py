@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from analyzer.parse.run_folder import RunNote
 from analyzer.predict.executor.waiting_workers import Asked, NoRoomError, WaitingWorkers
 from analyzer.predict.limited_steps import AllocatorRoom, runs_under
 from analyzer.predict.played_step import Owner, play, prepare
+from analyzer.predict.predicted_recording import predict_note
 
 MIB = 1 << 20
 
@@ -145,3 +147,40 @@ def test_with_enough_room_the_steps_are_those_that_are_played_without_a_limit(
     born = [(at, k, buffers.size_bytes[k]) for k, at in enumerate(buffers.born) if at >= 0]
     dies = [(at, k, 0) for k, at in enumerate(buffers.dies) if at >= 0]
     assert asked == [(k, size) for _, k, size in sorted(born + dies)]
+
+
+def test_an_estimate_that_is_asked_about_a_limit_counts_on_ops_that_wait() -> None:
+    """Large results that are summed up at once: two side by side are more than one."""
+    big = (3000, 256)
+
+    def op(name: str, kind: str, *inputs: str, shape: tuple[int, ...] = big) -> Op:
+        attrs = {"index": 0} if kind == "_Arg" else {}
+        outputs = (TensorSpec("float32", shape),)
+        return Op(name=name, type=kind, inputs=inputs, outputs=outputs, attrs=attrs)
+
+    ops = [op("x", "_Arg")]
+    for name in "abcdef":
+        ops.append(op(name, "Pack", *["x:0"] * 8, shape=(8, *big)))
+        ops.append(op(f"{name}_loss", "L2Loss", f"{name}:0", shape=()))
+    ops.append(op("all", "AddN", *(f"{name}_loss:0" for name in "abcdef"), shape=()))
+    ops.append(Op(name="result", type="_Retval", inputs=("all:0",), attrs={"index": 0}))
+    here = replace(
+        side_by_side(3000),
+        ops=tuple(ops),
+        threads=ThreadsNote(intra_op=2, inter_op=2, inter_op_fixed=True),
+    )
+
+    def stated(asked_bytes: int | None) -> tuple[int, int]:
+        made = predict_note(here, search=True, asked_bytes=asked_bytes).recording.uncertainty
+        assert made is not None
+        assert made.limit_low_bytes is not None
+        assert made.limit_high_bytes is not None
+        return made.limit_low_bytes, made.limit_high_bytes
+
+    low, high = stated(None)
+    assert stated(2 * high) == (low, high), "each order runs there without waiting"
+    waiting, same = stated(low - MIB)
+    assert same == high
+    one = 8 * 3000 * 256 * 4
+    assert low > 2 * one
+    assert waiting < 2 * one

@@ -167,3 +167,15 @@ def test_the_charts_marks_are_round() -> None:
     assert round_sizes(1) == [0, 1]
     assert round_heights(int(2.5 * 1024 * MIB)) == [n * 512 * MIB for n in range(6)]
     assert round_heights(1) == [0, 1]
+
+
+def test_what_fits_by_waiting_for_other_ops_is_told_on_a_cpu_alone() -> None:
+    def told(answer: FitAnswer) -> str:
+        out = io.StringIO()
+        print_answer(answer, Console(file=out, width=200))
+        return out.getvalue()
+
+    above = replace(ANSWER, device="cpu", card="", card_name="", limit_of="given")
+    assert "At batch 40 ops that run side by side would take more than the limit" in told(above)
+    assert "side by side" not in told(replace(above, limit_bytes=120 * MIB))
+    assert "side by side" not in told(ANSWER)
