@@ -34,6 +34,10 @@ _TYPES: Final = {
 }
 
 
+_NULL: Final = "(null)"
+"""What TensorFlow 2.18 and 2.19 write for an op or a region that nothing annotated."""
+
+
 class MemoryColumns:
     """Memory events as columns; times count from their line's."""
 
@@ -140,7 +144,7 @@ class MemoryColumns:
         time_ps = self._whole("time_ps", None)
         time_ps += base_ps[line]
         order = None if (np.diff(time_ps) >= 0).all() else np.argsort(time_ps, kind="stable")
-        texts = self.texts.texts
+        texts = ["" if text == _NULL else text for text in self.texts.texts]
         columns: dict[str, Any] = {}
         for name, column in EVENTS.items():
             if name == "time_ps":

@@ -64,6 +64,14 @@ def test_every_column_of_an_event(tmp_path: Path) -> None:
     ]
 
 
+def test_what_older_versions_write_for_nothing_is_nothing(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.allocate(7, 256, 512, op="net/conv", region="(null)").free(9, 256, op="(null)")
+    events = read_trace(trace.write(tmp_path / "a.xplane.pb")).events
+    assert events["region"].tolist() == ["", ""]
+    assert events["op"].tolist() == ["net/conv", ""]
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [("[5, 25]", "[5,25]"), ("[8,112,112,96]", "[8,112,112,96]"), ("[]", "[]"), ("", "")],
