@@ -115,6 +115,38 @@ def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> N
             labels.tensor[row] = given.name
 
 
+def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame) -> None:
+    """Label the copies on a card of a compiled step's ``int32`` inputs, which lie on the host.
+
+    What XLA compiles takes its arguments on the card. Where the step is that one function, the first
+    call begins by copying them, and a copy lives as long as its input (``execute.cc``:
+    ``ValidateInputTypeAndPlacement``); where it is called from another, each step begins so.
+
+    Args:
+        labels: The labels to fill.
+        note: The run note.
+        allocations: Table with the columns of :data:`analyzer.recording.schema.ALLOCATIONS`.
+    """
+    specs = [TensorSpec(given.dtype, given.shape) for given in note.inputs]
+    copied = [
+        (given.name, spec.size_bytes)
+        for given, spec in zip(note.inputs, specs, strict=True)
+        if spec.dtype == "int32" and spec.size_bytes
+    ]
+    copied.sort(key=lambda one: one[1])
+    in_order = allocations.assign(row=np.arange(len(allocations))).sort_values(
+        "born", kind="stable"
+    )
+    for _, born in in_order.groupby("step"):
+        first = born.head(len(copied)).sort_values("requested_bytes", kind="stable")
+        if first["requested_bytes"].tolist() != [size for _, size in copied]:
+            continue
+        for row, (name, _) in zip(first["row"].tolist(), copied, strict=True):
+            if labels.is_open(row):
+                labels.set(row, Category.INPUT, role="step input, copied to the device")
+                labels.tensor[row] = name
+
+
 def label_graph(
     labels: Labels,
     allocations: pd.DataFrame,

@@ -24,6 +24,7 @@ from analyzer.graph.phases import Phase
 from analyzer.measure.algorithm_trials import with_trials
 from analyzer.measure.alive_before_trace import add_unseen
 from analyzer.measure.attribution import (
+    label_copied_inputs,
     label_eager,
     label_graph,
     label_inputs,
@@ -270,6 +271,8 @@ def _attribute(
             note,
             [None if row.address is None else index.at(row.address, start) for row in note.inputs],
         )
+        if jit and note.device.kind == "gpu":
+            label_copied_inputs(labels, note, table)
     sharing = None
     if structure is not None:
         in_steps = table["step"].notna().to_numpy()

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.allocator import Sequence, from_allocations
 from analyzer.contract.categories import Category
-from analyzer.contract.graph_note import ARGUMENT_TYPES
+from analyzer.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.measure.step_bounds import step_of_birth
 from analyzer.measure.variable_buffers import Holding, size_of
 from analyzer.parse.run_folder import RunNote
@@ -204,7 +204,14 @@ def build_up_of(note: RunNote, prepared: Prepared) -> BuildUp:
     }
     hosted = prepared.device.host_dtypes
     sizes = [0 if row.dtype in hosted else size_of(row) or 0 for row in note.variables]
-    return build_up(note, sizes, constants, prepared.device)
+    work = [node for node, op in enumerate(ops) if op.type not in FRAME_TYPES]
+    return build_up(
+        note,
+        sizes,
+        constants,
+        prepared.device,
+        is_compiled=len(work) == 1 and work[0] in prepared.arguments,
+    )
 
 
 def origins_of(

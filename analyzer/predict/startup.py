@@ -122,6 +122,8 @@ def build_up(
     sizes_bytes: Sequence[int],
     constants: Mapping[int, int],
     device: KernelDevice = CPU,
+    *,
+    is_compiled: bool = False,
 ) -> BuildUp:
     """Play what happens before the first step.
 
@@ -130,6 +132,7 @@ def build_up(
         sizes_bytes: Bytes of each variable of the note.
         constants: Node -> bytes of what its kernel holds.
         device: Whose memory is counted.
+        is_compiled: The step is one function that XLA compiles.
     """
     history = BuildUp(device=device)
     if device.scratch_bytes:
@@ -169,9 +172,23 @@ def build_up(
     _rehome(history, note, sizes_bytes)
     for node, size_bytes in constants.items():
         history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
+    if is_compiled and not on_host:
+        _copy_inputs(history, note)
     for events in note.compiling:
         _compile(history, events)
     return history
+
+
+def _copy_inputs(history: BuildUp, note: RunNote) -> None:
+    """Copy ``int32`` inputs to the card: what XLA compiles takes all its arguments there.
+
+    The eager runtime keeps the copy with the tensor, for as long as that lives (``execute.cc``:
+    ``ValidateInputTypeAndPlacement`` asks for a mirror; ``tensor_handle.cc``).
+    """
+    for index, given in enumerate(note.inputs):
+        size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
+        if given.dtype == "int32" and size_bytes:
+            history.inputs[index] = history.birth(size_bytes, Category.INPUT, "step input")
 
 
 def shared_slots(births: Iterable[BirthNote]) -> dict[int, int]:

@@ -130,6 +130,19 @@ def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(folder: 
     assert said in " ".join(ran["printed"].split())
 
 
+@pytest.mark.skipif(not has_compiler(), reason="the extra xla-gpu is not installed")
+def test_a_compiled_step_takes_its_tokens_on_the_card(folder: Path) -> None:
+    ran, said = (
+        run(folder, command, "compiled_tokens", "--batch-size", "64")
+        for command in ("trace", "estimate")
+    )
+    tokens = 64 * 4096 * 4
+    assert ran["categories_at_peak"]["input"] == pytest.approx(tokens, rel=0.01)
+    assert said["categories_at_peak"]["input"] == ran["categories_at_peak"]["input"]
+    for figure in ("requested_bytes", "allocated_bytes"):
+        assert said["peak"][figure] == pytest.approx(ran["peak"][figure], rel=0.005)
+
+
 def told_in_use(run: Path) -> int:
     """Return the bytes of the chunks in use in the last list that TensorFlow's allocator wrote."""
     dump = (

@@ -86,7 +86,7 @@ def _executed(
         return gpu_step(
             function, gpu, options.memory_limit_bytes, given=program.args, told=options.assume
         )
-    step = compiled_step(function)
+    step = compiled_step(function, program.args)
     if gpu is not None:  # this machine has only its CPU to put the ops on
         step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
     return step

@@ -28,7 +28,13 @@ from analyzer.capture.graph.executor_graph import (
     static_step,
     used_variables,
 )
-from analyzer.capture.graph.plain_graphs import all_graphs, function_graphs, plain_name, spec_of
+from analyzer.capture.graph.plain_graphs import (
+    all_graphs,
+    function_graphs,
+    plain_name,
+    shape_of,
+    spec_of,
+)
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, stand_ins
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import plain_message
@@ -83,11 +89,13 @@ def is_compiled(function: Any) -> bool:
     return bool(function.function_def.attr["_XlaMustCompile"].b)
 
 
-def compiled_step(function: Any) -> StaticStep:
+def compiled_step(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     """Return the graph around the function that XLA compiles: its arguments, the call, the results.
 
     Args:
         function: The step's concrete function, itself compiled or with calls of compiled functions.
+        args: What the step is fed. Axes that its signature leaves open have these sizes: XLA compiles
+            the function for the shapes that it is called with (``xla_compilation_cache.cc``).
     """
     if not is_compiled(function):
         return static_step(function)
@@ -95,7 +103,7 @@ def compiled_step(function: Any) -> StaticStep:
         Op(
             name=tensor.op.name,
             type="_Arg",
-            outputs=(_spec(tensor),),
+            outputs=(_fed_spec(tensor, args[index] if index < len(args) else None),),
             attrs={"index": index},
         )
         for index, tensor in enumerate(function.inputs)
@@ -392,6 +400,13 @@ def _put_together(compiled: bytes, module: bytes) -> bytes:
 def _reason(error: Exception) -> str:
     text = plain_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
     return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
+
+
+def _fed_spec(tensor: Any, fed: Any) -> TensorSpec:
+    """Return an argument's dtype and shape, with the axes of what it is fed with."""
+    spec = _spec(tensor)
+    axes = None if fed is None or spec.dtype == "resource" else shape_of(fed)
+    return spec if axes is None else TensorSpec(spec.dtype, axes)
 
 
 def _spec(tensor: Any) -> TensorSpec:

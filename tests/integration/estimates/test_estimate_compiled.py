@@ -17,12 +17,12 @@ pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
 
 
-def documents(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def documents(folder: Path, name: str, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the documents of an estimate and of a trace of one step."""
     shutil.copy(TARGETS / "compiled_steps.py", folder)
     for command, more in (("estimate", ()), ("trace", ("--inter-op-threads", "1"))):
         ended = analyze_in_child(
-            command, f"compiled_steps.py:{name}", "--device", "cpu", "--out", command, *more,
+            command, f"compiled_steps.py:{name}", "--device", "cpu", "--out", command, *more, *options,
             cwd=folder,
         )  # fmt: skip
         assert ended.code == 0, ended.err
@@ -50,6 +50,12 @@ def test_a_compiled_step(tmp_path: Path) -> None:
     again = analyzer.estimate(tmp_path / "estimate")
     assert again.document["peak"] == predicted["peak"]
     assert not (tmp_path / "estimate" / ".xla").exists()
+
+
+def test_a_compiled_step_whose_signature_leaves_the_batch_open(tmp_path: Path) -> None:
+    predicted, measured = documents(tmp_path, "of_any_batch", "--batch-size", "128")
+    for figure in ("requested_bytes", "allocated_bytes"):
+        assert predicted["peak"][figure] == pytest.approx(measured["peak"][figure], rel=0.005)
 
 
 def test_compiled_functions_in_a_step_that_runs_op_by_op(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def whole():
     return step, (tf.random.normal([128, 64]), tf.random.normal([128, 8]))
 
 
+def of_any_batch():
+    """One compiled function whose signature leaves the batch open."""
+    step, _ = whole()
+    signature = [tf.TensorSpec([None, 64]), tf.TensorSpec([None, 8])]
+    return tf.function(step.python_function, input_signature=signature, jit_compile=True)
+
+
 def partly():
     """A step that runs op by op, with a compiled function and its gradient in it."""
 

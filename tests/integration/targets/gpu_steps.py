@@ -29,6 +29,17 @@ def transformer():
     return keras.Model(tokens, layers.Dense(500)(x), name="transformer")
 
 
+def compiled_tokens():
+    """A compiled step: XLA takes the tokens on the card, though ``int32`` lies on the host."""
+    tokens = keras.Input((4096,), dtype="int32")
+    x = layers.GlobalMaxPooling1D()(layers.Embedding(300, 8)(tokens))
+    model = keras.Model(tokens, layers.Dense(4)(x), name="tokens")
+    model.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True
+    )
+    return model
+
+
 def scaled_table():
     """A table's gradient is a few rows: the host puts what is finite of them in its place."""
     keras.config.set_dtype_policy("mixed_float16")
