@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from analyzer.scaling.fit_answer import FitAnswer
 from analyzer.units import format_bytes
+
+_EACH_ORDER: Final = "in every order of the ops that was drawn"
 
 
 def basis_of(answer: FitAnswer) -> str:
@@ -51,7 +54,9 @@ def _margins(answer: FitAnswer) -> Iterator[str]:
     )
     noun, following = answer.noun, answer.label(answer.largest + 1)
     spare = "6 %" if answer.forms.swaps else "3 %"
-    basis = f"in every order of the ops that was drawn, with {spare} to spare{least}"
+    is_compiled = bool(answer.forms.planned_at)
+    each = "with any kernels that XLA is expected to choose" if is_compiled else _EACH_ORDER
+    basis = f"{each}, with {spare} to spare{least}"
     if not answer.safe:
         least_one = f"input {answer.label(1)}" if answer.shape else "a batch of 1"
         yield f"With a margin not even {least_one} is sure: it does not fit {basis}."
@@ -74,7 +79,8 @@ def _margins(answer: FitAnswer) -> Iterator[str]:
             "not tried."
         )
     elif answer.most > answer.largest:
-        what = "the order in which the ops run" + (" and the limit itself" if least else "")
+        what = "the kernels that XLA chooses" if is_compiled else "the order in which the ops run"
+        what += " and the limit itself" if least else ""
         yield f"From {following} to {answer.label(answer.most)} it depends on {what}; above, none fits."
 
 

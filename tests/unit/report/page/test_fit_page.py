@@ -141,6 +141,13 @@ def test_a_batch_where_tensors_are_swapped_is_told_as_likely() -> None:
     assert "it depends on" not in text
 
 
+def test_of_a_compiled_step_kernels_decide_not_the_order_of_ops() -> None:
+    forms = replace(ANSWER.forms, planned_at=(36, 40))
+    text = " ".join(text_of(replace(ANSWER, forms=forms)).split())
+    assert "it depends on the kernels that XLA chooses" in text
+    assert "order" not in text.partition("The step was captured")[0]
+
+
 def test_the_page_says_between_what_a_saving_lies() -> None:
     remedy = replace(ANSWER.remedies[0], saves_low_bytes=0, saves_high_bytes=MIB)
     page = render_fit_page(replace(ANSWER, remedies=(remedy,)))
