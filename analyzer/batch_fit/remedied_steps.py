@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
+from analyzer.batch_fit.remedy_code import written
 from analyzer.batch_fit.remedy_plans import RemedyPlan, merged, plans_for
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess
 from analyzer.contract.messages.capture_request import CaptureOptions
@@ -54,6 +55,7 @@ class RemedyTrial:
         limit_bytes: A limit to say of whether the step then fits; None for none.
         threads: Threads that one op may use; None for this machine's.
         report: Called with the stage and the share done.
+        is_own_step: Whether the step is the user's own, not that of Keras' ``fit``.
     """
 
     access: StepAccess
@@ -61,6 +63,7 @@ class RemedyTrial:
     limit_bytes: int | None
     threads: int | None
     report: Callable[[str, float], None]
+    is_own_step: bool = False
 
 
 def tried_remedies(
@@ -91,6 +94,7 @@ def tried_remedies(
     )
     report("estimating the step as it is", 0.0)
     note, before = _need(trial, options, "as-is", made)
+    trial = replace(trial, is_own_step=not note.step.mode)
     op_by_op = _without_xla(trial, note) if _RECOMPUTES & {*names} else None
     plans = _chosen(list(plans_for(options, note, op_by_op)), names)
     found = []
@@ -121,7 +125,7 @@ def _tried(trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: StepNeed) 
     remedy = StepRemedy(
         id="+".join(plan.id for plan in plans),
         title="; ".join(plan.title for plan in plans),
-        code="\n".join(plan.code for plan in plans),
+        code=written([plan.code for plan in plans], is_own_step=trial.is_own_step),
         costs="; ".join(plan.costs for plan in plans if plan.costs),
     )
     try:

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Final
 
 from analyzer.batch_fit.block_partition import best_plan, chain_of, square_root_plan
+from analyzer.batch_fit.remedy_code import RemedyCode
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.parse.run_folder import RunNote
 
@@ -35,6 +36,11 @@ _LEAST_UNITS: Final = 3
 _PASTED: Final = "# --- what is pasted ---"
 _UP_TO: Final = "# --- up to here ---"
 
+_FREEZING: Final = """\
+weighted = [layer for layer in model.layers if layer.trainable_variables]  # before compile
+for layer in weighted[:-1]:
+    layer.trainable = False"""
+
 _GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})
 
 
@@ -43,7 +49,8 @@ class RemedyPlan:
     """A remedy that can be tried.
 
     Attributes:
-        id, title, code, costs: As in :class:`analyzer.contract.report.finding.StepRemedy`.
+        id, title, costs: As in :class:`analyzer.contract.report.finding.StepRemedy`.
+        code: What a script has otherwise with it.
         kind: Of two remedies of one kind a step can have one: ``batch``, ``precision``, ``optimizer`` …
         effort: What it takes to apply it and to live with it, in arbitrary units: the least is tried
             first where several together are looked for. An option that changes no result is 1,
@@ -55,7 +62,7 @@ class RemedyPlan:
 
     id: str
     title: str
-    code: str
+    code: RemedyCode
     costs: str
     kind: str
     effort: int
@@ -95,7 +102,7 @@ def plans_for(
         yield RemedyPlan(
             id="half-batch",
             title=f"A batch of {batch // 2}",
-            code=f"batch_size={batch // 2}",
+            code=RemedyCode(batch_size=batch // 2),
             costs="noisier gradients",
             kind="batch",
             effort=4,
@@ -106,7 +113,7 @@ def plans_for(
     yield RemedyPlan(
         id="no-jit" if step.jit else "jit",
         title="Op by op, without XLA" if step.jit else "Compiled with XLA",
-        code=f"model.compile(..., jit_compile={not step.jit})",
+        code=RemedyCode(jit=not step.jit),
         costs="slower" if step.jit else "a compilation at the start",
         kind="xla",
         effort=1,
@@ -124,7 +131,7 @@ def _precisions(options: CaptureOptions, policy: str) -> Iterator[RemedyPlan]:
         yield RemedyPlan(
             id="float32",
             title="float32 in place of float64",
-            code='keras.config.set_dtype_policy("float32")  # before the model is made',
+            code=_policy_code("float32"),
             costs="29 bits of mantissa",
             kind="precision",
             effort=2,
@@ -134,7 +141,7 @@ def _precisions(options: CaptureOptions, policy: str) -> Iterator[RemedyPlan]:
         yield RemedyPlan(
             id=f"mixed-{kind}",
             title=f"Mixed precision, {kind}",
-            code=f'keras.config.set_dtype_policy("mixed_{kind}")  # before the model is made',
+            code=_policy_code(f"mixed_{kind}"),
             costs=cost,
             kind="precision",
             effort=2,
@@ -143,27 +150,29 @@ def _precisions(options: CaptureOptions, policy: str) -> Iterator[RemedyPlan]:
 
 
 def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[RemedyPlan]:
-    own = note.step.optimizer or "Adam"
+    own = _optimizer_of(note)
     if batch >= ACCUMULATED:
         small = batch // ACCUMULATED
         yield RemedyPlan(
             id=f"accumulate-{ACCUMULATED}",
             title=f"{ACCUMULATED} batches of {small}, their gradients added up",
-            code=f"optimizer = keras.optimizers.{own}(\n"
-            f"    ..., gradient_accumulation_steps={ACCUMULATED})\n"
-            f"model.fit(..., batch_size={small})",
+            code=RemedyCode(
+                optimizer=own,
+                optimizer_option=f"gradient_accumulation_steps={ACCUMULATED}",
+                batch_size=small,
+            ),
             costs="one more value a weight; batch normalization sees the small batches",
             kind="batch",
             effort=3,
             options=replace(options, batch_size=small, remedy=f"accumulate={ACCUMULATED}"),
         )
     for name in (*_OPTIMIZERS, *_OTHERS):
-        kind = _CLASSES.get(name, name.capitalize())
+        kind = _class_of(name)
         if kind != own:
             yield RemedyPlan(
                 id=f"optimizer-{name}",
                 title=f"{kind} in place of {own}",
-                code=f"model.compile(optimizer=keras.optimizers.{kind}(...), ...)",
+                code=RemedyCode(optimizer=kind, is_other=True),
                 costs="other hyper-parameters",
                 kind="optimizer",
                 effort=4,
@@ -174,7 +183,9 @@ def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[Re
         yield RemedyPlan(
             id=f"remat-{mode}",
             title=f"Activations recomputed, {what}",
-            code=f'with keras.RematScope(mode="{mode}"):\n    model = make_model()',
+            code=RemedyCode(
+                before=f'with keras.RematScope(mode="{mode}"):\n    model = make_model()'
+            ),
             costs="a second forward pass" if mode == "full" else "activations computed twice",
             kind="recomputation",
             effort=3,
@@ -183,7 +194,7 @@ def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[Re
     yield RemedyPlan(
         id="freeze",
         title="Only the last layer with weights is trained",
-        code="for layer in model.layers[:-1]:\n    layer.trainable = False  # before compile",
+        code=RemedyCode(model=_FREEZING),
         costs="the layers frozen do not learn",
         kind="freezing",
         effort=8,
@@ -207,7 +218,9 @@ def _blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
         yield RemedyPlan(
             id=name,
             title=f"{len(plan.blocks)} blocks of layers recomputed ({told})",
-            code=f"{pasted_code()}\n\n\nmodel = recomputed(model, [  # before compile\n{blocks}])",
+            code=RemedyCode(
+                model=f"{pasted_code()}\n\n\nmodel = recomputed(model, [  # before compile\n{blocks}])"
+            ),
             costs=f"{plan.operations} operations run twice; batch normalization averages twice",
             kind="recomputation",
             effort=3,
@@ -230,7 +243,7 @@ def _optimizer_options(options: CaptureOptions, note: RunNote, own: str) -> Iter
     yield RemedyPlan(
         id="no-ema" if uses_ema else "ema",
         title="No moving average of the weights" if uses_ema else "A moving average of the weights",
-        code=f"keras.optimizers.{own}(..., use_ema={not uses_ema})",
+        code=RemedyCode(optimizer=own, optimizer_option=f"use_ema={not uses_ema}"),
         costs="" if uses_ema else "one more value a weight",
         kind="ema",
         effort=2,
@@ -240,7 +253,9 @@ def _optimizer_options(options: CaptureOptions, note: RunNote, own: str) -> Iter
     yield RemedyPlan(
         id="no-clipping",
         title="Gradients not clipped",
-        code=f"keras.optimizers.{own}(...)  # without clipnorm, clipvalue, global_clipnorm",
+        code=RemedyCode(
+            optimizer=own, optimizer_option="clipnorm=None, clipvalue=None, global_clipnorm=None"
+        ),
         costs="larger updates where gradients are",
         kind="clipping",
         effort=2,
@@ -250,7 +265,7 @@ def _optimizer_options(options: CaptureOptions, note: RunNote, own: str) -> Iter
     yield RemedyPlan(
         id="clipping",
         title="Gradients clipped by their norm over all",
-        code=f"keras.optimizers.{own}(..., global_clipnorm=1.0)",
+        code=RemedyCode(optimizer=own, optimizer_option="global_clipnorm=1.0"),
         costs="a scaled copy of the gradients",
         kind="clipping",
         effort=2,
@@ -275,7 +290,7 @@ def _inputs(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
     yield RemedyPlan(
         id="smaller-input",
         title=f"Inputs half as long a side ({told})",
-        code=" ".join(f"--shape {each}" for each in told.split(" ")),
+        code=RemedyCode(options=" ".join(("#", *(f"--shape {each}" for each in told.split(" "))))),
         costs="less detail, or less context",
         kind="input",
         effort=6,
@@ -288,3 +303,22 @@ def _halved(shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) < 2:
         return tuple(max(axis // 2, 1) for axis in shape)
     return (*(max(axis // 2, 1) for axis in shape[:-1]), shape[-1])
+
+
+def _policy_code(policy: str) -> RemedyCode:
+    return RemedyCode(
+        before=f'keras.config.set_dtype_policy("{policy}")  # before the model is made'
+    )
+
+
+def _optimizer_of(note: RunNote) -> str:
+    """Return the class of a step's optimizer: as it is noted, else by the paths of its variables."""
+    if note.step.optimizer:
+        return note.step.optimizer
+    heads = {variable.path.split("/")[0] for variable in note.variables}
+    known = next((name for name in (*_OPTIMIZERS, *_OTHERS) if name in heads), "adam")
+    return _class_of(known)
+
+
+def _class_of(name: str) -> str:
+    return _CLASSES.get(name, name.capitalize())

@@ -35,12 +35,16 @@ from analyzer.units import parse_bytes
 
 MODELS = [
     Path(__file__).with_name(name)
-    for name in ("fit_models.py", "held_back_models.py", "further_models.py")
+    for name in ("fit_models.py", "held_back_models.py", "further_models.py", "remedy_models.py")
 ]
 
 
 def _silent(stage: str, share: float) -> None:
     pass
+
+
+def _told(stage: str, share: float) -> None:
+    print(f"{stage} ({share:.0%})", file=sys.stderr, flush=True)
 
 
 def _spec(name: str):
@@ -144,12 +148,11 @@ def remedies(cases: list[str]) -> None:
         )
         with access_of(_spec(name)) as access:
             captures = BatchCaptures(access, options, "plans")
-            plans = {
-                p.id: p for p in plans_for(options, captures.note(int(batch))) if p.id != "jit"
-            }
-            names = chosen.split(",") if chosen else [each for each in plans if each not in SKIPPED]
+            plans = {p.id: p for p in plans_for(options, captures.note(int(batch)))}
+            usual = [each.id for each in plans.values() if not each.is_named_only]
+            names = chosen.split(",") if chosen else usual
             made = access.folder / "plans" / batch
-            found = tried_remedies(access, options, names, None, None, _silent, made)
+            found = tried_remedies(access, options, names, None, None, _told, made)
             before = _measured(access, options, "before")
             for remedy in found:
                 if remedy.saves_bytes is None:
@@ -198,7 +201,6 @@ def _given(name: str, default: str) -> str:
 CARD = _given("card", "")
 CASES = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
 RUNS = int(_given("runs", "1"))
-SKIPPED = ("optimizer-lamb", "optimizer-nadam", "optimizer-adam")
 
 if __name__ == "__main__":
     if sys.argv[1] == "confirmed":

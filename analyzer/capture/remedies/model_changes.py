@@ -13,8 +13,10 @@ A remedy is written ``KIND=VALUE``, several with a comma between:
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any, Final
+from unittest.mock import patch
 
 import keras
 
@@ -26,22 +28,96 @@ _EVERY: Final = "all-but-last"
 _CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
+_OF_MODELS: Final = {
+    ("freeze", _EVERY): "Layers can be frozen",
+    ("recompute", ""): "Blocks of layers can be recomputed",
+    ("ema", "off"): "The moving average can be left out",
+    ("clip", "off"): "Clipping can be left out",
+}
+"""Changes that need the model itself: kind, value (any where empty), what cannot be done otherwise."""
+
+_OF_OPTIMIZERS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("ema", "on"): {"use_ema": True},
+    ("clip", "on"): {**dict.fromkeys(_CLIPPING), "global_clipnorm": 1.0},
+}
+"""Options of an optimizer that is made anew with them."""
+
+
 @contextlib.contextmanager
-def around_making(remedy: str) -> Iterator[None]:
-    """Be in the block what the code that makes a model must be run in.
+def around_making(remedy: str, text: str) -> Iterator[None]:
+    """Be in the block what the code that makes a model or a step must be run in.
+
+    A step of the user's own holds its optimizer where it likes, so what the optimizer is to be made with
+    it is given where it is made.
+
+    Args:
+        remedy: The changes.
+        text: What the user named, for errors.
 
     Raises:
-        TargetError: this Keras has no such scope.
+        TargetError: this Keras has no such scope, or no optimizer was made that could take an option.
     """
-    value = _parts(remedy).get("remat")
-    if value is None:
+    mode = _parts(remedy).get("remat")
+    scope: Any = contextlib.nullcontext()
+    if mode is not None:
+        made = getattr(keras, "RematScope", None)
+        if made is None:
+            raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
+        scope = made(mode=mode)
+    options = _options_of(remedy)
+    with scope, _optimizers_with(options) as optimizers:
         yield
-        return
-    scope = getattr(keras, "RematScope", None)
-    if scope is None:
-        raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
-    with scope(mode=value):
-        yield
+    if options and not optimizers:
+        raise TargetError(
+            f"{text} makes no optimizer of Keras 3, which alone takes {', '.join(options)}."
+        )
+
+
+def check_of_step(remedy: str, text: str) -> None:
+    """Refuse what can be done to a model alone, for a step of the user's own.
+
+    Raises:
+        TargetError: the remedy has such a change.
+    """
+    parts = _parts(remedy)
+    for (kind, value), what in _OF_MODELS.items():
+        if kind in parts and value in ("", parts[kind]):
+            raise TargetError(
+                f"{text} is a step of its own, which holds its model where it likes. {what} where the "
+                "target is the model itself.",
+                hint="Name the model, or the function that makes it.",
+            )
+
+
+@contextlib.contextmanager
+def _optimizers_with(options: dict[str, Any]) -> Iterator[list[Any]]:
+    """Let each optimizer of Keras that is made in the block be made with options; give those made."""
+    made: list[Any] = []
+    base = keras.optimizers.Optimizer
+    old = base.__init__
+
+    @functools.wraps(old)
+    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self, keras.optimizers.LossScaleOptimizer):
+            old(self, *args, **kwargs)  # around another one, which alone takes options
+            return
+        made.append(self)
+        old(self, *args, **{**kwargs, **options})
+
+    with patch.object(base, "__init__", changed) if options else contextlib.nullcontext():
+        yield made
+
+
+def _options_of(remedy: str) -> dict[str, Any]:
+    """Return the options that a remedy has an optimizer made with."""
+    parts = _parts(remedy)
+    options: dict[str, Any] = {}
+    if "accumulate" in parts:
+        options["gradient_accumulation_steps"] = int(parts["accumulate"])
+    for (kind, value), changes in _OF_OPTIMIZERS.items():
+        if parts.get(kind) == value:
+            options |= changes
+    return options
 
 
 def rebuilt(model: Any, remedy: str) -> Any:
@@ -56,6 +132,11 @@ def rebuilt(model: Any, remedy: str) -> Any:
     blocks = [block.split(">") for block in asked.split("|")]
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
+    if type(model).train_step is not keras.Model.train_step:
+        raise TargetError(
+            f"The model {model.name!r} has a train_step of its own, which a model that is put together "
+            "anew of its layers would not have."
+        )
     try:
         made = recomputed(model, blocks)
     except (ValueError, AttributeError, KeyError) as error:
@@ -88,15 +169,11 @@ def change_optimizer(model: Any, remedy: str) -> None:
         TargetError: the optimizer takes no such option.
     """
     parts = _parts(remedy)
-    changes: dict[str, Any] = {}
-    if "accumulate" in parts:
-        changes["gradient_accumulation_steps"] = int(parts["accumulate"])
-    if "ema" in parts:
-        changes["use_ema"] = parts["ema"] == "on"
-    if "clip" in parts:
+    changes = _options_of(remedy)
+    if parts.get("ema") == "off":
+        changes["use_ema"] = False
+    if parts.get("clip") == "off":
         changes |= dict.fromkeys(_CLIPPING)
-        if parts["clip"] == "on":
-            changes["global_clipnorm"] = 1.0
     if not changes:
         return
     optimizer = model.optimizer

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import is_jit_compiled, options_of
-from analyzer.capture.remedies.model_changes import around_making
+from analyzer.capture.remedies.model_changes import around_making, check_of_step
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import dtype_policies as policies
 from analyzer.capture.targets.honoured_options import (
@@ -69,7 +69,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
         TargetKind.KERAS_FILE: _keras_file,
         TargetKind.SAVED_MODEL: _saved_model,
     }
-    with around_making(options.remedy):
+    with around_making(options.remedy, spec.text):
         program = program_for(load[spec.kind](spec, options), spec.text, options)
     if options.dtype_policy:
         policies.check_followed(program, spec.text, options.dtype_policy)
@@ -96,11 +96,13 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
     if is_layer(thing):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
+        check_of_step(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         form = TargetForm.STEP if _is_tf_function(thing[0]) else TargetForm.EAGER_STEP
         check_honoured(text, form, given_options(options) - _met_already(args, options))
         return _program_for_function(thing[0], tuple(args), text, options)
     if _is_tf_function(thing):
+        check_of_step(options.remedy, text)
         check_honoured(text, _form_of(thing), given_options(options))
         return _program_for_signature(thing, text, options)
     if is_model_class(thing):
