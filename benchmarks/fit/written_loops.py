@@ -84,7 +84,11 @@ def segment_losses() -> Any:
 def differential_equation() -> Any:
     """A network held to the heat equation: second derivatives by its inputs, then the weights'."""
     field = keras.Sequential(
-        [keras.Input((2,)), *(layers.Dense(96, activation="tanh") for _ in range(4)), layers.Dense(1)]
+        [
+            keras.Input((2,)),
+            *(layers.Dense(96, activation="tanh") for _ in range(4)),
+            layers.Dense(1),
+        ]
     )
     rule = keras.optimizers.Adam(1e-3)
     rule.build(field.trainable_variables)
