@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,10 @@ from analyzer.parse.run_folder import read_run
 from analyzer.scaling.fit_answer import Confirmation, ConfirmingRun, FitAnswer
 
 MOST_RUNS: Final = 8
-"""Runs at most: two where the prediction is right."""
+"""Runs at most where one of them comes to its end: two where the prediction is right."""
+
+_FIRST_STEP: Final = 16
+"""What part of a size the first step below it is, where none of those that were expected to fit runs."""
 
 _STEPS: Final = 3
 
@@ -68,7 +71,8 @@ def confirmed(
             runs[size] = run_at(access, varied.at(chosen, size), size)
         return runs[size].ran
 
-    best = _last_that_runs(answer.largest, tried, runs)
+    expected = (answer.largest, answer.largest - 1, answer.in_each, answer.safe)
+    best = _last_that_runs(expected, tried, runs)
     return changed(
         answer,
         confirmation=Confirmation(
@@ -86,24 +90,27 @@ def confirmed(
 
 
 def _last_that_runs(
-    start: int, runs_at: Callable[[int], bool], done: dict[int, ConfirmingRun]
+    expected: Sequence[int], runs_at: Callable[[int], bool], done: dict[int, ConfirmingRun]
 ) -> int:
-    """Return the largest size that runs, by few runs about a first one; 0 where none was found."""
-    low, high, stride = 0, 0, 1
-    size = max(start, 1)
-    if runs_at(size):
-        low = size
+    """Return the largest size that runs, by few runs; 0 where not even 1 does.
+
+    Args:
+        expected: Sizes that are expected to run: the largest, and smaller ones that more surely do.
+        runs_at: Runs a size, where it was not run before; says whether it came to its end.
+        done: The runs so far, by size.
+    """
+    sizes = sorted({max(size, 1) for size in expected}, reverse=True)
+    low = next((size for size in sizes if runs_at(size)), 0)
+    high, stride = min((size for size, run in done.items() if not run.ran), default=0), 1
+    if low == sizes[0]:
         while len(done) < MOST_RUNS and runs_at(low + stride):
             low, stride = low + stride, 2 * stride
         high = low + stride
-    else:
-        high = size
-        while high > 1 and len(done) < MOST_RUNS and not runs_at(max(high - stride, 1)):
-            high, stride = max(high - stride, 1), 2 * stride
-        low = max(high - stride, 0) if high > 1 else 0
-        low = low if low in done and done[low].ran else max(
-            (s for s, run in done.items() if run.ran), default=0
-        )  # fmt: skip
+    stride = max(high // _FIRST_STEP, 1)
+    while not low and high > 1:
+        size = max(high - stride, 1)
+        low, high = (size, high) if runs_at(size) else (0, size)
+        stride *= 2
     while high - low > 1 and len(done) < MOST_RUNS:
         middle = (low + high) // 2
         if runs_at(middle):

@@ -17,6 +17,7 @@ from analyzer.batch_fit.varied_size import BATCH, VariedSize
 from analyzer.capture.process.launch import Progress
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.contract.report.finding import StepRemedy
+from analyzer.errors import TargetError
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.logdir import RUN_FILE
@@ -124,7 +125,12 @@ def answered(
     else:
         answer = _with_points(answer, found)
     if confirm:
-        answer = confirmed(answer, access, options, report, question.varied)
+        try:
+            answer = confirmed(answer, access, options, report, question.varied)
+        except TargetError as error:
+            if question.confirm:
+                raise
+            answer = changed(answer, notes=(*answer.notes, error.message))
     if answer.wanted is not None:
         answer = changed(answer, wanted_fits=answer.wanted <= answer.largest)
     if question.remedies or question.what_if:
@@ -243,7 +249,7 @@ def _described(
         wanted=wanted,
         wanted_fits=None if wanted is None else wanted <= sizes.size,
         forms=found.forms,
-        notes=(*note.notes, *sizes_of(note)),
+        notes=(*note.notes, *sizes_of(note), *(found.orders.left_out if found.orders else ())),
         versions=note.versions,
     )
 
@@ -335,8 +341,9 @@ def _said(answer: FitAnswer) -> FitAnswer:
             if answer.confirmation.by == "phantom"
             else "TensorFlow's allocator"
         )
-        if ran.get(answer.largest + 1) is False:
-            says += f": it ran on {by}, and {answer.label(answer.largest + 1)} did not"
+        failed = min((size for size in ran if size > answer.largest), default=None)
+        if failed is not None:
+            says += f": it ran on {by}, and {answer.label(failed)} did not"
         else:
             says += f": it ran on {by}"
     elif answer.forms.swaps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from analyzer.capture.process.child_process import CaptureCopies
 from analyzer.capture.process.launch import capture
 from analyzer.compiler.card_options import CardOptions
 from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
+from analyzer.contract.reading import pack
 from analyzer.errors import InputError, TargetError
 from analyzer.findings.analysis import Analysis
 from analyzer.findings.questions.peak_owner import peak_op
@@ -158,7 +158,7 @@ class BatchCaptures:
         compiled = []
         for number, (one, module) in enumerate(zip(note.compiled, modules, strict=True)):
             file = folder / f"module-{number}.hlo.pb.gz"
-            file.write_bytes(gzip.compress(module, 1))
+            file.write_bytes(pack(module, 1))
             compiled.append(replace(one, module=file))
         return self.need_of(replace(note, compiled=tuple(compiled)), folder)
 

@@ -6,7 +6,6 @@ They lie in the user's cache (:mod:`analyzer.user_cache`).
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from typing import Final
 
 from analyzer.compiler.compile_child import CompiledModule
 from analyzer.contract.card_note import CARD_VERSION, PlanHead
-from analyzer.contract.reading import decode, unpack
+from analyzer.contract.reading import decode, pack, unpack
 from analyzer.user_cache import cache_folder
 
 LIMIT_BYTES: Final = 256 * 1024**2  # some five hundred plans of the size of ResNet50's
@@ -86,7 +85,7 @@ def packed(plan: CompiledModule) -> bytes:
         sha256=hashlib.sha256(plan.hlo).hexdigest(),
         module_sha256=plan.module_sha256,
     )
-    return gzip.compress(json.dumps(asdict(head)).encode() + b"\n" + plan.hlo, 6, mtime=0)
+    return pack(json.dumps(asdict(head)).encode() + b"\n" + plan.hlo)
 
 
 def unpacked(content: bytes) -> CompiledModule:

@@ -268,8 +268,17 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
 
 
 def _doubts(note: RunNote, prediction: Prediction, draw: Draw) -> tuple[str, ...]:
-    doubts = told_sizes(note, prediction, draw)
-    doubts += [told_decision(decision) for decision in prediction.decisions[:_TOLD]]
+    return (*told_sizes(note, prediction, draw), *left_out(prediction, draw))
+
+
+def left_out(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
+    """Return sentences about ops of which it is not known what they take, or whether they run.
+
+    Args:
+        prediction: The draws.
+        draw: The one whose ops are looked at.
+    """
+    doubts = [told_decision(decision) for decision in prediction.decisions[:_TOLD]]
     if prediction.stranded:
         names = ", ".join(prediction.stranded[:3])
         doubts.append(

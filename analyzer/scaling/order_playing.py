@@ -28,7 +28,7 @@ from analyzer.predict.played_step import (
     prepare_alike,
 )
 from analyzer.predict.predicted_device import target_of
-from analyzer.predict.predicted_recording import inter_op_drawn, owners_by_number
+from analyzer.predict.predicted_recording import inter_op_drawn, left_out, owners_by_number
 from analyzer.predict.process_table import Played, build_up_of, play_from_start
 from analyzer.predict.representative import beginnings
 from analyzer.predict.schedules import predict
@@ -97,6 +97,7 @@ def play_orders(
         target=target_of(family.notes[0]),
         inexact=inexact,
         waiting=_waiting(family, first, threads),
+        left_out=first.left_out,
     )
 
 
@@ -140,6 +141,7 @@ class _AtSize:
         started: By seed and threads, orders that were played from the process's start.
         drawn: Those of which one step was played.
         told: By ``id`` of a draw at the first size, the bytes of its buffers here.
+        left_out: What is said of ops of which it is not known what they take.
     """
 
     size: int
@@ -151,6 +153,7 @@ class _AtSize:
     started: dict[tuple[int, int], Played] = field(default_factory=dict)
     drawn: dict[tuple[int, int], Draw] = field(default_factory=dict)
     told: dict[int, list[int]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -191,6 +194,7 @@ class _AtSize:
             follows=follows,
             started=begun,
             drawn=dict(prediction.candidates),
+            left_out=left_out(prediction, next(iter(prediction.candidates.values()))),
         )
 
     @property

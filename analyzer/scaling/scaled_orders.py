@@ -139,6 +139,7 @@ class ScaledOrders:
             its end where threads wait for each other's memory; None where none can.
         inexact: Share of the requested peak in buffers whose bytes at the last of ``sizes`` are not
             those of the form through the others; 0.0 where there are none.
+        left_out: Sentences about ops of which it is not known what they take, or whether they run.
     """
 
     family: StepFamily
@@ -148,6 +149,7 @@ class ScaledOrders:
     target: Target
     inexact: float
     waiting: WaitingPlay | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def main(self) -> tuple[ScaledOrder, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from analyzer.capture.graph.list_elements import elements_taken
 from analyzer.capture.graph.plain_graphs import traced_outputs
 from analyzer.capture.graph.shape_inference import (
     Known,
@@ -115,6 +116,7 @@ class _Sizing:
                 break
             learnt = (
                 self._from_trace(outputs)
+                or self._from_lists(outputs, graph)
                 or self._from_inputs(outputs, graph)
                 or self._from_user(outputs)
                 or self._from_bounds(outputs)
@@ -161,6 +163,17 @@ class _Sizing:
                     continue
                 if is_open(spec) and other.dtype == spec.dtype:
                     learnt |= self._learn(f"{name}:{index}", spec, other.shape)
+        return learnt
+
+    def _from_lists(self, outputs: Outputs, graph: Any) -> bool:
+        learnt = False
+        for element in elements_taken(self.graph_def, graph, outputs):
+            spec = spec_at(outputs, element.tensor)
+            if spec is not None and is_open(spec):
+                learnt |= self._learn(element.tensor, spec, element.shape)
+            if element.value is not None and element.tensor not in self.known.values:
+                self.known.values[element.tensor] = element.value
+                learnt = True
         return learnt
 
     def _from_inputs(self, outputs: Outputs, graph: Any) -> bool:

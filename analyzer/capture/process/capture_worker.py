@@ -13,7 +13,6 @@ import contextlib
 import errno
 import faulthandler
 import functools
-import gzip
 import os
 import shutil
 import signal
@@ -48,6 +47,7 @@ from analyzer.contract.messages.child_messages import (
     message_line,
 )
 from analyzer.contract.messages.message_file import read_message
+from analyzer.contract.reading import pack
 from analyzer.contract.run_note import TargetNote, encode_run
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.gc_pause import collector_paused, pass_over_what_is_loaded
@@ -331,7 +331,7 @@ def write_run(folder: Path, captured: Captured) -> None:
             compiling=tuple(one.requests for one in captured.compiled),
             traced=tuple(captured.traced),
         )
-        _pack(folder / GRAPH_FILE, encode_graph(graph))
+        (folder / GRAPH_FILE).write_bytes(pack(encode_graph(graph)))
     (folder / RUN_FILE).write_bytes(encode_run(run))
 
 
@@ -346,7 +346,7 @@ def _write_compiled(
         for key, content in (("module", one.module), ("plan", one.plan)):
             if content:
                 files[key] = f"{key}{suffix}.hlo.pb.gz"
-                _pack(folder / f"{key}{suffix}.hlo.pb.gz", content)
+                (folder / f"{key}{suffix}.hlo.pb.gz").write_bytes(pack(content))
         rows.append(
             contract.CompiledFunction(
                 ops=one.ops,
@@ -359,10 +359,3 @@ def _write_compiled(
             )
         )
     return tuple(rows)
-
-
-def _pack(path: Path, content: bytes) -> None:
-    """Write a gzip file without name and time in it: the same content makes the same file."""
-    with path.open("wb") as file:
-        with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-            packed.write(content)

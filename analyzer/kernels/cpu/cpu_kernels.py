@@ -66,7 +66,7 @@ fewer elements than the output and cannot be taken over (``BinaryOp``, ``BinaryE
 ALLOCATING: Final = op_types(
     """
     ArgMax ArgMin AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BiasAddGrad Bincount
-    BroadcastGradientArgs Bucketize CompareAndBitpack Conv2D Conv3D Conv3DBackpropFilterV2
+    BroadcastGradientArgs Bucketize CompareAndBitpack ConcatOffset Conv2D Conv3D Conv3DBackpropFilterV2
     Conv3DBackpropInputV2 CropAndResize Cumprod Cumsum CumulativeLogsumexp DepthToSpace
     DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
     DepthwiseConv2dNativeBackpropInput Diag DiagPart DynamicPartition DynamicStitch Empty

@@ -86,7 +86,8 @@ _AS_ON_CPU: Final = (
     AddN ZerosLike Select Switch RefSwitch Merge SparseSoftmaxCrossEntropyWithLogits
     SoftmaxCrossEntropyWithLogits ReadVariableOp AssignVariableOp RGBToHSV Cast Transpose
     ConjugateTranspose BroadcastTo Tile Concat ConcatV2 Pack Slice StridedSlice Split SplitV Unpack
-    ArgMax ArgMin AvgPool BroadcastGradientArgs Bucketize CompareAndBitpack DepthToSpace Diag DiagPart
+    ArgMax ArgMin AvgPool BroadcastGradientArgs Bucketize CompareAndBitpack ConcatOffset DepthToSpace
+    Diag DiagPart
     DynamicStitch Empty ExtractImagePatches Fill FusedBatchNormGradV3 GatherNd GatherV2 InTopKV2
     InvertPermutation LinSpace LRN LRNGrad MatrixBandPart MatrixDiagPartV3 MatrixDiagV3
     MatrixSetDiagV3 MaxPool MaxPoolGradGrad MaxPoolV2 MaxPoolWithArgmax MirrorPad MirrorPadGrad

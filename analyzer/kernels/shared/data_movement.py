@@ -190,9 +190,12 @@ def plan_reduction(call: Call) -> MemoryPlan:
 
     ``ReductionOp`` merges neighbouring axes that are all kept or all reduced. Up to three groups
     are reduced where they lie; more are first copied in transposed order. Reducing nothing shares
-    the input's buffer. (``reduction_ops_common.h`` of the wheel, lines 140 to 250.)
+    the input's buffer. (``reduction_ops_common.h`` of the wheel, lines 140 to 250.) Where the axes are
+    not known (those of a gradient in a loop), a result with as many elements reduced nothing.
     """
     shape, axes = call.shape(0), call.values[1] if len(call.values) > 1 else None
+    if shape and axes is None and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0:
+        return MemoryPlan(outputs=(alias(),))
     if shape is None or axes is None:
         return MemoryPlan(outputs=(allocate(call, region="temp"),))
     reduced = {axis % max(len(shape), 1) for axis in axes}

@@ -7,6 +7,7 @@ tf = pytest.importorskip("tensorflow")
 from analyzer.capture.graph.data_dependent_sizes import _Sizing  # noqa: E402
 from analyzer.capture.graph.executor_graph import instantiate, static_step  # noqa: E402
 from analyzer.capture.graph.shape_inference import executed_outputs  # noqa: E402
+from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
@@ -106,6 +107,31 @@ def test_the_rows_of_a_ragged_tensor_that_is_given_are_counted() -> None:
 
     # THEN the longest row tells the shape
     assert _shape(_noted(step, rows), "Tanh") == (3, 5, 2)
+
+
+def test_what_a_loop_takes_from_a_list_has_the_shape_of_what_was_put_there() -> None:
+    # GIVEN a loop over an open batch, its costs in an array, and its gradient
+    @tf.function(input_signature=[tf.TensorSpec((None, 4))], autograph=False)
+    def step(x):
+        costs = tf.TensorArray(tf.float32, size=3)
+
+        def body(i, h, costs):
+            h = h[:, :3] * h[:, 1:]
+            h = tf.concat([h, tf.zeros_like(h[:, :1])], 1)
+            return i + 1, h, costs.write(i, tf.reduce_sum(h, 1))
+
+        loop = tf.while_loop(lambda i, h, costs: i < 3, body, (0, x, costs))
+        return tf.gradients(tf.reduce_mean(loop[2].stack()), x)
+
+    # WHEN the step is noted with a batch of 5
+    ops = static_step(step.get_concrete_function(), [tf.ones((5, 4))]).ops
+    # THEN what the backward pass makes of it has known shapes, and no cost is left out
+    taken = [op.outputs[1] for op in ops if op.type == "TensorListPopBack"]
+    assert taken
+    assert not any(is_open(spec) for spec in taken)
+    assert {op.outputs[0].shape for op in ops if op.type == "TensorListStack"} == {(3, 5)}
+    open_ones = {op.type for op in ops if any(map(is_open, op.outputs))}
+    assert open_ones <= {"BroadcastGradientArgs"}
 
 
 def test_what_the_weights_decide_is_the_most_that_it_can_be_unless_told() -> None:

@@ -214,6 +214,13 @@ def test_reducing_nothing_shares_the_buffer():
     assert plan.outputs[0].way is Way.ALIAS
 
 
+def test_over_axes_that_are_not_known_the_result_tells_whether_anything_is_reduced():
+    reduced = [((4, 16), Way.ALIAS), ((1, 64), Way.ALIAS), ((4, 1), Way.ALLOCATE)]
+    for result, way in reduced:
+        plan = cpu.plan(call("Sum", [(4, 16), (1,)], [result], values=[None, None]))
+        assert plan.outputs[0].way is way
+
+
 def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
     plan = cpu.plan(
         call("SparseSoftmaxCrossEntropyWithLogits", [(32, 10), (32,)], [(32,), (32, 10)])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.contract.reading import unpack
+from analyzer.contract.reading import pack, unpack
 from analyzer.errors import AnalyzerError, TraceError
 from analyzer.graph.layers import ScopeTable
 from analyzer.opening import open_result
@@ -111,6 +111,12 @@ def test_a_note_beyond_bounds_is_refused(
         open_result(folder, search=False)
     assert told in str(caught.value)
     assert time.process_time() - started < 5
+
+
+def test_what_is_packed_here_is_read_again_however_well_it_packs() -> None:
+    for content in (b"", b"a step", bytes(20 << 20), os.urandom(9 << 20)):
+        assert unpack(pack(content)) == content
+    assert pack(bytes(1 << 20)) == pack(bytes(1 << 20))
 
 
 @pytest.mark.parametrize("name", ["graph.json.gz", "plugins/profile/run/host.xplane.pb.gz"])

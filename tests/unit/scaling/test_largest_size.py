@@ -31,20 +31,35 @@ def test_the_last_size_is_found_from_any_start(last: int, near: int, most: int) 
     assert len(tried) <= 40
 
 
-@given(st.integers(0, 300), st.integers(0, 300))
-def test_runs_end_at_one_that_runs_beside_one_that_does_not(last: int, predicted: int) -> None:
+@given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 60), st.integers(0, 100))
+def test_runs_end_at_one_that_runs_beside_one_that_does_not(
+    last: int, predicted: int, each: int, safe: int
+) -> None:
     done: dict[int, ConfirmingRun] = {}
 
     def runs_at(size: int) -> bool:
+        assert size >= 1
         done.setdefault(size, ConfirmingRun(size=size, ran=size <= last))
         return done[size].ran
 
-    best = _last_that_runs(predicted, runs_at, done)
-    assert len(done) <= MOST_RUNS
+    each = max(predicted - each, 0)
+    expected = (predicted, predicted - 1, each, max(each - safe, 0))
+    best = _last_that_runs(expected, runs_at, done)
     assert best <= last
-    assert best == 0 or done[best].ran
-    if abs(last - predicted) <= 2:
+    assert done[best].ran if best else not done[1].ran
+    assert len(done) <= MOST_RUNS + 2
+    if abs(last - predicted) <= 1:
         assert best == last
+
+
+def test_what_runs_at_none_of_the_sizes_expected_is_looked_for_further_down() -> None:
+    done: dict[int, ConfirmingRun] = {}
+
+    def runs_at(size: int) -> bool:
+        done.setdefault(size, ConfirmingRun(size=size, ran=size <= 1700))
+        return done[size].ran
+
+    assert 1600 < _last_that_runs((2032, 2031, 2032, 1980), runs_at, done) <= 1700
 
 
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 64), st.integers(1, 1000))
