@@ -94,7 +94,7 @@ def tried_remedies(
     )
     report("estimating the step as it is", 0.0)
     note, before = _need(trial, options, "as-is", made)
-    trial = replace(trial, is_own_step=not note.step.mode)
+    trial = replace(trial, is_own_step=note.step.own)
     op_by_op = _without_xla(trial, note) if _RECOMPUTES & {*names} else None
     plans = _chosen(list(plans_for(options, note, op_by_op)), names)
     found = []

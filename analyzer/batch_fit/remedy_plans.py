@@ -176,7 +176,9 @@ def _training(options: CaptureOptions, note: RunNote, batch: int) -> Iterator[Re
                 costs="other hyper-parameters",
                 kind="optimizer",
                 effort=4,
-                options=replace(options, optimizer=name),
+                options=replace(options, remedy=f"optimizer={name}")
+                if note.step.own
+                else replace(options, optimizer=name),
                 is_named_only=name in _OTHERS,
             )
     for mode, what in (("full", "every layer"), ("activations", "activation functions")):

@@ -148,6 +148,7 @@ class StepNote:
         optimizer: Class of the optimizer.
         dtype_policy: Keras dtype policy.
         eager: It runs op by op, without a graph.
+        own: It is a function of the user's own, no model's training or inference step.
     """
 
     mode: Mode = ""
@@ -156,6 +157,7 @@ class StepNote:
     optimizer: Name = ""
     dtype_policy: Name = ""
     eager: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

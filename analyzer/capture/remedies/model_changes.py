@@ -8,6 +8,7 @@ A remedy is written ``KIND=VALUE``, several with a comma between:
     ema=off, ema=on     the optimizer's moving average of the weights
     clip=off, clip=on   the optimizer's clipping of gradients
     recompute=a>b|c>d   the layers from ``a`` to ``b`` and from ``c`` to ``d`` recomputed as blocks
+    optimizer=sgd       another optimizer, for a step of the user's own
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import keras
 
 from analyzer.capture.private_names import compile_arguments, layers_of
 from analyzer.capture.remedies.recomputed_blocks import recomputed
+from analyzer.capture.remedies.replaced_optimizers import optimizers_replaced
 from analyzer.errors import TargetError
 
 _EVERY: Final = "all-but-last"
@@ -65,8 +67,12 @@ def around_making(remedy: str, text: str) -> Iterator[None]:
             raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
         scope = made(mode=mode)
     options = _options_of(remedy)
-    with scope, _optimizers_with(options) as optimizers:
+    other = _parts(remedy).get("optimizer")
+    replacing = contextlib.nullcontext([""]) if other is None else optimizers_replaced(other)
+    with scope, replacing as replaced, _optimizers_with(options) as optimizers:
         yield
+    if not replaced:
+        raise TargetError(f"{text} makes no other optimizer of Keras 3.")
     if options and not optimizers:
         raise TargetError(
             f"{text} makes no optimizer of Keras 3, which alone takes {', '.join(options)}."

@@ -398,6 +398,7 @@ def _step_note(program: Program, observed: Observations, *, is_eager: bool) -> S
         optimizer=config.optimizer or made_by,
         dtype_policy=config.dtype_policy,
         eager=is_eager,
+        own=not config.mode,
     )
 
 

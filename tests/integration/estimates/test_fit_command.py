@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import Ended, analyze, analyze_in_child
@@ -79,6 +80,26 @@ def blocks():
 
 def own_step():
     return tf.function(lambda x: x * 2), (tf.zeros([4]),)
+
+def loop(kind=keras.optimizers.Adam, **options):
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(256), layers.Dense(4)])
+    optimizer = kind(1e-3, **options)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 64])])
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    return step
+
+def loop_of_sgd():
+    return loop(keras.optimizers.SGD)
+
+def loop_that_accumulates():
+    return loop(gradient_accumulation_steps=4)
 """
 
 
@@ -326,6 +347,31 @@ def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
     again = analyze("estimate", str(folder / "what-if"))
     assert again.code == 0
     assert "batch_size=16" in again.out
+
+
+@pytest.mark.tf
+def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(folder: Path) -> None:
+    """As where the code says so itself."""
+
+    def estimated(name: str, *options: str) -> dict[str, Any]:
+        file = folder / f"{name}.json"
+        ended = analyze_in_child(
+            "estimate", f"models.py:{name}", "--inter-op-threads", "1", "--json", str(file), "-q", *options,
+            cwd=folder, timeout_s=600,
+        )  # fmt: skip
+        assert ended.code == 0, ended.err
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    tried = "optimizer-sgd,accumulate-4,freeze"
+    found = estimated("loop", "--batch-size", "32", "--what-if", tried)["remedies"]
+    remedies = {remedy["id"]: remedy for remedy in found}
+    for name, of, batch in (
+        ("optimizer-sgd", "loop_of_sgd", "32"),
+        ("accumulate-4", "loop_that_accumulates", "8"),
+    ):
+        peak = estimated(of, "--batch-size", batch)["peak"]
+        assert remedies[name]["requested_bytes"] == peak["requested_bytes"]
+    assert "a step of its own" in remedies["freeze"]["failed"]
 
 
 SEARCH = """
