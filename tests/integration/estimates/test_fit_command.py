@@ -356,8 +356,8 @@ def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(folder
     def estimated(name: str, *options: str) -> dict[str, Any]:
         file = folder / f"{name}.json"
         ended = analyze_in_child(
-            "estimate", f"models.py:{name}", "--inter-op-threads", "1", "--json", str(file), "-q", *options,
-            cwd=folder, timeout_s=600,
+            "estimate", f"models.py:{name}", "--inter-op-threads", "1", "--json", str(file), "-q",
+            *options, cwd=folder, timeout_s=600,
         )  # fmt: skip
         assert ended.code == 0, ended.err
         return json.loads(file.read_text(encoding="utf-8"))
