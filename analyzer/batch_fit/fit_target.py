@@ -357,8 +357,10 @@ def _said(answer: FitAnswer) -> FitAnswer:
             f"graph of larger ones, which does not; {safe} is safe"
         )
     elif answer.in_each < answer.largest:
+        is_compiled = bool(answer.forms.planned_at)
+        what = "what XLA chooses" if is_compiled else "the order of the ops"
         says = (
-            f"{named} is the largest that likely fits {where} ({limit}): the order of the ops "
+            f"{named} is the largest that likely fits {where} ({limit}): {what} "
             f"decides from {answer.label(answer.in_each + 1)} on{_share_of(answer)}; {safe} is safe"
         )
     elif answer.safe < answer.largest:

@@ -45,7 +45,7 @@ def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
     if between := spread_words(remedy):
         told.append(between)
     if remedy.fits is not None:
-        told.append("then it fits" if remedy.fits else "does not fit even so")
+        told.append("fits the limit" if remedy.fits else "does not fit the limit")
     if remedy.costs:
         told.append(f"costs: {remedy.costs}")
     return label, "; ".join(told)
