@@ -346,6 +346,11 @@ def _said(answer: FitAnswer) -> FitAnswer:
             says += f": it ran on {by}, and {answer.label(failed)} did not"
         else:
             says += f": it ran on {by}"
+        if answer.orders_fitting < answer.orders_drawn:
+            says += (
+                "; another process may take another order of the ops, "
+                f"{answer.label(answer.in_each)} fits in each that was drawn"
+            )
     elif answer.forms.swaps:
         says = (
             f"{named} is the largest that likely fits {where} ({limit}): TensorFlow "
