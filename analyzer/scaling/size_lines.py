@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -65,6 +66,26 @@ class LimitRange:
         return self.bytes, self.low_bytes, self.high_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeGrowth:
+    """How a need grows with the size, as far as that is known before any capture.
+
+    Attributes:
+        power: Of the size, about: the line between two needs is one in this power.
+        degree: Of an input: 1 of a sequence, 2 of an image. What holds its places against each other is
+            of twice that, so that three needs lie on a sum of both. 0 where the line is straight.
+        nothing_bytes: The need at a size of 0, about: the variables.
+    """
+
+    power: int = 1
+    degree: int = 0
+    nothing_bytes: int = 0
+
+
+STRAIGHT: Final = SizeGrowth()
+"""A batch's."""
+
+
 def from_nothing(variables: int, size: int, need: int, limit: int, power: int = 1) -> int:
     """Return nearly the largest size under a limit, by a line from the variables, at 0, to one need.
 
@@ -102,7 +123,7 @@ def sides_of(needs: Mapping[int, SizeNeed], limit: int) -> tuple[int, int]:
     return fitting, failing
 
 
-def next_size(needs: dict[int, SizeNeed], limit: int, power: int = 1) -> int | None:
+def next_size(needs: dict[int, SizeNeed], limit: int, growth: SizeGrowth = STRAIGHT) -> int | None:
     """Return the size to try next; None where the answer lies between two that were tried.
 
     Between one that fits and one that does not it lies on the line between them. Where the last two
@@ -112,7 +133,7 @@ def next_size(needs: dict[int, SizeNeed], limit: int, power: int = 1) -> int | N
     Args:
         needs: What sizes need, in the order in which they were tried.
         limit: The limit, bytes.
-        power: Of the size with which the need grows, about.
+        growth: How the need grows with the size.
     """
     fitting, failing = sides_of(needs, limit)
     if failing and failing - fitting <= 1:
@@ -124,39 +145,80 @@ def next_size(needs: dict[int, SizeNeed], limit: int, power: int = 1) -> int | N
         begun, ended = needs[first].bytes, needs[fitting].bytes
         most = MOST
         if ended > begun:
-            beyond = meets((first, begun), (fitting, ended), limit, power) - fitting
+            beyond = meets((first, begun), (fitting, ended), limit, growth.power) - fitting
             most = fitting + int(_FURTHER * beyond)
         stride = fitting - max((size for size in needs if size < fitting), default=0)
         creeps = stride < max(fitting // 16, 2)
         least = fitting + (2 * stride if creeps else 1)
-        return max(min(crossing(needs, limit, power), most, 16 * fitting), least)
+        return max(min(crossing(needs, limit, growth), most, 16 * fitting), least)
     if not fitting:
-        return min(max(crossing(needs, limit, power), 1), failing - 1)
-    *_, before, last = needs.values()
-    if (before.bytes <= limit) == (last.bytes <= limit) and failing - fitting > _CLOSE:
-        guess = crossing(needs, limit, power)
+        return min(max(crossing(needs, limit, growth), 1), failing - 1)
+    bent = _bent(needs, limit, growth)
+    last = [need.bytes <= limit for need in needs.values()][-2 if bent is None else -3 :]
+    if len(set(last)) == 1 and failing - fitting > _CLOSE:
+        guess = crossing(needs, limit, growth)
         margin = (failing - fitting) // _CLOSE
         inside = fitting + margin <= guess <= failing - margin
         return guess if inside else (fitting + failing) // 2
     ends = [(size, needs[size].bytes) for size in (fitting, failing)]
-    guess = int(meets(ends[0], ends[1], limit, power))
+    guess = int(meets(ends[0], ends[1], limit, growth.power) if bent is None else bent)
     return min(max(guess, fitting + 1), failing - 1)
 
 
-def crossing(needs: Mapping[int, SizeNeed], limit: int, power: int = 1) -> int:
-    """Return where the line through the two sizes nearest to the limit meets it, rounded down.
+def crossing(needs: Mapping[int, SizeNeed], limit: int, growth: SizeGrowth = STRAIGHT) -> int:
+    """Return where the line through the sizes nearest to the limit meets it, rounded down.
 
     Args:
         needs: What sizes need.
         limit: The limit, bytes.
-        power: Of the size with which the need grows, about.
+        growth: How the need grows with the size.
     """
+    bent = _bent(needs, limit, growth)
+    if bent is not None:
+        return max(int(bent), 1)
     near = sorted(needs, key=lambda size: abs(needs[size].bytes - limit))[:2]
     (low, high) = sorted(near)
     if needs[high].bytes <= needs[low].bytes:
         return 2 * high
     ends = [(size, needs[size].bytes) for size in (low, high)]
-    return max(int(meets(ends[0], ends[1], limit, power)), 1)
+    return max(int(meets(ends[0], ends[1], limit, growth.power)), 1)
+
+
+def _bent(needs: Mapping[int, SizeNeed], limit: int, growth: SizeGrowth) -> float | None:
+    """Return where three needs meet a limit that are a sum of an input's places and of their pairs.
+
+    An image's tokens grow with the square of its side, what they hold against each other with the
+    fourth power: a line in the square alone goes far beyond a limit, or stops far below it.
+
+    Args:
+        needs: What sizes need.
+        limit: The limit, bytes.
+        growth: How the need grows with the size.
+
+    Returns:
+        None where too few are known, or they do not rise. Where they bend the other way, a line's.
+    """
+    known = {size: need.bytes for size, need in needs.items()}
+    if not growth.degree or len(known) < 2:
+        return None
+    chosen = sorted(known, key=lambda size: abs(math.log(max(known[size], 1) / max(limit, 1))))[:3]
+    points = [(size**growth.degree, known[size]) for size in chosen]
+    if len(points) < 3:
+        points.append((0, growth.nothing_bytes))
+    (u0, y0), (u1, y1), (u2, y2) = sorted(points)
+    first = (y1 - y0) / (u1 - u0)
+    bend = ((y2 - y1) / (u2 - u1) - first) / (u2 - u0)
+    linear = first - bend * (u0 + u1)
+    free = y0 - first * u0 + bend * u0 * u1 - limit
+    root = linear * linear - 4 * bend * free
+    if first <= 0 or root < 0:
+        return None
+    if bend <= 0:
+        low, high = sorted(chosen[:2])
+        ends = (low, known[low]), (high, known[high])
+        return meets(*ends, limit, growth.degree) if known[high] > known[low] else None
+    places = max((math.sqrt(root) - linear) / (2 * bend), 0.0)
+    return float(places ** (1 / growth.degree))
 
 
 def between(needs: Mapping[int, SizeNeed], limit: int) -> int:

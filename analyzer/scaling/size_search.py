@@ -26,6 +26,7 @@ from analyzer.scaling.order_playing import play_orders
 from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.size_lines import (
     LimitRange,
+    SizeGrowth,
     SizeNeed,
     SizeRefused,
     from_nothing,
@@ -300,7 +301,7 @@ class SizeSearch:
         for size, note in noted.items():
             if note.compiled:
                 limit = self._limits_of(target_of(note)).bytes
-                variables = sum(size_of(row) or 0 for row in note.variables)
+                variables = self._growth(note).nothing_bytes
                 need = self._noting.need(size).bytes
                 guess = from_nothing(variables, size, need, limit, self._power)
                 return min(guess, _FURTHEST * size, MOST) if guess != size else 2 * size
@@ -486,7 +487,8 @@ class SizeSearch:
         needs: dict[int, SizeNeed] = {}
         self._plan(first, needs, None)
         limits = self._limits_of(target_of(self._notes[first]))
-        variables = sum(size_of(row) or 0 for row in self._notes[first].variables)
+        growth = self._growth(self._notes[first])
+        variables = growth.nothing_bytes
         near = from_nothing(variables, first, needs[first].bytes, limits.bytes, self._power)
         near = min(near, _FURTHEST * first, MOST)
         near = min(near if near != first else 2 * first, self._bound)
@@ -498,7 +500,7 @@ class SizeSearch:
             size: int | None = near
             while size is not None and len(needs) < _PLANS:
                 self._plan(size, needs, family)
-                size = self._untried(next_size(needs, limits.bytes, self._power), needs)
+                size = self._untried(next_size(needs, limits.bytes, growth), needs)
             if needs[max(near, first)].bytes <= needs[min(near, first)].bytes:
                 raise InputError(_NO_GROWTH, hint=_NO_GROWTH_HINT)
             best = sides_of(needs, limits.bytes)[0] or 1
@@ -509,6 +511,14 @@ class SizeSearch:
             kept = {size: need for size, need in needs.items() if size in self._notes}
             return self._by_captures(str(error), kept)
         return self._found(needs, limits, self._notes.get(best, self._notes[near]), "")
+
+    def _growth(self, note: RunNote) -> SizeGrowth:
+        """Return how the need of a step grows with the size."""
+        return SizeGrowth(
+            power=self._power,
+            degree=self._degree if self._power > 1 else 0,
+            nothing_bytes=sum(size_of(row) or 0 for row in note.variables),
+        )
 
     def _untried(self, size: int | None, needs: Mapping[int, SizeNeed]) -> int | None:
         """Return a size to try, or the largest that the step takes; None where that was tried."""
@@ -554,8 +564,10 @@ class SizeSearch:
             if size not in needs:
                 self._plan(size, needs, None)
             size = _noted_beyond(noted, needs, limits.bytes) or next_size(
-                needs, limits.bytes, self._power
+                needs, limits.bytes, self._growth(note)
             )
+            if is_swapped and self._power > 1:
+                size = _on_the_other_side(size, needs, limits.bytes)
             size = self._untried(size, needs)
             if is_swapped and _is_narrow(needs, limits.bytes):
                 break
@@ -617,6 +629,28 @@ def _is_narrow(needs: Mapping[int, SizeNeed], limit: int) -> bool:
     """Say whether the largest size lies in a span that one more capture would hardly narrow."""
     fitting, failing = sides_of(needs, limit)
     return failing > fitting and _SPAN * (failing - fitting) <= fitting
+
+
+def _on_the_other_side(size: int | None, needs: Mapping[int, SizeNeed], limit: int) -> int | None:
+    """Return a size to try that leaves a narrow span, where the next one lies close to a known one.
+
+    Few captures are made there, and one just beside another says nothing new.
+
+    Args:
+        size: The size that a line leads to; None for none.
+        needs: What sizes need.
+        limit: The limit, bytes.
+    """
+    fitting, failing = sides_of(needs, limit)
+    if size is None:
+        return None
+    if fitting and size < fitting + fitting // _SPAN:
+        return (
+            min(fitting + fitting // _SPAN, failing - 1) if failing else fitting + fitting // _SPAN
+        )
+    if failing and size > failing - failing // _SPAN:
+        return max(failing - failing // _SPAN, fitting + 1)
+    return size
 
 
 def _about(size: int, stride: int, degree: int) -> tuple[int, ...]:

@@ -13,7 +13,8 @@ from analyzer.batch_fit.confirming_runs import MOST_RUNS, _last_that_runs
 from analyzer.gpus import all_gpus
 from analyzer.scaling.fit_answer import ConfirmingRun
 from analyzer.scaling.largest_size import _last
-from analyzer.scaling.size_lines import SizeNeed, between, next_size
+from analyzer.scaling.size_lines import SizeGrowth, SizeNeed, between, next_size
+from analyzer.scaling.size_search import _on_the_other_side
 
 MIB = 1 << 20
 
@@ -96,6 +97,38 @@ def test_a_need_that_is_held_down_for_a_while_ends_the_search_too(
         size = next_size(needs, limit)
         assert len(needs) <= 40
     assert max(n for n, need in needs.items() if need.bytes <= limit) == 900 + held
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+@pytest.mark.parametrize(("each", "pairs"), [(10_000, 0), (10_000, 2), (0, 3), (50_000, 2_000)])
+@pytest.mark.parametrize("last", [12, 70, 300])
+def test_pairs_of_an_image_s_places_bend_the_line(
+    degree: int, each: int, pairs: int, last: int
+) -> None:
+    """After the first, and a guess far beyond, a straight line took eight and more captures."""
+    variables = 5 * MIB
+
+    def need(size: float) -> int:
+        places = size**degree
+        return int(variables + each * places + pairs * places * places)
+
+    limit = need(last + 0.5)
+    needs = {size: _needing(need(size)) for size in (8, 3 * last)}
+    growth = SizeGrowth(power=2, degree=degree, nothing_bytes=variables)
+    size = next_size(needs, limit, growth)
+    while size is not None:
+        needs[size] = _needing(need(size))
+        size = next_size(needs, limit, growth)
+    assert max(n for n, need in needs.items() if need.bytes <= limit) == last
+    assert len(needs) <= 5
+
+
+@pytest.mark.parametrize(
+    ("size", "tried"), [(None, None), (65, 66), (66, 66), (80, 80), (98, 97), (99, 97)]
+)
+def test_of_few_captures_none_lies_just_beside_another(size: int | None, tried: int | None) -> None:
+    needs = {64: _needing(64), 100: _needing(100)}
+    assert _on_the_other_side(size, needs, 90) == tried
 
 
 def _needing(size_bytes: int) -> SizeNeed:
