@@ -55,7 +55,6 @@ def confirmed(
         report: Called with the stage and the share done, 0 to 1.
         varied: What the size is of.
     """
-    assert access.run is not None
     own = answer.limit_of == "card"
     chosen = replace(options, steps=_STEPS, memory_limit_bytes=None if own else answer.limit_bytes)
     runs: dict[int, ConfirmingRun] = {}
@@ -124,10 +123,10 @@ def run_at(access: StepAccess, options: CaptureOptions, size: int) -> Confirming
     Raises:
         TargetError: it fails for another reason than memory.
     """
-    assert access.run is not None
+    assert access.tried is not None
     folder = access.folder / f"run-{size}"
     try:
-        noted = read_run(access.run(options, folder) / RUN_FILE)
+        noted = read_run(access.tried(options, folder) / RUN_FILE)
     except StepOutOfMemory as error:
         return ConfirmingRun(size=size, ran=False, detail=error.message)
     finally:
