@@ -23,6 +23,14 @@ MOST_RUNS: Final = 8
 
 _STEPS: Final = 3
 
+_SPAN: Final = 32
+"""Part of a size within which a run tells nothing about the next one where tensors are swapped to the
+host: what is swapped moves the need by about as much (``SWAP_MARGIN`` of the search)."""
+
+_CHANCES: Final = 4
+"""Into how many parts sizes are divided of which it is not known whether they fit: the order of the ops
+decides it, or the optimiser, which makes another graph from some size on."""
+
 _TRIALS_WITHOUT_ROOM: Final = ("No algorithm worked!", "No valid config found")
 """What TensorFlow and XLA's autotuner say where no algorithm that they try finds room for what it works
 on: the error is not one of memory (``autotuner.cc``; ``conv_ops_gpu.h``)."""
@@ -67,7 +75,9 @@ def confirmed(
             runs[size] = run_at(access, varied.at(chosen, size), size)
         return runs[size].ran
 
-    best = _last_that_runs(answer.largest, tried, runs)
+    best = _last_that_runs(
+        answer.largest, tried, runs, span=_told_apart(answer), beyond=answer.forms.another_from
+    )
     return changed(
         answer,
         confirmation=Confirmation(
@@ -84,17 +94,38 @@ def confirmed(
     )
 
 
+def _told_apart(answer: FitAnswer) -> int:
+    """Return how far apart sizes are of which one run each tells more than chance does."""
+    if answer.forms.swaps:
+        return max(answer.largest // _SPAN, 1)
+    unsure = (answer.forms.another_from or answer.largest) - answer.in_each
+    return max(unsure // _CHANCES, 1)
+
+
 def _last_that_runs(
-    start: int, runs_at: Callable[[int], bool], done: dict[int, ConfirmingRun]
+    start: int,
+    runs_at: Callable[[int], bool],
+    done: dict[int, ConfirmingRun],
+    *,
+    span: int = 1,
+    beyond: int | None = None,
 ) -> int:
-    """Return the largest size that runs, by few runs about a first one; 0 where none was found."""
-    low, high, stride = 0, 0, 1
+    """Return the largest size that runs, by few runs about a first one; 0 where none was found.
+
+    Args:
+        start: The first one.
+        runs_at: Runs a size and says whether it came to its end.
+        done: The runs made.
+        span: The least difference between two sizes that are run.
+        beyond: One that is larger than all that run, as was found without a run; None for none known.
+    """
+    low, high, stride = 0, 0, span
     size = max(start, 1)
     if runs_at(size):
         low = size
-        while len(done) < MOST_RUNS and runs_at(low + stride):
+        while beyond is None and len(done) < MOST_RUNS and runs_at(low + stride):
             low, stride = low + stride, 2 * stride
-        high = low + stride
+        high = beyond or low + stride
     else:
         high = size
         while high > 1 and len(done) < MOST_RUNS and not runs_at(max(high - stride, 1)):
@@ -103,7 +134,7 @@ def _last_that_runs(
         low = low if low in done and done[low].ran else max(
             (s for s, run in done.items() if run.ran), default=0
         )  # fmt: skip
-    while high - low > 1 and len(done) < MOST_RUNS:
+    while high - low > span and len(done) < MOST_RUNS:
         middle = (low + high) // 2
         if runs_at(middle):
             low = middle

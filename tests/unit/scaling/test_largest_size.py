@@ -47,6 +47,28 @@ def test_runs_end_at_one_that_runs_beside_one_that_does_not(last: int, predicted
         assert best == last
 
 
+@given(st.integers(100, 300), st.integers(0, 100), st.integers(2, 12))
+def test_runs_of_sizes_that_chance_decides_lie_apart(first: int, more: int, span: int) -> None:
+    """Two runs are enough where the next size that is told apart does not run."""
+    done: dict[int, ConfirmingRun] = {}
+    last, beyond = first + more, first + 101
+
+    def runs_at(size: int) -> bool:
+        done.setdefault(size, ConfirmingRun(size=size, ran=size <= last))
+        return done[size].ran
+
+    best = _last_that_runs(first, runs_at, done, span=span)
+    assert last - 2 * span <= best <= last or len(done) == MOST_RUNS
+    assert len(done) == 2 or more >= span
+    sizes = sorted(done)
+    assert all(b - a >= span // 2 for a, b in zip(sizes, sizes[1:], strict=False))
+    done.clear()
+    best = _last_that_runs(first, runs_at, done, span=span, beyond=beyond)
+    assert best in (size for size in done if done[size].ran)
+    assert max(done) < beyond
+    assert last - span <= best <= last or len(done) == MOST_RUNS
+
+
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 64), st.integers(1, 1000))
 def test_captures_close_in_on_the_last_size_that_fits(
     fixed: int, each: int, start: int, last: int
