@@ -98,6 +98,8 @@ def _told_apart(answer: FitAnswer) -> int:
     """Return how far apart sizes are of which one run each tells more than chance does."""
     if answer.forms.swaps:
         return max(answer.largest // _SPAN, 1)
+    if not answer.orders_drawn:  # XLA's order is one
+        return 1
     unsure = (answer.forms.another_from or answer.largest) - answer.in_each
     return max(unsure // _CHANCES, 1)
 

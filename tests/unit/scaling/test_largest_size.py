@@ -47,6 +47,23 @@ def test_runs_end_at_one_that_runs_beside_one_that_does_not(last: int, predicted
         assert best == last
 
 
+def test_no_size_is_tried_that_differs_by_less_than_is_known_of_a_need() -> None:
+    def need(size: int, doubt: int) -> SizeNeed:
+        return SizeNeed(
+            low_bytes=size * MIB - doubt,
+            bytes=size * MIB,
+            high_bytes=size * MIB,
+            requested_bytes=size * MIB,
+            allocated_bytes=size * MIB,
+        )
+
+    limit = 100 * MIB + MIB // 2
+    for doubt, following in ((0, 101), (5 * MIB, None)):
+        needs = {size: need(size, doubt) for size in (32, 120, 100)}
+        assert next_size(needs, limit) == following
+    assert next_size({size: need(size, 5 * MIB) for size in (32, 120, 90)}, limit) == 100
+
+
 @given(st.integers(100, 300), st.integers(0, 100), st.integers(2, 12))
 def test_runs_of_sizes_that_chance_decides_lie_apart(first: int, more: int, span: int) -> None:
     """Two runs are enough where the next size that is told apart does not run."""
