@@ -107,8 +107,8 @@ def next_size(needs: dict[int, SizeNeed], limit: int, power: int = 1) -> int | N
 
     Between one that fits and one that does not it lies on the line between them. Where the last two
     tried lay on one side, it lies on the line through the two nearest to the limit, or in the middle: a
-    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line. The one
-    after the last that fits is not tried where a need is not known that closely.
+    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line. The
+    one after the last that fits is not tried where a need is not known that closely.
 
     Args:
         needs: What sizes need, in the order in which they were tried.
