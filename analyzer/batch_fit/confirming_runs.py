@@ -26,6 +26,14 @@ _FIRST_STEP: Final = 16
 
 _STEPS: Final = 3
 
+_SPAN: Final = 32
+"""Part of a size within which a run tells nothing about the next one where tensors are swapped to the
+host: what is swapped moves the need by about as much (``SWAP_MARGIN`` of the search)."""
+
+_CHANCES: Final = 4
+"""Into how many parts sizes are divided of which it is not known whether they fit: the order of the ops
+decides it, or the optimiser, which makes another graph from some size on."""
+
 _TRIALS_WITHOUT_ROOM: Final = ("No algorithm worked!", "No valid config found")
 """What TensorFlow and XLA's autotuner say where no algorithm that they try finds room for what it works
 on: the error is not one of memory (``autotuner.cc``; ``conv_ops_gpu.h``)."""
@@ -58,7 +66,6 @@ def confirmed(
         report: Called with the stage and the share done, 0 to 1.
         varied: What the size is of.
     """
-    assert access.run is not None
     own = answer.limit_of == "card"
     chosen = replace(options, steps=_STEPS, memory_limit_bytes=None if own else answer.limit_bytes)
     runs: dict[int, ConfirmingRun] = {}
@@ -71,8 +78,9 @@ def confirmed(
             runs[size] = run_at(access, varied.at(chosen, size), size)
         return runs[size].ran
 
-    expected = (answer.largest, answer.largest - 1, answer.in_each, answer.safe)
-    best = _last_that_runs(expected, tried, runs)
+    span = _told_apart(answer)
+    expected = (answer.largest, answer.largest - span, answer.in_each, answer.safe)
+    best = _last_that_runs(expected, tried, runs, span=span, beyond=answer.forms.another_from)
     return changed(
         answer,
         confirmation=Confirmation(
@@ -89,8 +97,23 @@ def confirmed(
     )
 
 
+def _told_apart(answer: FitAnswer) -> int:
+    """Return how far apart sizes are of which one run each tells more than chance does."""
+    if answer.forms.swaps:
+        return max(answer.largest // _SPAN, 1)
+    if not answer.orders_drawn:  # XLA's order is one
+        return 1
+    unsure = (answer.forms.another_from or answer.largest) - answer.in_each
+    return max(unsure // _CHANCES, 1)
+
+
 def _last_that_runs(
-    expected: Sequence[int], runs_at: Callable[[int], bool], done: dict[int, ConfirmingRun]
+    expected: Sequence[int],
+    runs_at: Callable[[int], bool],
+    done: dict[int, ConfirmingRun],
+    *,
+    span: int = 1,
+    beyond: int | None = None,
 ) -> int:
     """Return the largest size that runs, by few runs; 0 where not even 1 does.
 
@@ -98,20 +121,22 @@ def _last_that_runs(
         expected: Sizes that are expected to run: the largest, and smaller ones that more surely do.
         runs_at: Runs a size, where it was not run before; says whether it came to its end.
         done: The runs so far, by size.
+        span: The least difference between two sizes that are run.
+        beyond: One that is larger than all that run, as was found without a run; None for none known.
     """
     sizes = sorted({max(size, 1) for size in expected}, reverse=True)
     low = next((size for size in sizes if runs_at(size)), 0)
-    high, stride = min((size for size, run in done.items() if not run.ran), default=0), 1
+    high, stride = min((size for size, run in done.items() if not run.ran), default=0), span
     if low == sizes[0]:
-        while len(done) < MOST_RUNS and runs_at(low + stride):
+        while beyond is None and len(done) < MOST_RUNS and runs_at(low + stride):
             low, stride = low + stride, 2 * stride
-        high = low + stride
+        high = beyond or low + stride
     stride = max(high // _FIRST_STEP, 1)
     while not low and high > 1:
         size = max(high - stride, 1)
         low, high = (size, high) if runs_at(size) else (0, size)
         stride *= 2
-    while high - low > 1 and len(done) < MOST_RUNS:
+    while high - low > span and len(done) < MOST_RUNS:
         middle = (low + high) // 2
         if runs_at(middle):
             low = middle
@@ -131,10 +156,10 @@ def run_at(access: StepAccess, options: CaptureOptions, size: int) -> Confirming
     Raises:
         TargetError: it fails for another reason than memory.
     """
-    assert access.run is not None
+    assert access.tried is not None
     folder = access.folder / f"run-{size}"
     try:
-        noted = read_run(access.run(options, folder) / RUN_FILE)
+        noted = read_run(access.tried(options, folder) / RUN_FILE)
     except StepOutOfMemory as error:
         return ConfirmingRun(size=size, ran=False, detail=error.message)
     finally:

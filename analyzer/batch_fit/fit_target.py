@@ -105,7 +105,7 @@ def answered(
     confirm = question.confirm
     if confirm is None:
         confirm = gpu is not None and has_phantom()
-    confirm = confirm and access.run is not None
+    confirm = confirm and access.tried is not None
     noting = limited(options, question.limit_bytes)
     found = SizeSearch(
         BatchCaptures(access, noting, threads=question.threads, varied=question.varied),

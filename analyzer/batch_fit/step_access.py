@@ -30,26 +30,28 @@ Capture = Callable[[CaptureOptions, Path], Path]
 
 @dataclass(frozen=True, slots=True)
 class StepAccess:
-    """A target that can be captured and run.
+    """A target that can be captured, run and tried.
 
     Attributes:
         name: As the user named it.
         note: Notes the step with these options into a folder; nothing of it runs.
-        run: Runs it; None where that is not possible.
+        run: Runs and traces it; None where that is not possible.
         folder: Where folders may be made; gone afterwards.
+        tried: Runs it and notes whether it came to its end; None where that is not possible.
     """
 
     name: str
     note: Capture
     run: Capture | None
     folder: Path
+    tried: Capture | None = None
 
 
 @contextmanager
 def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
-    """Give access to a target's step in processes of its own; one imports TensorFlow for all graphs.
+    """Give access to a target's step in processes of its own.
 
-    A run has a whole process: copies share their addresses, and the order of the ops depends on those.
+    One imports TensorFlow for all graphs, another, which sees the card, for all runs that are tried.
     """
 
     def doing(kind: CaptureKind) -> Capture:
@@ -62,13 +64,13 @@ def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
                 force=False,
                 progress=silent,
                 kind=kind,
-                copies=copies if kind == "static" else None,
+                copies=None if kind == "run" else copies,
             )
 
         return do
 
     with workplace() as folder, CaptureCopies(folder) as copies:
-        yield StepAccess(spec.text, doing("static"), doing("run"), folder)
+        yield StepAccess(spec.text, doing("static"), doing("run"), folder, doing("trial"))
 
 
 @contextmanager

@@ -128,7 +128,8 @@ def next_size(needs: dict[int, SizeNeed], limit: int, growth: SizeGrowth = STRAI
 
     Between one that fits and one that does not it lies on the line between them. Where the last two
     tried lay on one side, it lies on the line through the two nearest to the limit, or in the middle: a
-    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line.
+    compiler that recomputes as memory gets short (XLA does, near the card's size) bends the line. The
+    one after the last that fits is not tried where a need is not known that closely.
 
     Args:
         needs: What sizes need, in the order in which they were tried.
@@ -136,7 +137,7 @@ def next_size(needs: dict[int, SizeNeed], limit: int, growth: SizeGrowth = STRAI
         growth: How the need grows with the size.
     """
     fitting, failing = sides_of(needs, limit)
-    if failing and failing - fitting <= 1:
+    if failing and (failing - fitting <= 1 or _is_past_telling(needs, limit)):
         return None
     if len(needs) == 1:
         return max(failing // 2, 1) if failing else 2 * fitting
@@ -163,6 +164,21 @@ def next_size(needs: dict[int, SizeNeed], limit: int, growth: SizeGrowth = STRAI
     ends = [(size, needs[size].bytes) for size in (fitting, failing)]
     guess = int(meets(ends[0], ends[1], limit, growth.power) if bent is None else bent)
     return min(max(guess, fitting + 1), failing - 1)
+
+
+def _is_past_telling(needs: Mapping[int, SizeNeed], limit: int) -> bool:
+    """Say whether the next size fits by no line, and differs by less than is known of a need.
+
+    Args:
+        needs: What sizes need; one at least does not fit.
+        limit: The limit, bytes.
+    """
+    fitting, failing = sides_of(needs, limit)
+    if not fitting:
+        return False
+    last = needs[fitting]
+    each = (needs[failing].bytes - last.bytes) / (failing - fitting)
+    return last.bytes + each > limit and last.high_bytes - last.low_bytes > each
 
 
 def crossing(needs: Mapping[int, SizeNeed], limit: int, growth: SizeGrowth = STRAIGHT) -> int:

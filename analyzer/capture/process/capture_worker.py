@@ -257,13 +257,14 @@ def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
 def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
-    is_static = request.kind == "static"
+    is_static, is_trial = request.kind == "static", request.kind == "trial"
     on_phantom = bool(options.gpu) and not is_static
     if options.device == "cpu" or (is_static and hides_gpus(options)):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     folder = Path(request.folder)
-    os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
+    if not is_trial:
+        os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
     with collector_paused():
         _import_tensorflow()
     pass_over_what_is_loaded()
@@ -275,7 +276,7 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     if on_phantom:
         phantom.set_up(options, tf)
-    do = _leaving_unrun() if is_static else _running()
+    do = _leaving_unrun() if is_static else _trying() if is_trial else _running()
     _as_started_by_the_user(spec, places)
     with _generated_code_in(folder / GENERATED):
         captured = do(spec, options, folder, report)
@@ -304,6 +305,19 @@ def _running() -> Capture:
             )
 
     return run
+
+
+def _trying() -> Capture:
+    """Return what runs the step without a trace; all that it needs is imported now."""
+    from analyzer.capture.run.profiled_run import run_steps
+    from analyzer.capture.targets.resolve_target import resolve
+
+    def attempt(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+        return run_steps(
+            lambda: resolve(spec, options), options.wanted_steps, report, is_trial=True
+        )
+
+    return attempt
 
 
 def _leaving_unrun() -> Capture:

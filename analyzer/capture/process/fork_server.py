@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import mmap
 import os
+import random
 import signal
 import time
 import warnings
@@ -25,10 +27,21 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.process.supervisor import descendants, end_all, remove_temporaries
 from analyzer.contract.messages.child_messages import CopyEnd
 from analyzer.errors import AnalyzerError
-from analyzer.gc_pause import collector_paused
+from analyzer.gc_pause import collector_paused, pass_over_what_is_loaded
 
 _GRACE_S: Final = 1.0  # between asking what a copy left running to end and ending it
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+_PAGE: Final = 4096  # bytes
+_PROGRAM_PAGES: Final = 1 << 13
+"""Pages that the end of the heap may be moved by: as far as Linux moves it (``arch_randomize_brk``)."""
+
+_MAPPED_PAGES: Final = 1 << 22
+"""The same of what is mapped."""
+
+_HOLES: Final = tuple(1 << power for power in range(13, 4, -1))
+"""Sizes of the holes in the heap that are filled, bytes; a graph's edges lie in pieces of 8 KiB."""
+
+_MOST_HOLES: Final = 20_000  # of one size
 
 
 def main(pipe: str, places: list[str]) -> int:
@@ -44,6 +57,7 @@ def main(pipe: str, places: list[str]) -> int:
     try:
         with collector_paused():
             capture_worker.import_all()
+            pass_over_what_is_loaded()
     except AnalyzerError as error:
         return channel.fail(error)
     with Path(pipe).open("rb", buffering=0) as requests:
@@ -57,7 +71,7 @@ def main(pipe: str, places: list[str]) -> int:
             remove_temporaries(copy)
             code = os.waitstatus_to_exitcode(status)
             channel.send(CopyEnd(code, usage.ru_maxrss * 1024))
-    return 0
+    os._exit(0)  # taking a million objects of TensorFlow's modules apart takes a second and more
 
 
 def _fork() -> int:
@@ -80,7 +94,29 @@ def _in_copy(request: Path, places: list[str], channel: Channel) -> int:
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
+    _elsewhere()
     return capture_worker.main(str(request), places, channel.of_this_process())
+
+
+def _elsewhere() -> None:
+    """Let what this copy allocates lie where it does in no other, as in a process of its own.
+
+    The order of a graph's ops follows the addresses of its edges, and which tensors are swapped to the
+    host those of its nodes. The end of the heap and the place of new mappings are moved by chance, and
+    the holes that importing left in the heap are filled.
+    """
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = libc.sbrk.restype = libc.mmap.restype = ctypes.c_void_p
+    libc.malloc.argtypes, libc.sbrk.argtypes = [ctypes.c_size_t], [ctypes.c_ssize_t]
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
+    chance = random.SystemRandom()
+    end = libc.sbrk(_PAGE * (1 + chance.randrange(_PROGRAM_PAGES)))
+    for size in _HOLES:
+        for _ in range(_MOST_HOLES):
+            if (libc.malloc(size) or end) >= end:
+                break
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    libc.mmap(None, _PAGE * (1 + chance.randrange(_MAPPED_PAGES)), 0, flags, -1, 0)
 
 
 def _end_leftovers() -> None:

@@ -103,7 +103,7 @@ def capture(
             behind the name.
         force: Replace ``out`` where it holds an earlier run.
         progress: Called with the stage and the share done, 0 to 1.
-        kind: ``run`` to run the step, ``static`` to take its graph and run nothing.
+        kind: What is done with the step (:data:`CaptureKind`).
         copies: Processes that several captures are copies of; None for one of its own.
 
     Raises:
@@ -112,13 +112,13 @@ def capture(
         AnalyzerError: the child failed otherwise.
     """
     check_free(out, force=force)
-    on_card = kind == "run" and bool(options.gpu)
+    on_card = kind != "static" and bool(options.gpu)
     environment = base_environment(log_level="0" if kind == "run" else "1", host_events=not on_card)
     environment |= declared_environment(spec, environment)
     with staging_folder(out) as staging:
         request = staging / "request.json"
         asked = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
-        if kind == "run" and not options.gpu and options.memory_limit_bytes is not None:
+        if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
             environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
         if on_card:
             environment |= phantom.variables(options, staging)

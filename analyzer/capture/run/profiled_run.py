@@ -127,8 +127,9 @@ def run_steps(
     *,
     own_process: bool = True,
     dump: Path | None = None,
+    is_trial: bool = False,
 ) -> Captured:
-    """Make the step and run it ``steps`` times; call inside :func:`profiling`.
+    """Make the step and run it ``steps`` times; call inside :func:`profiling`, but for a trial.
 
     An error of the step itself ends the run and is recorded, not raised: the trace up to there is
     what the user came for. An error of making the step is raised.
@@ -140,6 +141,7 @@ def run_steps(
         own_process: The process was started for this; else the user's variables keep their place,
             and get their values back.
         dump: Folder that XLA leaves compiled modules in, None where it leaves none.
+        is_trial: Nothing is asked but whether the step comes to its end: its graph is not read.
     """
     with observing_step() as observed:
         report("building the model", 0.0)
@@ -162,13 +164,16 @@ def run_steps(
         )
         partitions: list[Any] = []
         try:
-            _run(state, partitions, steps, report, own_process=own_process)
+            kept = None if is_trial else partitions
+            _run(state, kept, steps, report, own_process=own_process)
         except InputError:
             raise
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
             if isinstance(failure, KeyboardInterrupt) and not state.started:
                 raise  # nothing of the step ran: there is nothing to see
             state.error = step_failure(failure)
+    if is_trial:
+        state.function = None
     report("reading the graph", 0.92)
     with collector_paused():
         found = captured(state, partitions)
@@ -179,7 +184,7 @@ def run_steps(
 
 def _run(
     state: Capturing,
-    partitions: list[Any],
+    partitions: list[Any] | None,
     steps: int,
     report: Callable[[str, float], None],
     *,
@@ -209,7 +214,7 @@ def _run(
             report(f"running step {index + 1} of {steps}", 0.3 + 0.6 * index / steps)
             state.started = True
             wanted = index == 0 and state.function is not None
-            with _keeping_graphs(partitions, wanted=wanted):
+            with _keeping_graphs(partitions if wanted else None):
                 with tf.profiler.experimental.Trace(_STEP_NAME, step_num=index, _r=1):
                     # Kept until the next step returns, as a training loop keeps its logs.
                     outputs = state.program.call()
@@ -303,9 +308,13 @@ def _snapshot(variables: StepVariables, index: int) -> None:
 
 
 @contextlib.contextmanager
-def _keeping_graphs(partitions: list[Any], *, wanted: bool) -> Iterator[None]:
-    """Keep the graphs that the executor runs in the block, as TensorFlow optimised them."""
-    if not wanted:
+def _keeping_graphs(partitions: list[Any] | None) -> Iterator[None]:
+    """Keep the graphs that the executor runs in the block, as TensorFlow optimised them.
+
+    Args:
+        partitions: Where they are kept; None for none.
+    """
+    if partitions is None:
         yield
         return
     context.enable_run_metadata()

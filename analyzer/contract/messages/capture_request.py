@@ -15,8 +15,9 @@ from analyzer.choice import Choice
 
 REQUEST_VERSION: Final = 1
 
-CaptureKind: TypeAlias = Literal["run", "static"]
-"""``run`` to run the step, ``static`` to take its graph and run nothing."""
+CaptureKind: TypeAlias = Literal["run", "static", "trial"]
+"""``run`` to run the step and trace it, ``static`` to take its graph and run nothing, ``trial`` to run
+it and note no more than whether it came to its end."""
 
 STEPS: Final = 3  # traced where the user names no number
 BATCH_SIZE: Final = 32  # examples, where neither the user nor the target names a number

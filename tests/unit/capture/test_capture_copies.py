@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from analyzer.capture.process.child_process import CaptureCopies
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import TargetError
+from analyzer.errors import ExitCode, TargetError
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote, read_run
 
@@ -74,3 +75,50 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
     assert [op.name for op in second.ops] == [op.name for op in first.ops]
     assert second.inputs == alone.inputs != first.inputs
     assert list(place.iterdir()) == []
+
+
+PLACES = """
+import ctypes, pathlib
+import tensorflow as tf
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+with pathlib.Path(__file__).with_name("places").open("a") as file:
+    print(libc.malloc(8192), libc.malloc(1 << 24), file=file)
+
+@tf.function(input_signature=[tf.TensorSpec([None, 4])])
+def step(x):
+    return tf.square(x)
+
+@tf.function(input_signature=[tf.TensorSpec([None, 1024, 1024])])
+def large(x):
+    return tf.reduce_sum(tf.square(x) * 2.0)
+"""
+
+
+def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """Copies at the same addresses would take the same order of the ops."""
+    (tmp_path / "targets.py").write_text(PLACES)
+    limited = CaptureOptions(device="cpu", memory_limit_bytes=64 << 20)
+    with CaptureCopies(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
+        for name, size, ends in (("step", 2, True), ("large", 2, True), ("large", 64, False)):
+            folder = capture(
+                parse_target(f"{tmp_path}/targets.py:{name}"),
+                replace(limited, batch_size=size),
+                tmp_path / f"{name}-{size}",
+                force=False,
+                progress=lambda stage, share: None,
+                kind="trial",
+                copies=copies,
+            )
+            note = read_run(folder / RUN_FILE)
+            assert (note.error is None) == ends
+            if note.error is not None:
+                assert note.error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
+            assert not note.ops
+            assert not list(folder.rglob("*.xplane.pb"))
+    lines = (tmp_path / "places").read_text().splitlines()
+    small, mapped = zip(*(line.split() for line in lines), strict=True)
+    assert len(set(small)) == len(set(mapped)) == 3

@@ -63,6 +63,45 @@ def test_what_runs_at_none_of_the_sizes_expected_is_looked_for_further_down() ->
     assert 1600 < _last_that_runs((2032, 2031, 2032, 1980), runs_at, done) <= 1700
 
 
+def test_no_size_is_tried_that_differs_by_less_than_is_known_of_a_need() -> None:
+    def need(size: int, doubt: int) -> SizeNeed:
+        return SizeNeed(
+            low_bytes=size * MIB - doubt,
+            bytes=size * MIB,
+            high_bytes=size * MIB,
+            requested_bytes=size * MIB,
+            allocated_bytes=size * MIB,
+        )
+
+    limit = 100 * MIB + MIB // 2
+    for doubt, following in ((0, 101), (5 * MIB, None)):
+        needs = {size: need(size, doubt) for size in (32, 120, 100)}
+        assert next_size(needs, limit) == following
+    assert next_size({size: need(size, 5 * MIB) for size in (32, 120, 90)}, limit) == 100
+
+
+@given(st.integers(100, 300), st.integers(0, 100), st.integers(2, 12))
+def test_runs_of_sizes_that_chance_decides_lie_apart(first: int, more: int, span: int) -> None:
+    """Two runs are enough where the next size that is told apart does not run."""
+    done: dict[int, ConfirmingRun] = {}
+    last, beyond = first + more, first + 101
+
+    def runs_at(size: int) -> bool:
+        done.setdefault(size, ConfirmingRun(size=size, ran=size <= last))
+        return done[size].ran
+
+    best = _last_that_runs((first,), runs_at, done, span=span)
+    assert last - 2 * span <= best <= last or len(done) == MOST_RUNS
+    assert len(done) == 2 or more >= span
+    sizes = sorted(done)
+    assert all(b - a >= span // 2 for a, b in zip(sizes, sizes[1:], strict=False))
+    done.clear()
+    best = _last_that_runs((first,), runs_at, done, span=span, beyond=beyond)
+    assert best in (size for size in done if done[size].ran)
+    assert max(done) < beyond
+    assert last - span <= best <= last or len(done) == MOST_RUNS
+
+
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 64), st.integers(1, 1000))
 def test_captures_close_in_on_the_last_size_that_fits(
     fixed: int, each: int, start: int, last: int
