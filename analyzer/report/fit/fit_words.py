@@ -42,6 +42,7 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
         yield from _margins(answer)
     yield _how_found(answer)
     yield from _waiting(answer)
+    yield from _in_pieces(answer)
     yield from _confirmed(answer)
 
 
@@ -96,6 +97,20 @@ def _waiting(answer: FitAnswer) -> Iterator[str]:
             f"At {answer.noun} {answer.label(over[0])} ops that run side by side would take more than "
             "the limit: what finds no room waits for the others, for up to ten seconds. The curve shows "
             "it as if nothing waited."
+        )
+
+
+def _in_pieces(answer: FitAnswer) -> Iterator[str]:
+    """Yield why sizes do not fit that the curve shows below the limit."""
+    below = [
+        point.size
+        for point in answer.curve
+        if point.size > answer.most and point.allocated_bytes <= answer.limit_low_bytes
+    ]
+    if below:
+        yield (
+            f"At {answer.noun} {answer.label(below[0])} the steady step's chunks are less than the limit, "
+            "and still it does not fit: what is free lies in pieces, or the first step takes more."
         )
 
 

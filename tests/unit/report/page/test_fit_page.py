@@ -186,3 +186,9 @@ def test_what_fits_by_waiting_for_other_ops_is_told_on_a_cpu_alone() -> None:
     assert "At batch 40 ops that run side by side would take more than the limit" in told(above)
     assert "side by side" not in told(replace(above, limit_bytes=120 * MIB))
     assert "side by side" not in told(ANSWER)
+
+
+def test_what_does_not_fit_though_its_chunks_are_less_than_the_limit_is_explained() -> None:
+    low = tuple(replace(point, allocated_bytes=point.size * MIB) for point in ANSWER.curve)
+    assert "free lies in pieces" in text_of(replace(ANSWER, curve=low))
+    assert "free lies in pieces" not in text_of(ANSWER)
