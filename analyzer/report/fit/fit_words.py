@@ -109,8 +109,9 @@ def _in_pieces(answer: FitAnswer) -> Iterator[str]:
     ]
     if below:
         yield (
-            f"At {answer.noun} {answer.label(below[0])} the steady step's chunks are less than the limit, "
-            "and still it does not fit: what is free lies in pieces, or the first step takes more."
+            f"At {answer.noun} {answer.label(below[0])} the steady step's chunks are less than the "
+            "limit, and still it does not fit: what is free lies in pieces, or the first step needs "
+            "more."
         )
 
 
