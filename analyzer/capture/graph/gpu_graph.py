@@ -52,6 +52,13 @@ _STAND_IN: Final = "_ParallelConcatStart"
 """Stands for an argument while the graph is optimised: an op without inputs that states its shape and
 cannot be folded. (TensorFlow's way from Python to the optimiser drops the shape of an ``_Arg``.)"""
 
+_TOGETHER: Final = "_class"
+_KEPT_TOGETHER: Final = "_analyzer_class"
+"""What an op says of those that it is to be placed with (``colocate_with``: the gradient of a sum does),
+and a copy of it. TensorFlow's way from Python to the optimiser drops it (``ignore_colocation`` of
+``ItemConfig``); at run time it is there, and ops that differ in it alone are not made one
+(``UniqueNodes``): what two calls of one tape compute alike is computed twice, from the first sum on."""
+
 _MANY_VALUES: Final = 1 << 16
 """Values of a constant from which on they are not kept."""
 
@@ -188,6 +195,8 @@ def _optimised(meta: Any, gpu: Gpu, limit_bytes: int | None) -> Any:
     with _without_cpp_warnings():
         graph_def = tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
     for node in graph_def.node:
+        if _KEPT_TOGETHER in node.attr:
+            del node.attr[_KEPT_TOGETHER]
         if node.op == "Const":
             _drop_many_values(node.attr["value"].tensor)
         if node.op == _STAND_IN and "index" in node.attr:
@@ -232,6 +241,8 @@ def _without_cpp_warnings() -> Iterator[None]:
 def _place(node: Any) -> None:
     """Put a node on the card unless the user's code put it on the host."""
     node.device = _HOST if "cpu" in node.device.lower() else _CARD
+    if _TOGETHER in node.attr:
+        node.attr[_KEPT_TOGETHER].CopyFrom(node.attr[_TOGETHER])
 
 
 def _devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:

@@ -73,6 +73,22 @@ def custom():
     return step, (tf.zeros((8, 32, 32, 3)), tf.zeros((8,), tf.int32))
 
 
+def two_calls():
+    """One tape is asked twice: what both calls compute alike is computed twice."""
+    first, second = (layers.Dense(64, activation="sigmoid") for _ in range(2))
+    for layer in (first, second):
+        layer.build((None, 64))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 64))])
+    def step(x):
+        with tf.GradientTape(persistent=True) as tape:
+            x = second(first(x)) - x
+            loss = tf.reduce_mean(tf.reduce_sum(x * x, 1))
+        return [tape.gradient(loss, layer.trainable_variables) for layer in (first, second)]
+
+    return step
+
+
 def grouped():
     """Keras compiles a grouped convolution with XLA; its gradient's function leaves axes open."""
     inputs = keras.Input((32, 32, 3))
@@ -168,7 +184,7 @@ def compare_graphs() -> None:
     gpu_graph._devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
     gpu_graph._CARD, gpu_graph.add_copies = gpu_graph._HOST, list
     found = {}
-    for make in (cnn, transformer, custom):
+    for make in (cnn, transformer, custom, two_calls):
         batch_size = None if make is custom else 4
         options = CaptureOptions(device="cpu", jit=False, batch_size=batch_size)
         program = program_for(make(), make.__name__, options)  # it holds the variables
