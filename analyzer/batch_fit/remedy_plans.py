@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -33,6 +34,7 @@ NAMES: Final = (
 _LEAST_UNITS: Final = 3
 """Parts of a chain below which there is nothing to recompute between."""
 
+_IGNORED: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
 _PASTED: Final = "# --- what is pasted ---"
 _UP_TO: Final = "# --- up to here ---"
 
@@ -236,7 +238,8 @@ def _blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
 def pasted_code() -> str:
     """Return the code of a model that recomputes blocks, as the capture of the remedy runs it."""
     text = files("analyzer.capture.remedies").joinpath("recomputed_blocks.py").read_text("utf-8")
-    body = text.split(_PASTED)[1].split(_UP_TO)[0].replace("  # type: ignore[misc]", "").strip()
+    body = text.split(_PASTED)[1].split(_UP_TO)[0]
+    body = _IGNORED.sub("", body).strip()
     return f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import keras  # noqa: TID253
 import pytest
+import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.remedies.model_changes import around_making, check_of_step, rebuilt
+from analyzer.capture.remedies.recomputed_blocks import recomputed
 from analyzer.errors import TargetError
 
 
@@ -49,3 +51,32 @@ def test_a_model_with_a_step_of_its_own_is_not_put_together_anew() -> None:
     model = Penalized(numbers, keras.layers.Dense(2, name="a")(numbers))
     with pytest.raises(TargetError, match="train_step of its own"):
         rebuilt(model, "recompute=a>a")
+
+
+def test_a_block_is_computed_again_when_the_one_after_it_has_all_its_gradients() -> None:
+    """What was computed again for weights is else held while the next block is computed."""
+    numbers = keras.Input((8,))
+    x = numbers
+    for name in ("a", "b", "c"):
+        x = keras.layers.Dense(8, activation="gelu", name=name)(x)
+    model = keras.Model(numbers, x)
+    again = recomputed(model, [["a", "a"], ["b", "b"], ["c", "c"]])
+
+    def step(network: keras.Model) -> tf.types.experimental.ConcreteFunction:
+        def gradients(batch: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(network(batch, training=True) ** 2)
+            return list(tape.gradient(loss, model.trainable_variables))
+
+        return tf.function(gradients).get_concrete_function(tf.zeros((4, 8)))
+
+    stepped = step(again)
+    waits = [
+        {maker.type for maker in op.control_inputs}
+        for op in stepped.graph.get_operations()
+        if op.type == "Identity" and op.control_inputs
+    ]
+    assert waits.count({"BiasAddGrad", "MatMul"}) == 3
+    batch = tf.random.normal((4, 8))
+    for one, other in zip(step(model)(batch), stepped(batch), strict=True):
+        assert float(tf.reduce_max(tf.abs(one - other))) < 1e-5
