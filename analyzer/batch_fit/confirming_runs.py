@@ -48,6 +48,11 @@ def has_phantom() -> bool:
     return True
 
 
+def run_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
+    """Return how a step is run under a limit; None is the card's own."""
+    return replace(options, steps=_STEPS, memory_limit_bytes=limit_bytes)
+
+
 def confirmed(
     answer: FitAnswer,
     access: StepAccess,
@@ -66,8 +71,7 @@ def confirmed(
         report: Called with the stage and the share done, 0 to 1.
         varied: What the size is of.
     """
-    own = answer.limit_of == "card"
-    chosen = replace(options, steps=_STEPS, memory_limit_bytes=None if own else answer.limit_bytes)
+    chosen = run_options(options, None if answer.limit_of == "card" else answer.limit_bytes)
     runs: dict[int, ConfirmingRun] = {}
 
     def tried(size: int) -> bool:

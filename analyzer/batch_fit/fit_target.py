@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace as changed
 
 from analyzer.allocator.minimum_limit import safe_limit
-from analyzer.batch_fit.confirming_runs import confirmed, has_phantom
+from analyzer.batch_fit.confirming_runs import confirmed, has_phantom, run_options
 from analyzer.batch_fit.remedied_steps import tried_remedies
 from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of, noted_at
 from analyzer.batch_fit.varied_size import BATCH, VariedSize
@@ -107,6 +107,8 @@ def answered(
         confirm = gpu is not None and has_phantom()
     confirm = confirm and access.tried is not None
     noting = limited(options, question.limit_bytes)
+    if confirm and access.expected is not None:
+        access.expected(run_options(options, None if limit_of == "card" else limits.bytes))
     found = SizeSearch(
         BatchCaptures(access, noting, threads=question.threads, varied=question.varied),
         lambda target: limits,

@@ -12,7 +12,7 @@ from typing import Final
 
 from analyzer.batch_fit.varied_size import BATCH, VariedSize
 from analyzer.capture.process.child_process import CaptureCopies
-from analyzer.capture.process.launch import capture
+from analyzer.capture.process.launch import begin_copies, capture
 from analyzer.compiler.card_options import CardOptions
 from analyzer.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.contract.reading import pack
@@ -38,6 +38,7 @@ class StepAccess:
         run: Runs and traces it; None where that is not possible.
         folder: Where folders may be made; gone afterwards.
         tried: Runs it and notes whether it came to its end; None where that is not possible.
+        expected: Told that it will be tried so, at whatever size: TensorFlow is imported meanwhile.
     """
 
     name: str
@@ -45,6 +46,7 @@ class StepAccess:
     run: Capture | None
     folder: Path
     tried: Capture | None = None
+    expected: Callable[[CaptureOptions], None] | None = None
 
 
 @contextmanager
@@ -69,8 +71,11 @@ def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
 
         return do
 
+    def expected(options: CaptureOptions) -> None:
+        begin_copies(spec, options, "trial", copies)
+
     with workplace() as folder, CaptureCopies(folder) as copies:
-        yield StepAccess(spec.text, doing("static"), doing("run"), folder, doing("trial"))
+        yield StepAccess(spec.text, doing("static"), doing("run"), folder, doing("trial"), expected)
 
 
 @contextmanager

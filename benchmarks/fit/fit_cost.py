@@ -3,8 +3,8 @@
     python benchmarks/fit/fit_cost.py TARGET [OPTION …]     # fit's options
     python benchmarks/fit/fit_cost.py keras:MobileNetV2 --gpu t4 --no-confirm
 
-Both are whole commands with all their children, one after the other, in the user's environment and with
-the user's cache. The row says what the answer is and what was captured, planned and run for it.
+Both are whole commands with all their children, one after the other, each with a copy of the cache
+that lacks XLA's plans. The row says what the answer is and what was captured, planned and run for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,20 +20,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from analyzer.user_cache import VARIABLE, cache_folder
+
 COMMAND = Path(__file__).resolve().parents[2] / "cli.py"
 OF_FIT = ("--confirm", "--no-confirm")
 NOT_FIT = 3
 """Exit code where the step does not fit: an answer too."""
 
 
-def seconds_of(*arguments: str) -> tuple[float, float]:
+def seconds_of(cache: Path, *arguments: str) -> tuple[float, float]:
     """Run a command of ours; return its wall seconds and CPU seconds, children included.
+
+    Args:
+        cache: Where the copy of the cache is made.
+        *arguments: The command.
 
     Raises:
         SystemExit: it failed.
     """
+    kept = cache_folder()
+    if kept is not None and kept.is_dir():
+        shutil.copytree(kept, cache, ignore=shutil.ignore_patterns("*.plan.gz"))
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", VARIABLE: str(cache)}
     ended = subprocess.run(
         [sys.executable, str(COMMAND), *arguments], env=environment, capture_output=True, text=True
     )
@@ -60,22 +70,15 @@ def told(answer: dict[str, Any]) -> str:
 
 
 def main(target: str, options: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "answer.json"
-        fit = seconds_of("fit", target, *options, "-q", "--json", str(file))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "answer.json"
+        fit = seconds_of(folder / "of-fit", "fit", target, *options, "-q", "--json", str(file))
         answer = json.loads(file.read_text())
         size = str(max(answer["largest"], 1))
         others = [option for option in options if option not in OF_FIT]
-        estimate = seconds_of(
-            "estimate",
-            target,
-            *others,
-            "--batch-size",
-            size,
-            "-q",
-            "--out",
-            str(Path(folder) / "run"),
-        )
+        asked = ("estimate", target, *others, "--batch-size", size, "-q")
+        estimate = seconds_of(folder / "of-it", *asked, "--out", str(folder / "run"))
     for name, ours, one in zip(("wall", "CPU"), fit, estimate, strict=True):
         print(f"{name}: {ours:.1f} s over {one:.1f} s = {ours / one:.1f}", end="; ")
     print(told(answer), flush=True)

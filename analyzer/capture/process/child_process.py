@@ -118,13 +118,16 @@ class CaptureCopies:
     Where the system does not tell how to let a copy end with its parent, there are none, and each
     capture has a process of its own.
 
-    Args:
+    Attributes:
         folder: Where their pipes may be made; removed with all in it when this process ends without a
             word.
+
+    Args:
+        folder: That folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._copied: dict[frozenset[tuple[str, str]], CopiedProcess] = {}
         self._started = 0
 
@@ -155,6 +158,19 @@ class CaptureCopies:
             log: Where everything else goes that is printed.
             environment: The environment variables.
         """
+        copied = self.begin(command, log, environment)
+        return None if copied is None else CaptureCopy(copied, request)
+
+    def begin(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> CopiedProcess | None:
+        """Start the process of an environment where it does not run; None where there can be none.
+
+        Args:
+            command: What starts it; the pipe's path is added.
+            log: Where everything goes that it prints itself.
+            environment: The environment variables.
+        """
         if sys.platform != "linux":
             return None
         key = frozenset(environment.items())
@@ -163,10 +179,10 @@ class CaptureCopies:
         copied = self._copied.get(key)
         if copied is None or copied.child.end is not None:
             self._started += 1
-            pipe = self._folder / f"{_PIPE}-{self._started}"
+            pipe = self.folder / f"{_PIPE}-{self._started}"
             copied = CopiedProcess(command, pipe, log, environment)
             self._copied[key] = copied
-        return CaptureCopy(copied, request)
+        return copied
 
 
 class CopiedProcess:

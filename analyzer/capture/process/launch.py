@@ -45,6 +45,7 @@ from analyzer.contract.messages.child_messages import (
 from analyzer.contract.messages.message_file import write_message
 from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.parse.logdir import RUN_FILE
+from analyzer.user_cache import cache_folder
 
 STOPPING: Final = "stopping"
 """Stage that the child tells as its answer to Ctrl-C, before it writes what was traced."""
@@ -112,22 +113,14 @@ def capture(
         AnalyzerError: the child failed otherwise.
     """
     check_free(out, force=force)
-    on_card = kind != "static" and bool(options.gpu)
-    environment = base_environment(log_level="0" if kind == "run" else "1", host_events=not on_card)
-    environment |= declared_environment(spec, environment)
     with staging_folder(out) as staging:
         request = staging / "request.json"
         asked = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
-        if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
-            environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
-        if on_card:
-            environment |= phantom.variables(options, staging)
+        environment = _environment(spec, options, kind, staging)
         with refusals_told(out):
             write_message(request, asked)
             child: Child | CaptureCopy | None = None
             if copies is not None and hides_gpus(options):
-                if not on_card:
-                    environment["CUDA_VISIBLE_DEVICES"] = "-1"
                 command = _command("fork_server")
                 child = copies.copy(command, request, _log_of(request), environment)
             if child is None:
@@ -141,6 +134,50 @@ def capture(
                 hint="Name another --out.",
             )
         return publish(staging, out, force=force)
+
+
+def begin_copies(
+    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: CaptureCopies
+) -> None:
+    """Start the process that captures will be copies of: it imports TensorFlow while others are made.
+
+    Args:
+        spec: What will be captured.
+        options: How, but for the size.
+        kind: What will be done with the step.
+        copies: The processes.
+
+    Raises:
+        InputError: there can be no such process.
+    """
+    if (
+        hides_gpus(options) and cache_folder() is not None
+    ):  # else a card's libraries lie by each run
+        environment = _environment(spec, options, kind, copies.folder)
+        copies.begin(_command("fork_server"), copies.folder / LOG_FILE, environment)
+
+
+def _environment(
+    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, place: Path
+) -> dict[str, str]:
+    """Return the environment variables of a child.
+
+    Args:
+        spec: What it captures.
+        options: How.
+        kind: What is done with the step.
+        place: Where the libraries of a card that is not there lie, where the user keeps no cache.
+    """
+    on_card = kind != "static" and bool(options.gpu)
+    environment = base_environment(log_level="0" if kind == "run" else "1", host_events=not on_card)
+    environment |= declared_environment(spec, environment)
+    if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
+        environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
+    if on_card:
+        environment |= phantom.variables(options, place)
+    elif hides_gpus(options):
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    return environment
 
 
 def base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
