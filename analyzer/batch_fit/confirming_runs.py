@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +22,9 @@ MOST_RUNS: Final = 8
 """Runs at most: two where the prediction is right."""
 
 _STEPS: Final = 3
+
+_LONGEST: Final = 300
+"""Characters of why a run failed."""
 
 _TRIALS_WITHOUT_ROOM: Final = ("No algorithm worked!", "No valid config found")
 """What TensorFlow and XLA's autotuner say where no algorithm that they try finds room for what it works
@@ -46,7 +49,8 @@ def confirmed(
 ) -> FitAnswer:
     """Run the size found and the next ones; where they say otherwise, the answer is theirs.
 
-    On a CPU the limit is in whole MiB, rounded down.
+    A run that fails for another reason than memory confirms nothing: the answer says so. On a CPU the
+    limit is in whole MiB, rounded down.
 
     Args:
         answer: The answer without runs.
@@ -65,10 +69,18 @@ def confirmed(
             return False
         if size not in runs:
             report(f"running {answer.noun} {answer.label(size)} to confirm", 0.94)
-            runs[size] = run_at(access, varied.at(chosen, size), size)
+            try:
+                runs[size] = run_at(access, varied.at(chosen, size), size)
+            except TargetError as error:
+                said = f"{error.message[:_LONGEST]} {error.hint}"
+                raise TargetError(f"{answer.label(size)}: {said}") from None
         return runs[size].ran
 
-    best = _last_that_runs(answer.largest, tried, runs)
+    try:
+        best = _last_that_runs(answer.largest, tried, runs, (answer.in_each, answer.safe))
+    except TargetError as error:
+        told = f"Not confirmed: a run failed, and not for want of memory. {error.message}"
+        return changed(answer, notes=(*answer.notes, told))
     return changed(
         answer,
         confirmation=Confirmation(
@@ -86,9 +98,21 @@ def confirmed(
 
 
 def _last_that_runs(
-    start: int, runs_at: Callable[[int], bool], done: dict[int, ConfirmingRun]
+    start: int,
+    runs_at: Callable[[int], bool],
+    done: dict[int, ConfirmingRun],
+    likely: Sequence[int] = (),
 ) -> int:
-    """Return the largest size that runs, by few runs about a first one; 0 where none was found."""
+    """Return the largest size that runs, by few runs about a first one; 0 where none was found.
+
+    Below one that fails two close by are tried, then those more likely to run, then halves.
+
+    Args:
+        start: The first size.
+        runs_at: Runs a size, and says whether it came to its end.
+        done: The runs made.
+        likely: Smaller sizes that are more likely to run.
+    """
     low, high, stride = 0, 0, 1
     size = max(start, 1)
     if runs_at(size):
@@ -98,13 +122,15 @@ def _last_that_runs(
         high = low + stride
     else:
         high = size
-        while high > 1 and len(done) < MOST_RUNS and not runs_at(max(high - stride, 1)):
-            high, stride = max(high - stride, 1), 2 * stride
-        low = max(high - stride, 0) if high > 1 else 0
-        low = low if low in done and done[low].ran else max(
-            (s for s, run in done.items() if run.ran), default=0
-        )  # fmt: skip
-    while high - low > 1 and len(done) < MOST_RUNS:
+        downwards = [high - 1, high - 3, *sorted(likely, reverse=True)]
+        while high > 1 and len(done) < MOST_RUNS:
+            below = [size for size in downwards if 0 < size < high]
+            size = below[0] if below else max(high // 2, 1)
+            if runs_at(size):
+                low = size
+                break
+            high = size
+    while low and high - low > 1 and len(done) < MOST_RUNS:
         middle = (low + high) // 2
         if runs_at(middle):
             low = middle
@@ -139,7 +165,5 @@ def run_at(access: StepAccess, options: CaptureOptions, size: int) -> Confirming
         words in failure.message for words in _TRIALS_WITHOUT_ROOM
     )
     if not is_memory:
-        raise TargetError(
-            f"The step cannot be run to confirm: {failure.message[:300]}", hint="Add --no-confirm."
-        )
+        raise TargetError(failure.message)
     return ConfirmingRun(size=size, ran=False, detail=failure.message.partition("\n")[0][:200])
