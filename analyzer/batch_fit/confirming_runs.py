@@ -34,6 +34,9 @@ _CHANCES: Final = 4
 """Into how many parts sizes are divided of which it is not known whether they fit: the order of the ops
 decides it, or the optimiser, which makes another graph from some size on."""
 
+_LONGEST: Final = 300
+"""Characters of why a run failed."""
+
 _TRIALS_WITHOUT_ROOM: Final = ("No algorithm worked!", "No valid config found")
 """What TensorFlow and XLA's autotuner say where no algorithm that they try finds room for what it works
 on: the error is not one of memory (``autotuner.cc``; ``conv_ops_gpu.h``)."""
@@ -62,7 +65,8 @@ def confirmed(
 ) -> FitAnswer:
     """Run the size found and the next ones; where they say otherwise, the answer is theirs.
 
-    On a CPU the limit is in whole MiB, rounded down.
+    A run that fails for another reason than memory confirms nothing: the answer says so. On a CPU the
+    limit is in whole MiB, rounded down.
 
     Args:
         answer: The answer without runs.
@@ -79,12 +83,21 @@ def confirmed(
             return False
         if size not in runs:
             report(f"running {answer.noun} {answer.label(size)} to confirm", 0.94)
-            runs[size] = run_at(access, varied.at(chosen, size), size)
+            try:
+                runs[size] = run_at(access, varied.at(chosen, size), size)
+            except TargetError as error:
+                said = f"{error.message[:_LONGEST]} {error.hint}"
+                raise TargetError(f"{answer.label(size)}: {said}") from None
         return runs[size].ran
 
     span = _told_apart(answer)
     expected = (answer.largest, answer.largest - span, answer.in_each, answer.safe)
-    best = _last_that_runs(expected, tried, runs, span=span, beyond=answer.forms.another_from)
+    beyond = answer.forms.another_from
+    try:
+        best = _last_that_runs(expected, tried, runs, span=span, beyond=beyond)
+    except TargetError as error:
+        told = f"Not confirmed: a run failed, and not for want of memory. {error.message}"
+        return changed(answer, notes=(*answer.notes, told))
     return changed(
         answer,
         confirmation=Confirmation(
@@ -137,7 +150,7 @@ def _last_that_runs(
         high = beyond or low + stride
     stride = max(high // _FIRST_STEP, 1)
     while not low and high > 1:
-        size = max(high - stride, 1)
+        size = max(high - stride, high // 2, 1)
         low, high = (size, high) if runs_at(size) else (0, size)
         stride *= 2
     while high - low > span and len(done) < MOST_RUNS:
@@ -175,7 +188,5 @@ def run_at(access: StepAccess, options: CaptureOptions, size: int) -> Confirming
         words in failure.message for words in _TRIALS_WITHOUT_ROOM
     )
     if not is_memory:
-        raise TargetError(
-            f"The step cannot be run to confirm: {failure.message[:300]}", hint="Add --no-confirm."
-        )
+        raise TargetError(failure.message)
     return ConfirmingRun(size=size, ran=False, detail=failure.message.partition("\n")[0][:200])

@@ -17,7 +17,6 @@ from analyzer.batch_fit.varied_size import BATCH, VariedSize
 from analyzer.capture.process.launch import Progress
 from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
 from analyzer.contract.report.finding import StepRemedy
-from analyzer.errors import TargetError
 from analyzer.gpus import Gpu, all_gpus, find_gpu, memory_limit
 from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.logdir import RUN_FILE
@@ -25,6 +24,7 @@ from analyzer.parse.run_folder import RunNote
 from analyzer.predict.uncertainty.assumptions import sizes_of
 from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
+from analyzer.scaling.largest_size import MOST
 from analyzer.scaling.peak_curve import chunks_at, curve_of, middle_order, moves_of, peak_bytes
 from analyzer.scaling.scaled_orders import ScaledOrders
 from analyzer.scaling.size_lines import LimitRange
@@ -127,12 +127,7 @@ def answered(
     else:
         answer = _with_points(answer, found)
     if confirm:
-        try:
-            answer = confirmed(answer, access, options, report, question.varied)
-        except TargetError as error:
-            if question.confirm:
-                raise
-            answer = changed(answer, notes=(*answer.notes, error.message))
+        answer = confirmed(answer, access, options, report, question.varied)
     if answer.wanted is not None:
         answer = changed(answer, wanted_fits=answer.wanted <= answer.largest)
     if question.remedies or question.what_if:
@@ -160,7 +155,7 @@ def _remedies(
         answer: The answer, with the size and the limit.
         report: Called with the stage and the share done, 0 to 1.
     """
-    size = answer.wanted or max(answer.largest, 1)
+    size = answer.remedied
     noted = noted_at(access, size)
 
     def last(stage: str, share: float) -> None:
@@ -265,8 +260,9 @@ def _with_curve(
     order = middle_order(orders, at)
     last = max(at + max(at // 4, 1), question.wanted or 1)
     options = replace(orders.target.options, memory_limit_bytes=answer.limit_bytes)
-    curve = curve_of(orders, order, last, options)
     largest = answer.largest
+    marked = [size for size in (largest, question.wanted) if size]
+    curve = curve_of(orders, order, last, options, marked)
     fields: dict[str, Any] = {
         "curve": curve,
         "moves": moves_of(orders, order, last, lambda op: layers.get(op, "")),
@@ -329,6 +325,12 @@ def _said(answer: FitAnswer) -> FitAnswer:
     )
     limit = format_bytes(answer.limit_bytes)
     if not answer.largest:
+        tried = () if answer.confirmation is None else answer.confirmation.runs
+        if tried and tried[0].size > 1:
+            least = f"not even {answer.noun} {answer.label(tried[0].size)}"
+            return changed(
+                answer, headline=f"No {answer.noun} that was run fits {where} ({limit}), {least}."
+            )
         least = f"input {answer.label(1)}" if answer.shape else "a batch of 1"
         return changed(answer, headline=f"Not even {least} fits {where} ({limit}).")
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
@@ -336,7 +338,9 @@ def _said(answer: FitAnswer) -> FitAnswer:
     says = f"{named} is the largest that fits {where} ({limit})"
     if answer.largest == answer.taken:
         says = f"{named} is the largest that the step takes, and it fits {where} ({limit})"
-    if answer.confirmation is not None:
+    if answer.largest >= MOST:
+        says = f"{named} fits {where} ({limit}); larger ones were not looked for"
+    elif answer.confirmation is not None:
         ran = {run.size: run.ran for run in answer.confirmation.runs}
         by = (
             "TensorFlow's GPU runtime without the card"
@@ -372,7 +376,23 @@ def _said(answer: FitAnswer) -> FitAnswer:
         )
     elif answer.safe < answer.largest:
         says += f"; {safe} is safe"
+    if answer.wanted is not None:
+        says = f"{_of_wanted(answer)}. {says}"
     return changed(answer, headline=f"{says}.")
+
+
+def _of_wanted(answer: FitAnswer) -> str:
+    """Say whether the size asked about fits."""
+    wanted = answer.wanted or 0
+    named = f"{answer.noun.capitalize()} {answer.label(wanted)}"
+    if wanted <= answer.safe:
+        return f"{named} fits"
+    ran = () if answer.confirmation is None else answer.confirmation.runs
+    if wanted <= answer.in_each or any(run.ran and run.size >= wanted for run in ran):
+        return f"{named} fits, with less than 3 % to spare"
+    if wanted <= answer.largest:
+        return f"{named} likely fits"
+    return f"{named} {'may not fit' if wanted <= answer.most and not ran else 'does not fit'}"
 
 
 def _share_of(answer: FitAnswer) -> str:

@@ -215,6 +215,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         """What a size is one of: ``batch`` or ``input``."""
         return "input" if self.shape else "batch"
 
+    @property
+    def remedied(self) -> int:
+        """The size at which remedies are tried: the one asked about, else the largest."""
+        return self.wanted or max(self.largest, 1)
+
     def label(self, size: int) -> str:
         """Return a size as it is written: ``8``, ``tokens=64``, ``224,224,3``."""
         return shape_at(self.shape, size) if self.shape else str(size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,11 @@ def middle_order(orders: ScaledOrders, size: int) -> ScaledOrder:
 
 
 def curve_of(
-    orders: ScaledOrders, order: ScaledOrder, last: int, options: BfcOptions
+    orders: ScaledOrders,
+    order: ScaledOrder,
+    last: int,
+    options: BfcOptions,
+    marked: Collection[int] = (),
 ) -> tuple[CurvePoint, ...]:
     """Return the peak at sizes spread evenly from 1 to ``last``.
 
@@ -34,9 +38,10 @@ def curve_of(
         order: The one that is shown.
         last: The largest size.
         options: The allocator's set-up, with its limit.
+        marked: Sizes that are among them.
     """
     points = []
-    for size in spread(last, POINTS):
+    for size in sorted({*spread(last, POINTS), *marked}):
         points.append(
             CurvePoint(
                 size=size,

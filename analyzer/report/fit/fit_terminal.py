@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from analyzer.report.fit.fit_words import sentences_of, step_words
+from analyzer.report.fit.fit_words import sentences_of, step_words, whether_fits
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
 from analyzer.report.terminal.remedies_section import remedies_section
 from analyzer.report.untrusted import printable, printable_path
@@ -35,7 +35,7 @@ def render_answer(answer: FitAnswer, width: int = 100) -> RenderableType:
     parts += [Text(printable(sentence, 400)) for sentence in sentences_of(answer)]
     for table in _tables(answer, width):
         parts.append(Padding(table, (1, 0, 0, 0)))
-    parts += remedies_section(answer.remedies)
+    parts += remedies_section(answer.remedies, f" at {answer.noun} {answer.label(answer.remedied)}")
     parts += [Text(printable(note, 400), style="dim") for note in answer.notes]
     return Group(*map(whole_numbers, parts))
 
@@ -51,7 +51,9 @@ def _tables(answer: FitAnswer, width: int) -> Iterator[RenderableType]:
 
 def _curve(answer: FitAnswer, width: int) -> RenderableType:
     points = answer.curve
-    shown = points if len(points) <= _ROWS else points[:: -(-len(points) // _ROWS)]
+    stride = -(-len(points) // _ROWS)
+    marked = (answer.largest, answer.wanted)
+    shown = [at for k, at in enumerate(points) if k % stride == 0 or at.size in marked]
     top = max(point.allocated_bytes for point in points) or 1
     columns = [
         number(answer.noun),
@@ -64,17 +66,17 @@ def _curve(answer: FitAnswer, width: int) -> RenderableType:
             answer.label(point.size),
             format_bytes(point.requested_bytes),
             format_bytes(point.allocated_bytes),
-            _bar(point.allocated_bytes, top, fits=point.size <= answer.largest),
+            _bar(point.allocated_bytes, top, whether_fits(answer, point.size)),
         ]
         for point in shown
     ]
     return fitted_table(f"Peak against the {answer.noun}", columns, cells, width)
 
 
-def _bar(size_bytes: int, top: int, *, fits: bool) -> Text:
-    """Return a bar; what does not fit says so."""
+def _bar(size_bytes: int, top: int, whether: str) -> Text:
+    """Return a bar; what does not fit, or may not, says so."""
     bar = "█" * max(round(_BAR * size_bytes / top), 1)
-    return Text.assemble(bar, ("" if fits else " does not fit", "red"))
+    return Text.assemble(bar, (f" {whether}" if whether else "", "red"))
 
 
 def _moves(answer: FitAnswer, width: int) -> RenderableType:

@@ -46,6 +46,16 @@ def sentences_of(answer: FitAnswer) -> Iterator[str]:
     yield from _confirmed(answer)
 
 
+def whether_fits(answer: FitAnswer, size: int) -> str:
+    """Say that a size does not fit, or may not; nothing where it fits."""
+    if size <= answer.largest:
+        return ""
+    ran_out = () if answer.confirmation is None else answer.confirmation.runs
+    if size > answer.most or any(not run.ran and run.size <= size for run in ran_out):
+        return "does not fit"
+    return "may not fit"
+
+
 def _margins(answer: FitAnswer) -> Iterator[str]:
     """Yield what is safe, and up to where chance decides."""
     least = (

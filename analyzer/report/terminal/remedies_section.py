@@ -20,11 +20,17 @@ _LABEL: Final = 17
 _LONGEST: Final = 400
 
 
-def remedies_section(remedies: Sequence[StepRemedy]) -> Iterator[RenderableType]:
-    """Yield the section, nothing where no remedy was tried."""
+def remedies_section(remedies: Sequence[StepRemedy], of: str = "") -> Iterator[RenderableType]:
+    """Yield the section, nothing where no remedy was tried.
+
+    Args:
+        remedies: The remedies.
+        of: The size at which they were tried, such as `` at batch 64``; empty where the report has one.
+    """
     if not remedies:
         return
-    yield Padding(Text("Remedies, each captured and estimated anew", style="bold"), (1, 0, 0, 0))
+    heading = f"Remedies{of}, each captured and estimated anew"
+    yield Padding(Text(heading, style="bold"), (1, 0, 0, 0))
     for remedy in remedies:
         saves, told = remedy_words(remedy)
         label = Text(

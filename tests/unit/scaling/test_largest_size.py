@@ -102,6 +102,20 @@ def test_runs_of_sizes_that_chance_decides_lie_apart(first: int, more: int, span
     assert last - span <= best <= last or len(done) == MOST_RUNS
 
 
+@pytest.mark.parametrize("last", [65_000, 60_000, 30_000, 20_000])
+def test_far_below_the_prediction_a_size_that_runs_is_found(last: int) -> None:
+    """Eight runs just below one that fails ended in "not even a batch of 1 fits"."""
+    done: dict[int, ConfirmingRun] = {}
+
+    def runs_at(size: int) -> bool:
+        done.setdefault(size, ConfirmingRun(size=size, ran=size <= last))
+        return done[size].ran
+
+    best = _last_that_runs((65_536, 65_100, 63_000), runs_at, done)
+    assert last / 1.3 < best <= last
+    assert len(done) <= MOST_RUNS
+
+
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 64), st.integers(1, 1000))
 def test_captures_close_in_on_the_last_size_that_fits(
     fixed: int, each: int, start: int, last: int

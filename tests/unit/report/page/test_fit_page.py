@@ -13,6 +13,7 @@ from schemas import breaches
 from analyzer.contract.report.finding import StepRemedy
 from analyzer.report.fit.fit_page import render_fit_page, round_heights, round_sizes
 from analyzer.report.fit.fit_terminal import print_answer
+from analyzer.report.fit.fit_words import whether_fits
 from analyzer.scaling.fit_answer import (
     CardAnswer,
     Confirmation,
@@ -111,6 +112,20 @@ def test_the_page_has_every_figure_of_the_curve() -> None:
 def test_the_terminal_obeys_no_name() -> None:
     for width in (40, 120):
         assert "\x1b" not in text_of(ANSWER, width)
+
+
+def test_what_chance_decides_is_not_called_unfit() -> None:
+    unrun = replace(ANSWER, confirmation=None, most=55)
+    for answer, whether in ((unrun, "may not fit"), (ANSWER, "does not fit")):
+        assert [whether_fits(answer, size) for size in (1, 40, 50)] == ["", "", whether]
+        assert whether in text_of(answer)
+    assert whether_fits(unrun, 56) == "does not fit"
+
+
+def test_remedies_say_at_which_batch() -> None:
+    assert "Remedies at batch 64," in text_of(ANSWER)
+    assert "Remedies at batch 64," in render_fit_page(ANSWER)
+    assert "Remedies at batch 40," in text_of(replace(ANSWER, wanted=None))
 
 
 def test_the_text_tells_what_ran_and_what_was_predicted() -> None:
