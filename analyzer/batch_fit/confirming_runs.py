@@ -150,7 +150,7 @@ def _last_that_runs(
         high = beyond or low + stride
     stride = max(high // _FIRST_STEP, 1)
     while not low and high > 1:
-        size = max(high - stride, high // 2, 1)
+        size = max(high - stride, high // 2 if len(done) < MOST_RUNS - 1 else 1, 1)
         low, high = (size, high) if runs_at(size) else (0, size)
         stride *= 2
     while high - low > span and len(done) < MOST_RUNS:
