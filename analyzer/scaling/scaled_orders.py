@@ -116,9 +116,22 @@ class ScaledOrder:
         return runs_throughout(sequence, options, most_bytes, is_compiled=is_compiled)
 
     def allocated_bytes(self, size: int, options: BfcOptions) -> int:
-        """Return the most bytes of chunks in use in the last step."""
-        in_use = in_use_bytes(self.at(size), options)
-        return int(in_use[self.first : self.last + 1].max(initial=0))
+        """Return the most bytes of chunks in use in the last step; what is spare may find no room."""
+        sequence, first, last = self.at(size), self.first, self.last
+        in_use = in_use_bytes(sequence, options)
+        if in_use.size < len(sequence) and sequence.spare.size:
+            allocator = allocator_of(options, sequence.n_buffers, is_compiled=False)
+            kept = ~np.isin(sequence.slot, feed_sparing(allocator, sequence)[1])
+            last = int(kept[: last + 1].sum()) - 1
+            first = int(kept[:first].sum())
+            without = replace(
+                sequence,
+                slot=sequence.slot[kept],
+                request=sequence.request[kept],
+                instant=sequence.instant[kept],
+            )
+            in_use = in_use_bytes(without, options)
+        return int(in_use[first : last + 1].max(initial=0))
 
 
 WaitingPlay: TypeAlias = Callable[[ScaledOrder, int, BfcOptions], bool]

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
 from analyzer.capture.process.child_process import CaptureCopies
-from analyzer.capture.process.launch import capture
+from analyzer.capture.process.launch import begin_copies, capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.messages.capture_request import CaptureOptions
 from analyzer.errors import ExitCode, TargetError
@@ -103,6 +103,7 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
     (tmp_path / "targets.py").write_text(PLACES)
     limited = CaptureOptions(device="cpu", memory_limit_bytes=64 << 20)
     with CaptureCopies(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
+        begin_copies(parse_target(f"{tmp_path}/targets.py:step"), limited, "trial", copies)
         for name, size, ends in (("step", 2, True), ("large", 2, True), ("large", 64, False)):
             folder = capture(
                 parse_target(f"{tmp_path}/targets.py:{name}"),
@@ -119,6 +120,7 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
                 assert note.error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
             assert not note.ops
             assert not list(folder.rglob("*.xplane.pb"))
+        assert len(copies._copied) == 1, "what was begun is what is copied"
     lines = (tmp_path / "places").read_text().splitlines()
     small, mapped = zip(*(line.split() for line in lines), strict=True)
     assert len(set(small)) == len(set(mapped)) == 3
