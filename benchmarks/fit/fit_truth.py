@@ -35,7 +35,10 @@ from analyzer.units import parse_bytes
 
 MODELS = [
     Path(__file__).with_name(name)
-    for name in ("fit_models.py", "held_back_models.py", "further_models.py", "remedy_models.py")
+    for name in (
+        *("fit_models.py", "held_back_models.py", "further_models.py"),
+        *("layer_kinds.py", "written_loops.py", "remedy_models.py"),
+    )
 ]
 
 

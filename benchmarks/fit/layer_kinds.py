@@ -194,17 +194,5 @@ def factors() -> keras.Model:
     return keras.Model(fields, layers.Dense(1, activation="sigmoid")(layers.Dropout(0.1)(y)))
 
 
-def xception() -> keras.Model:
-    return keras.applications.Xception(weights=None, input_shape=(71, 71, 3), classes=10)
-
-
-def inception() -> keras.Model:
-    return keras.applications.InceptionV3(weights=None, input_shape=(75, 75, 3), classes=10)
-
-
 def convnext() -> keras.Model:
     return keras.applications.ConvNeXtTiny(weights=None, input_shape=(32, 32, 3), classes=10)
-
-
-def nasnet() -> keras.Model:
-    return keras.applications.NASNetMobile(weights=None, input_shape=(32, 32, 3), classes=10)
