@@ -16,6 +16,7 @@ from analyzer.batch_fit.step_access import BatchCaptures, StepAccess, access_of,
 from analyzer.batch_fit.varied_size import varied_by
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.contract.messages.capture_request import CaptureOptions
+from analyzer.errors import InputError
 from analyzer.gpus import find_gpu
 from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
@@ -120,6 +121,8 @@ def fits(
     Raises:
         InputError: the target or an option cannot be used.
     """
+    if batch_size < 1:
+        raise InputError(f"{batch_size} is no batch size.", hint="Give 1 or more.")
     limit_bytes = _bytes_of(limit)
     chosen = limited(_for_card(gpu, options), limit_bytes)
     card = find_gpu(gpu) if gpu else None

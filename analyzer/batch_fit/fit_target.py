@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace as changed
 
+from analyzer.allocator import BfcOptions
 from analyzer.allocator.minimum_limit import safe_limit
 from analyzer.batch_fit.confirming_runs import confirmed, has_phantom, run_options
 from analyzer.batch_fit.remedied_steps import tried_remedies
@@ -185,7 +186,12 @@ def limits_for(gpu: Gpu | None, given: int | None) -> tuple[LimitOwner, LimitRan
     Args:
         gpu: The card; None for the CPU.
         given: What the user gave, bytes; None for nothing.
+
+    Raises:
+        InputError: no allocator has such a limit.
     """
+    if given is not None:
+        BfcOptions(memory_limit_bytes=given)
     card = None if gpu is None else memory_limit(gpu)
     if given is not None and (card is None or given <= card.bytes):
         return "given", LimitRange(bytes=given, low_bytes=given, high_bytes=given)

@@ -23,6 +23,10 @@ from analyzer.units import format_bytes
 
 _LIST = "list"
 
+_LONGEST: Final = 120  # characters of a card's name
+
+_HEADING: Final = "Cards: the memory on the box, what CUDA reports of it, what TensorFlow may use"
+
 CATALOGUE_VERSION: Final = 1  # of the JSON document
 
 
@@ -176,22 +180,29 @@ def _own_line(card: OwnCard) -> str:
 
 
 def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
-    from rich.table import Table
+    from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number
 
-    table = Table(
-        "--gpu", "card", "memory", "of which CUDA reports", "TensorFlow's limit", "capability",
-        box=None,
-    )  # fmt: skip
-    for card in cards:
-        table.add_row(
+    columns = [
+        TableColumn(name="--gpu", least=max(len(card.id) for card in cards)),
+        TableColumn(name="card", rank=3),
+        TableColumn(name="memory", is_number=True, rank=1),
+        TableColumn(name="CUDA's", is_number=True, rank=4),
+        number("limit"),
+        TableColumn(name="capability", is_number=True, rank=2),
+    ]
+    rows = [
+        (
             card.id,
-            card.name,
+            printable(card.name, _LONGEST),
             format_bytes(card.nominal_bytes),
             format_bytes(card.memory_bytes),
             format_bytes(memory_limit(card).bytes),
             card.capability_text,
         )
+        for card in cards
+    ]
     with printing():
+        console = terminal()
         for one in own:
-            terminal().print(_own_line(one), markup=False, highlight=False)
-        terminal().print(table)
+            console.print(_own_line(one), markup=False, highlight=False)
+        console.print(fitted_table(_HEADING, columns, rows, console.width))

@@ -127,9 +127,10 @@ def _own(card: UserCard, known: Mapping[str, dict[str, str]]) -> Gpu:
         InputError: a figure is missing, or one is of no card that TensorFlow runs on.
     """
     if card.like and card.like not in known:
+        close = [name for name in sorted(known) if _words(card.like) <= _words(name)]
         raise InputError(
             f"The card {card.id!r} is like {card.like!r}, which the catalogue lacks.",
-            hint="`analyze gpus` lists it.",
+            hint=f"Did you mean {' or '.join(close[:3])}?" if close else "`analyze gpus` lists it.",
         )
     row = dict(known.get(card.like, {}))
     if card.nominal_mib is not None or card.memory is not None:

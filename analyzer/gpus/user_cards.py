@@ -96,6 +96,8 @@ def read_cards(path: Path) -> tuple[UserCard, ...]:
     Raises:
         InputError: it cannot be read, or says something that is no card.
     """
+    if not path.exists():
+        raise InputError(f"There is no file {path}.", hint="`analyze gpus` lists the cards.")
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_FILE_BYTES + 1)

@@ -300,8 +300,17 @@ def _handle(history: BuildUp, variable: int) -> None:
         )
 
 
+_OF_RANDOM_BYTES: Final = (8, 8, 16)
+"""What random numbers are made from: their shape, a key, a counter."""
+
+
 def _input(history: BuildUp, given: Input) -> int:
-    """Make an input: random numbers, scaled and moved, for floats; else at once."""
+    """Make an input: random numbers, scaled and moved, for floats; else at once.
+
+    Where nothing was asked for before, the shape, key and counter of the random numbers
+    (``StatelessRandomGetKeyCounter``) make the host's first region, of 2 MiB, before an input has one of
+    its own; later they find room between others.
+    """
     spec = TensorSpec(given.dtype, given.shape)
     size_bytes = spec.size_bytes or 0
     if not size_bytes:
@@ -310,7 +319,9 @@ def _input(history: BuildUp, given: Input) -> int:
         return -1
     scaffold: list[int] = []
     if spec.dtype in _FLOATS:
-        scaffold = [history.birth(size_bytes), history.birth(size_bytes)]
+        if not history.made and history.device.kind == CPU.kind:
+            scaffold = [history.birth(small) for small in _OF_RANDOM_BYTES]
+        scaffold += [history.birth(size_bytes), history.birth(size_bytes)]
     value = history.birth(size_bytes, Category.INPUT, "step input")
     for number in reversed(scaffold):
         history.death(number)

@@ -88,7 +88,7 @@ class BfcOptions:
     def __post_init__(self) -> None:
         if not 0 < self.memory_limit_bytes <= UNLIMITED_BYTES:
             raise InputError(
-                f"a memory limit of {self.memory_limit_bytes} bytes cannot be simulated.",
+                f"A memory limit of {self.memory_limit_bytes} bytes cannot be simulated.",
                 hint="Give more than 0 bytes and at most 64 TiB.",
             )
         if not 0 <= self.fragmentation_fraction < 1:

@@ -86,13 +86,20 @@ def told_sizes(note: RunNote, prediction: Prediction, draw: Draw) -> list[str]:
 
 
 def sizes_of(note: RunNote) -> list[str]:
-    """Return sentences about sizes that depend on data, and what they are taken as.
+    """Return sentences about sizes that depend on data: what they are, of inputs that are made up here.
 
     Args:
         note: The run note.
     """
     most = [size for size in note.sizes if size.basis == "most"]
-    return [*sizes_from_inputs(note), *([f"{_taken_as_most(most)}."] if most else [])]
+    told = [size for size in note.sizes if size.basis == "inputs"]
+    made_up = (
+        f"Sizes that depend on the inputs' values are those of inputs made up here: {_named(told)}. "
+        "Real ones may need more."
+        if told
+        else ""
+    )
+    return [*filter(None, [made_up]), *([f"{_taken_as_most(most)}."] if most else [])]
 
 
 def _taken_as_most(sizes: Sequence[DataSize]) -> str:

@@ -28,9 +28,10 @@ def print_answer(answer: FitAnswer, console: Console) -> None:
 
 def render_answer(answer: FitAnswer, width: int = 100) -> RenderableType:
     """Return the answer as one renderable, ``width`` columns wide."""
+    is_good = answer.largest and answer.wanted_fits is not False
     parts: list[RenderableType] = [
         Text(f"{printable(answer.target, 200)}  {step_words(answer)}", style="bold"),
-        Text(printable(answer.headline, 400), style="green" if answer.largest else "red"),
+        Text(printable(answer.headline, 400), style="green" if is_good else "red"),
     ]
     parts += [Text(printable(sentence, 400)) for sentence in sentences_of(answer)]
     for table in _tables(answer, width):

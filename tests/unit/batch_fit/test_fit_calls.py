@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import analyzer
 from analyzer.batch_fit import fit_calls
 from analyzer.batch_fit.fit_calls import KnownFits
+from analyzer.errors import InputError
 
 
 class Weight:
@@ -103,3 +104,9 @@ def test_the_example_of_the_documents_runs() -> None:
     text = (Path(__file__).parents[3] / "docs" / "fit.md").read_text(encoding="utf-8")
     code = text.split("class FittingTuner")[1].split("```")[0]
     compile("class FittingTuner" + code, "docs/fit.md", "exec")
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_no_batch_at_all_is_no_question(size: int) -> None:
+    with pytest.raises(InputError, match="no batch size"):
+        analyzer.fits("step.py:build", size, limit="16MiB")

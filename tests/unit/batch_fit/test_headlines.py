@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from analyzer.batch_fit import confirming_runs
 from analyzer.batch_fit.confirming_runs import confirmed
-from analyzer.batch_fit.fit_target import _said
+from analyzer.batch_fit.fit_target import _said, limits_for
 from analyzer.batch_fit.step_access import StepAccess
 from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import TargetError
+from analyzer.errors import InputError, TargetError
 from analyzer.scaling.fit_answer import Confirmation, ConfirmingRun, FitAnswer, FormsUsed
 from analyzer.scaling.largest_size import MOST
 
@@ -84,3 +84,9 @@ def test_a_run_that_fails_otherwise_leaves_the_answer_unconfirmed(
     answer = confirmed(ANSWER, access, CaptureOptions(), lambda stage, share: None)
     assert replace(answer, notes=()) == ANSWER
     assert "40: The process died" in answer.notes[0]
+
+
+@pytest.mark.parametrize("given", [0, -1, 1 << 50])
+def test_a_limit_that_no_allocator_has_is_refused_at_once(given: int) -> None:
+    with pytest.raises(InputError, match="cannot be simulated"):
+        limits_for(None, given)

@@ -89,3 +89,14 @@ def test_the_list_shows_the_cards_of_a_file(tmp_path: Path) -> None:
     ended = analyze("gpus", str(written(tmp_path, OWN)))
     assert ended.code == 0, ended.err
     assert "my-card" in ended.out
+
+
+def test_a_card_that_two_are_like_is_asked_back(tmp_path: Path) -> None:
+    file = written(tmp_path, {"card": [{"id": "mine", "like": "a100-80gb"}]})
+    with pytest.raises(InputError, match="a100-80gb-pcie or a100-80gb-sxm"):
+        find_gpu(str(file))
+
+
+def test_a_file_that_is_not_there_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no file"):
+        find_gpu(str(tmp_path / "none.toml"))

@@ -1,0 +1,25 @@
+"""Inputs that are made before anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.contract.run_note import Input
+from analyzer.predict.startup import BuildUp, _input
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("before", "small"), [(0, [8, 8, 16]), (1, [])])
+def test_what_random_numbers_are_made_from_comes_first(before: int, small: list[int]) -> None:
+    """A step without variables began its pool with the input, and was told 2 MiB too little."""
+    history = BuildUp()
+    for _ in range(before):
+        history.birth(256)
+    number = _input(history, Input(name="rows", dtype="float32", shape=(1024, 1024)))
+    sizes = [made.size_bytes for made in history.made[before:]]
+    assert sizes == [*small, 4 * MIB, 4 * MIB, 4 * MIB]
+    assert [made.dies is None for made in history.made[before:]] == [False] * (len(sizes) - 1) + [
+        True
+    ]
+    assert number == len(history.made) - 1
