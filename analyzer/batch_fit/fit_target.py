@@ -23,7 +23,7 @@ from analyzer.measure.measured_recording import structure_of
 from analyzer.parse.logdir import RUN_FILE
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.uncertainty.assumptions import sizes_of
-from analyzer.scaling.fit_answer import CardAnswer, CurvePoint, LimitOwner
+from analyzer.scaling.fit_answer import CardAnswer, Confirmation, CurvePoint, LimitOwner
 from analyzer.scaling.fit_answer import FitAnswer as FitAnswer
 from analyzer.scaling.largest_size import MOST
 from analyzer.scaling.peak_curve import chunks_at, curve_of, middle_order, moves_of, peak_bytes
@@ -347,22 +347,7 @@ def _said(answer: FitAnswer) -> FitAnswer:
     if answer.largest >= MOST:
         says = f"{named} fits {where} ({limit}); larger ones were not looked for"
     elif answer.confirmation is not None:
-        ran = {run.size: run.ran for run in answer.confirmation.runs}
-        by = (
-            "TensorFlow's GPU runtime without the card"
-            if answer.confirmation.by == "phantom"
-            else "TensorFlow's allocator"
-        )
-        failed = min((size for size in ran if size > answer.largest), default=None)
-        if failed is not None:
-            says += f": it ran on {by}, and {answer.label(failed)} did not"
-        else:
-            says += f": it ran on {by}"
-        if answer.orders_fitting < answer.orders_drawn:
-            says += (
-                "; another process may take another order of the ops, "
-                f"{answer.label(answer.in_each)} fits in each that was drawn"
-            )
+        says += f": {_ran(answer, answer.confirmation)}"
     elif answer.forms.swaps:
         says = (
             f"{named} is the largest that likely fits {where} ({limit}): TensorFlow "
@@ -385,6 +370,25 @@ def _said(answer: FitAnswer) -> FitAnswer:
     if answer.wanted is not None:
         says = f"{_of_wanted(answer)}. {says}"
     return changed(answer, headline=f"{says}.")
+
+
+def _ran(answer: FitAnswer, confirmation: Confirmation) -> str:
+    """Say what ran, and what did not."""
+    by = (
+        "TensorFlow's GPU runtime without the card"
+        if confirmation.by == "phantom"
+        else "TensorFlow's allocator"
+    )
+    told = f"it ran on {by}"
+    failed = min((run.size for run in confirmation.runs if run.size > answer.largest), default=None)
+    if failed is not None:
+        told += f", and {answer.label(failed)} did not"
+    if answer.orders_fitting < answer.orders_drawn:
+        told += (
+            "; another process may take another order of the ops, "
+            f"{answer.label(answer.in_each)} fits in each that was drawn"
+        )
+    return told
 
 
 def _of_wanted(answer: FitAnswer) -> str:

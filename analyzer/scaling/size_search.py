@@ -20,6 +20,7 @@ from analyzer.errors import CompilerUnavailable, InputError
 from analyzer.measure.variable_buffers import size_of
 from analyzer.parse.run_folder import RunNote
 from analyzer.predict.predicted_device import Target, target_of
+from analyzer.predict.representative import LIMIT_MARGIN
 from analyzer.scaling.fit_answer import FormsUsed
 from analyzer.scaling.largest_size import MOST, LargestSizes, largest, largest_of
 from analyzer.scaling.order_playing import play_orders
@@ -580,8 +581,13 @@ class SizeSearch:
         if why == SWAPS:
             limits = replace(limits, low_bytes=int(limits.low_bytes / (1 + SWAP_MARGIN)))
         sizes = largest_by_line(needs, limits.bytes)(limits)
-        if why == SWAPS:  # another process swaps others: what one capture says is not each one's
-            sizes = replace(sizes, in_each=min(sizes.in_each, sizes.safe))
+        if why == SWAPS:
+            # Another process swaps others: what one capture says is not each one's, and a line through
+            # two near each other may be steep by chance. A need grows in proportion to the size at most.
+            share = min(limits.low_bytes / (1 + LIMIT_MARGIN) / limits.bytes, 1.0)
+            in_proportion = int(sizes.size * share ** (1 / self._growth(note).power))
+            safe = min(sizes.safe, in_proportion)
+            sizes = replace(sizes, safe=safe, in_each=min(sizes.in_each, safe))
         return FoundSizes(
             sizes=sizes,
             forms=FormsUsed(
