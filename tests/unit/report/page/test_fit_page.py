@@ -170,6 +170,13 @@ def test_the_page_says_between_what_a_saving_lies() -> None:
     assert "from run to run" not in render_fit_page(ANSWER)
 
 
+def test_long_code_is_folded_on_the_page() -> None:
+    remedy = replace(ANSWER.remedies[0], code="\n".join(f"x = {n}" for n in range(9)))
+    page = render_fit_page(replace(ANSWER, remedies=(remedy,)))
+    assert "<summary>9 lines</summary><pre>x = 0" in page
+    assert "<details>" not in render_fit_page(ANSWER)
+
+
 def test_a_size_of_the_input_is_written_as_its_axes() -> None:
     answer = replace(
         ANSWER, varied="input size", shape="a=32N,32N,3 b=N", batch_size=8, wanted=None
