@@ -1,6 +1,6 @@
 """Start the command line from a checkout: ``python cli.py trace keras:MobileNetV2``."""
 
-from analyzer.commands import main
+from analyzer.cli import main
 
 if __name__ == "__main__":
     main()

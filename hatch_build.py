@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent
 
 
 class PhantomHook(BuildHookInterface[Any]):
-    """Adds ``analyzer/capture/phantom/native/libphantom.so`` to the wheel."""
+    """Adds ``analyzer/phantom/native/libphantom.so`` to the wheel."""
 
     def dependencies(self) -> list[str]:
         """Return what the build needs beside hatchling: a compiler where there is none."""
@@ -36,7 +36,7 @@ class PhantomHook(BuildHookInterface[Any]):
         library = _library()
         target = Path(self.directory) / "phantom" / library.CORE
         library.build(target, compiler)
-        build_data["force_include"][str(target)] = f"analyzer/capture/phantom/native/{library.CORE}"
+        build_data["force_include"][str(target)] = f"analyzer/phantom/native/{library.CORE}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 
@@ -57,7 +57,7 @@ def _compiler() -> list[str] | None:
 
 def _library() -> Any:
     """Return the module that compiles; the package itself needs what is not installed here."""
-    path = ROOT / "analyzer" / "capture" / "phantom" / "core_build.py"
+    path = ROOT / "analyzer" / "phantom" / "core_build.py"
     spec = importlib.util.spec_from_file_location("phantom_compiling", path)
     assert spec is not None
     assert spec.loader is not None

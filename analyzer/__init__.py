@@ -3,7 +3,7 @@
     >>> import analyzer
     >>> result = analyzer.trace("keras:MobileNetV2", batch_size=8)
     >>> result.peak_bytes
-    >>> result.allocations          # a pandas DataFrame, one row a buffer
+    >>> result.allocations          # a pandas DataFrame with one row per allocation
     >>> result.to_html("report.html")
 
 Importing this package imports neither TensorFlow nor Keras.
@@ -11,9 +11,10 @@ Importing this package imports neither TensorFlow nor Keras.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analyzer.version import __version__
+from analyzer.model.version import __version__
 
 __all__ = [
     "Diff",
@@ -31,55 +32,50 @@ __all__ = [
     "watch",
 ]
 
-_FITTING = frozenset({"FitAnswer", "fit", "fits"})
-_LAZY = frozenset(__all__) - {"__version__"}
+_MODULES = {
+    "Diff": "analyzer.report.diff_result",
+    "FitAnswer": "analyzer.fitting.scaling.fit_answer",
+    "Result": "analyzer.report.result",
+    "device": "analyzer.session.devices.device_reading",
+    "diff": "analyzer.session.public_calls",
+    "estimate": "analyzer.session.public_calls",
+    "fit": "analyzer.fitting.search.fit_calls",
+    "fits": "analyzer.fitting.search.fit_calls",
+    "open_trace": "analyzer.session.public_calls",
+    "trace": "analyzer.session.public_calls",
+    "watch": "analyzer.session.watched_steps",
+}
+"""Module of each public name. `__getattr__` imports it on first use."""
 
 if TYPE_CHECKING:
-    from analyzer.batch_fit.fit_calls import fit, fits
     from analyzer.capture.watch.keras_callback import MemoryCallback
-    from analyzer.devices.device_reading import device
+    from analyzer.fitting.scaling.fit_answer import FitAnswer
+    from analyzer.fitting.search.fit_calls import fit, fits
     from analyzer.report.diff_result import Diff
     from analyzer.report.result import Result
-    from analyzer.scaling.fit_answer import FitAnswer
-    from analyzer.session import diff, estimate, open_trace, trace, watch
+    from analyzer.session.devices.device_reading import device
+    from analyzer.session.public_calls import diff, estimate, open_trace, trace
+    from analyzer.session.watched_steps import watch
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics in a notebook: ``%load_ext analyzer``."""
-    from analyzer.plugins import ipython_magics
+    """Register the notebook magics: ``%load_ext analyzer``."""
+    from analyzer.cli.plugins import ipython_magics
 
     ipython_magics.load_ipython_extension(shell)
 
 
 def __getattr__(name: str) -> Any:
-    """Load the public functions when they are first used."""
-    if name in _FITTING:
-        from analyzer.batch_fit import fit_calls
-
-        return getattr(fit_calls, name)
-    if name == "Diff":
-        from analyzer.report.diff_result import Diff
-
-        return Diff
-    if name == "Result":
-        from analyzer.report.result import Result
-
-        return Result
-    if name == "device":
-        from analyzer.devices.device_reading import device
-
-        return device
+    """Import a public name on first use."""
     if name == "MemoryCallback":
-        from analyzer.session import callback_class
+        from analyzer.session.watched_steps import callback_class
 
         return callback_class()
-    if name in _LAZY:
-        from analyzer import session
-
-        return getattr(session, name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """List the public functions before they are loaded."""
-    return sorted({*globals(), *_LAZY})
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -17,8 +17,8 @@ import time
 import numpy as np
 import pandas as pd
 
-from analyzer.allocator import BfcOptions, Engine, Replay, Sequence, from_events, replay
-from analyzer.allocator.numba.compiled_allocator import CompiledAllocator
+from analyzer.simulate.allocator import BfcOptions, Engine, Replay, Sequence, from_events, replay
+from analyzer.simulate.allocator.numba.compiled_allocator import CompiledAllocator
 
 
 def workload(n_events: int, live: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

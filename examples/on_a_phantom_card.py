@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.capture.phantom.phantom_environment import (
+from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     cards_named,
     phantom_environment,

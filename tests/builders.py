@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pandas as pd
 
 import analyzer
-from analyzer.parse.xspace import Space
-from analyzer.recording.schema import EVENTS
+from analyzer.model.recording.schema import EVENTS
+from analyzer.tracing.parse.xspace import Space
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = Path(analyzer.__file__).parents[1]
@@ -257,7 +257,7 @@ def complaints(err: str) -> str:
 
 def analyze(*arguments: str | os.PathLike[str]) -> Ended:
     """Run the command in this process, as its console script does."""
-    from analyzer.commands import run
+    from analyzer.cli import run
 
     out, err = io.StringIO(), io.StringIO()
     with (

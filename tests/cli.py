@@ -1,6 +1,6 @@
 """The command line of the installed package; the checkout's own would import the checkout."""
 
-from analyzer.commands import main
+from analyzer.cli import main
 
 if __name__ == "__main__":
     main()

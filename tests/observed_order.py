@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from analyzer.errors import InputError
-from analyzer.predict.executor.sequential import NO_BUFFER, NodeRunner
-from analyzer.predict.graph.edges import Wiring
-from analyzer.predict.played_step import Draw, Prepared, _lived, ledger_of
+from analyzer.model.errors import InputError
+from analyzer.simulate.predict.executor.sequential import NO_BUFFER, NodeRunner
+from analyzer.simulate.predict.graph.edges import Wiring
+from analyzer.simulate.predict.played_step import Draw, Prepared, _lived, ledger_of
 
 
 def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:

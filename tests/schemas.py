@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from analyzer.commands.gpu_list import card_list_schema_text
-from analyzer.contract.report.writing import schema_text
-from analyzer.contract.runs.oom_file import oom_schema_text
-from analyzer.contract.runs.sweep_file import sweep_schema_text
-from analyzer.devices.device_account import device_schema_text
-from analyzer.scaling.fit_answer import fit_schema_text
+from analyzer.cli.gpu_list import card_list_schema_text
+from analyzer.fitting.scaling.fit_answer import fit_schema_text
+from analyzer.model.contract.report.writing import schema_text
+from analyzer.model.contract.runs.oom_file import oom_schema_text
+from analyzer.model.contract.runs.sweep_file import sweep_schema_text
+from analyzer.session.devices.device_account import device_schema_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS: dict[str, Callable[[], str]] = {

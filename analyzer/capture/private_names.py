@@ -3,7 +3,7 @@
 A name with ``tensorflow.python``, ``tensorflow.core`` or ``keras.src`` in it, and an attribute that
 begins with an underscore, may change with any release. The rest of the package imports them from here
 or calls a function that reads them; each says what it is for. They were read in the versions of
-:data:`READ_IN`; a newer one gets a line in every result (:func:`unread_versions`).
+``READ_IN``; a newer one gets a line in every result (``unread_versions``).
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ CPU_ONLY: Final = "_cpu_only"
 IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
-"""Method of :data:`KerasVariable` that computes its first value."""
+"""Method of ``KerasVariable`` that computes its first value."""
 CONVERT_TO_TENSOR: Final = "_convert_to_tensor"
-"""Method of :data:`KerasVariable` that makes a tensor of what a variable is given."""
+"""Method of ``KerasVariable`` that makes a tensor of what a variable is given."""
 INITIALIZE_VARIABLE: Final = "_init_from_args"
-"""Method of :data:`ResourceVariable` that computes its first value."""
+"""Method of ``ResourceVariable`` that computes its first value."""
 
 
 def unread_versions(found: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -304,7 +304,7 @@ def chosen_jit(model: Any) -> bool | None:
 
 
 def set_chosen_jit(model: Any, value: bool | None) -> None:
-    """Set what :func:`chosen_jit` returns; None lets Keras resolve it again."""
+    """Set what ``chosen_jit`` returns; None lets Keras resolve it again."""
     model._jit_compile = value
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
 
-from analyzer.contract.report.diff_file import DiffFile, PeakOfBoth
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import Json, plain_report, report_text
-from analyzer.errors import InputError
-from analyzer.findings.comparison import KIND_WORDS, compare
-from analyzer.recording.records import Recording
+from analyzer.explain.comparison import KIND_WORDS, compare
+from analyzer.model.contract.report.diff_file import DiffFile, PeakOfBoth
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import Json, plain_report, report_text
+from analyzer.model.errors import InputError
+from analyzer.model.recording.records import Recording
+from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.report.exports.other_formats import markdown
 from analyzer.report.exports.output_files import write_text
-from analyzer.units import format_bytes, parse_bytes
 
 Side = tuple[ReportFile, Recording]
 

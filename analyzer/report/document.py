@@ -10,10 +10,20 @@ from typing import Literal
 
 import pandas as pd
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.buffer_rows import OpBytes, TensorAtPeak
-from analyzer.contract.report.limit_figures import FragmentationFigures
-from analyzer.contract.report.peak_figures import (
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import buffer_row, why_alive
+from analyzer.explain.card_use import card_uses
+from analyzer.explain.first_step import first_step_only_bytes
+from analyzer.explain.questions.out_of_memory import failure_of
+from analyzer.explain.questions.peak_owner import peak_op
+from analyzer.explain.questions.retained_tensors import retained_rows
+from analyzer.explain.running.program_trend import program_figures
+from analyzer.explain.trace_integrity import trust_of
+from analyzer.explain.verdict.cautions import stated_range
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.buffer_rows import OpBytes, TensorAtPeak
+from analyzer.model.contract.report.limit_figures import FragmentationFigures
+from analyzer.model.contract.report.peak_figures import (
     CategoryBytes,
     LayerBytes,
     LiveBytes,
@@ -21,20 +31,10 @@ from analyzer.contract.report.peak_figures import (
     PeakFigures,
     StepPeak,
 )
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.subject import ReportError
-from analyzer.contract.run_note import Failure
-from analyzer.findings.analysis import Analysis
-from analyzer.findings.buffer_words import buffer_row, why_alive
-from analyzer.findings.card_use import card_uses
-from analyzer.findings.first_step import first_step_only_bytes
-from analyzer.findings.questions.out_of_memory import failure_of
-from analyzer.findings.questions.peak_owner import peak_op
-from analyzer.findings.questions.retained_tensors import retained_rows
-from analyzer.findings.running.program_trend import program_figures
-from analyzer.findings.trace_integrity import trust_of
-from analyzer.findings.verdict.cautions import stated_range
-from analyzer.recording.records import Recording, Step
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.subject import ReportError
+from analyzer.model.contract.run_note import Failure
+from analyzer.model.recording.records import Recording, Step
 from analyzer.report.integrity_words import integrity_figures
 
 

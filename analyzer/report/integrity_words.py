@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.trust_figures import DamageRow, TrustFigures
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.trust_figures import DamageRow, TrustFigures
 
 if TYPE_CHECKING:
-    from analyzer.findings.trace_integrity import Trust
+    from analyzer.explain.trace_integrity import Trust
 
 
 def integrity_figures(trust: Trust | None, start_ps: int) -> TrustFigures | None:

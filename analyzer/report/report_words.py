@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.contract.report.finding import Finding, Severity, StepRemedy
-from analyzer.contract.report.limit_figures import NeedOf
-from analyzer.contract.report.program_figures import ProgramFigures
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.units import format_bytes, slope_words
+from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
+from analyzer.model.contract.report.limit_figures import NeedOf
+from analyzer.model.contract.report.program_figures import ProgramFigures
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.units import format_bytes, slope_words
 
 FIRST: Final = 3
 """Findings on the page's first screen and in Markdown."""

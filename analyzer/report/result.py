@@ -9,20 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import Json, plain_report, report_text
-from analyzer.errors import ExitCode, InputError
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import Json, plain_report, report_text
+from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.units import format_bytes
 from analyzer.report.exports.output_files import output_file, write_text
 from analyzer.report.integrity_words import is_damaged
-from analyzer.units import format_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
-    from analyzer.contract.report.finding import Finding
-    from analyzer.findings.analysis import Analysis
-    from analyzer.recording.records import Recording
+    from analyzer.explain.analysis import Analysis
+    from analyzer.model.contract.report.finding import Finding
+    from analyzer.model.recording.records import Recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def allocations(self) -> pd.DataFrame:
-        """Every buffer: columns of :data:`analyzer.recording.schema.ALLOCATIONS`."""
+        """Every buffer: columns of ``ALLOCATIONS``."""
         return self.analysis.rows
 
     @property
@@ -123,7 +123,7 @@ class Result:
         Raises:
             InputError: there is no graph.
         """
-        from analyzer.graph.graph_export import write_graph
+        from analyzer.model.graph.graph_export import write_graph
 
         if self.graph is None:
             raise InputError(

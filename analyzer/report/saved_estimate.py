@@ -11,21 +11,21 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.contract.categories import Category
-from analyzer.contract.fields import MOST_BYTES
-from analyzer.contract.kept_result import KEPT_FILE
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.errors import TraceError
-from analyzer.findings.analysis import Analysis, analyse
-from analyzer.graph.graph_index import Structure
-from analyzer.graph.networkx_graph import build_graph
-from analyzer.measure.measured_recording import structure_of
-from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run_folder import read_run
-from analyzer.parse.table_file import read_tables, write_tables
-from analyzer.recording.records import Recording, Step
-from analyzer.recording.schema import ALLOCATIONS, EVENTS
+from analyzer.explain.analysis import Analysis, analyse
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.fields import MOST_BYTES
+from analyzer.model.contract.kept_result import KEPT_FILE
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.errors import TraceError
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.networkx_graph import build_graph
+from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.report.exports.output_files import output_file
+from analyzer.tracing.measure.measured_recording import structure_of
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.parse.table_file import read_tables, write_tables
 
 TABLES_FILE: Final = "prediction.npz"
 """The predicted tables, beside the report that was made of them."""

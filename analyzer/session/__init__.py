@@ -1,16 +1,5 @@
-"""From a target to a result: what the commands and the public API both call."""
+"""From a target or a saved trace to a `Result`: captures, saved runs, many hosts, device accounts.
 
-from analyzer.session.public_calls import diff, estimate, open_trace, trace
-from analyzer.session.watched_steps import Watched, begin_watch, callback_class, end_watch, watch
-
-__all__ = [
-    "Watched",
-    "begin_watch",
-    "callback_class",
-    "diff",
-    "end_watch",
-    "estimate",
-    "open_trace",
-    "trace",
-    "watch",
-]
+Inputs: a target, a run folder or a trace, and options. Outputs: a `Result` and its folder.
+Restrictions: imports TensorFlow only through `capture`, in a child process where possible.
+"""

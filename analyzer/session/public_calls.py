@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.phantom.phantom_environment import cards_named
 from analyzer.capture.process.run_folders import default_out
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
 from analyzer.capture.targets.target_spec import check_steps, parse_target
-from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind
-from analyzer.errors import InputError
-from analyzer.opening import open_estimate, open_finished, open_result
+from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind
+from analyzer.model.errors import InputError
+from analyzer.phantom.phantom_environment import cards_named
 from analyzer.report.result import Result
+from analyzer.session.opening import open_estimate, open_finished, open_result
 from analyzer.session.target_results import (
     estimate_target,
     leave_report,
@@ -38,11 +38,11 @@ def estimate(
     """Predict the memory of a step on the CPU, or on the card that ``gpu`` names; nothing of it runs.
 
     Args:
-        target: As for :func:`trace`, or the folder of an earlier estimate.
+        target: As for ``trace``, or the folder of an earlier estimate.
         out: The folder for the result; default ``traces/NAME-TIME``.
         force: Replace an earlier run in ``out``.
         threads: Threads that one op may use; default this machine's.
-        **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`.
+        **options: Fields of ``CaptureOptions``.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -84,7 +84,7 @@ def trace(
             Keras model, a ``tf.function``, or ``(tf_function, args)``.
         out: The run folder; default ``traces/NAME-TIME``.
         force: Replace an earlier run in ``out``.
-        **options: Fields of :class:`analyzer.capture.targets.target_spec.CaptureOptions`: ``steps``,
+        **options: Fields of ``CaptureOptions``: ``steps``,
             ``batch_size``, ``mode``, ``optimizer``, ``jit`` and so on. With ``gpu`` the step runs on
             TensorFlow's own GPU runtime without that card (``"t4"``, ``"2xt4"``), under
             ``memory_limit_bytes`` and ``growth``.

@@ -12,21 +12,21 @@ from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.process.run_folders import retract
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, run_script
-from analyzer.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON, kept_facts
-from analyzer.contract.messages.capture_request import CaptureOptions, TargetSpec
-from analyzer.contract.messages.watch_request import WatchRequest
-from analyzer.contract.report.subject import Kind
-from analyzer.errors import CompilerUnavailable, TraceError
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.gpus import check_limit, find_gpu
-from analyzer.opening import open_estimate, open_result
-from analyzer.parse.logdir import RUN_FILE
+from analyzer.cards import check_limit, find_gpu
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON, kept_facts
+from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.messages.watch_request import WatchRequest
+from analyzer.model.contract.report.subject import Kind
+from analyzer.model.errors import CompilerUnavailable, TraceError
+from analyzer.model.user_cache import begin_cache
 from analyzer.report.exports.output_files import write_text
 from analyzer.report.result import Result
-from analyzer.user_cache import begin_cache
+from analyzer.session.opening import open_estimate, open_result
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
-    from analyzer.compiler.card_options import CardOptions
+    from analyzer.simulate.compiler.card_options import CardOptions
 
 
 def trace_target(
@@ -196,9 +196,9 @@ def predict_folder(
     try:
         return opened()
     except CompilerUnavailable as why:
-        from analyzer.compiler.step_plans import keep_failure
-        from analyzer.parse.run_folder import read_run
-        from analyzer.predict.predicted_device import target_of
+        from analyzer.simulate.compiler.step_plans import keep_failure
+        from analyzer.simulate.predict.predicted_device import target_of
+        from analyzer.tracing.parse.run_folder import read_run
 
         gpu = target_of(read_run(folder / RUN_FILE)).gpu
         assert gpu is not None

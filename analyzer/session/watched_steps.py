@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.contract.messages.watch_request import STEPS, WARMUP
-from analyzer.opening import open_result
+from analyzer.model.contract.messages.watch_request import STEPS, WARMUP
 from analyzer.report.result import Result
+from analyzer.session.opening import open_result
 from analyzer.session.target_results import leave_report
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watch_block import WatchBlock
-    from analyzer.contract.report.finding import Finding
+    from analyzer.model.contract.report.finding import Finding
 
 
 @dataclass
@@ -72,7 +72,7 @@ def watch(
 
 @cache
 def callback_class() -> type[Any]:
-    """Return :class:`analyzer.MemoryCallback`; Keras is imported here."""
+    """Return ``MemoryCallback``; Keras is imported here."""
     from analyzer.capture.process.live_capture import can_trace_here
 
     can_trace_here()  # chooses the allocator, where TensorFlow is imported only now
@@ -91,10 +91,10 @@ def begin_watch(
     name: str = "watch",
     force: bool = False,
 ) -> WatchBlock:
-    """Watch the steps of this process until :func:`end_watch`; for callbacks and plugins.
+    """Watch the steps of this process until ``end_watch``; for callbacks and plugins.
 
     Args:
-        out, steps, warmup, name, force: As for :func:`watch`.
+        out, steps, warmup, name, force: As for ``watch``.
     """
     from analyzer.capture.watch.watch_block import WatchBlock
 
@@ -107,7 +107,7 @@ def begin_watch(
 def end_watch(
     block: WatchBlock, watched: Watched | None = None, error: BaseException | None = None
 ) -> Watched:
-    """End what :func:`begin_watch` began, and leave the report in its folder.
+    """End what ``begin_watch`` began, and leave the report in its folder.
 
     Args:
         block: What it returned.

@@ -247,7 +247,7 @@ def main() -> None:
 
 def score(bench: Bench, case: str, options: argparse.Namespace) -> dict[str, Any] | None:
     """Return the case's row; None where nothing is known of it."""
-    from analyzer.opening import open_estimate
+    from analyzer.session.opening import open_estimate
 
     bench.folder(case).mkdir(parents=True, exist_ok=True)
     real = {name: bench.real(case, name) for name in THREADS if name in options.series.split(",")}

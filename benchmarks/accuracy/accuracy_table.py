@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from analyzer.units import format_bytes
+from analyzer.model.units import format_bytes
 
 LIMIT_SHARES = (0.9, 1.1)
 """Limits, as shares of the real need, at which the verdict is held against reality."""
@@ -250,7 +250,7 @@ The networks of the second half were first measured when the rules were done; th
 that takes over its input, initializers, small variables) came from looking at some of them. None of
 the figures with default threads is of a case held out: how fast ops run side by side was read off traced
 steps of both halves, as rates by kind of kernel
-(`analyzer/predict/executor/measured_rates.csv`). With one thread no rate counts. The protocol asks for
+(`measured_rates.csv`). With one thread no rate counts. The protocol asks for
 five real runs of a case in each series; the row *real runs* says how many stand behind this page.
 Fewer runs make their range narrower, and an error larger.
 """

@@ -24,13 +24,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzer.kernels.kernel_device import CPU
-from analyzer.kernels.shared.memory_plan import VariableAccess
-from analyzer.measure.measured_recording import Measured, open_measured
-from analyzer.predict.executor import op_cost
-from analyzer.predict.graph.edges import Wiring
-from analyzer.predict.played_step import Prepared, prepare
-from analyzer.predict.predicted_recording import owners_by_number
+from analyzer.simulate.kernels.kernel_device import CPU
+from analyzer.simulate.kernels.shared.memory_plan import VariableAccess
+from analyzer.simulate.predict.executor import op_cost
+from analyzer.simulate.predict.graph.edges import Wiring
+from analyzer.simulate.predict.played_step import Prepared, prepare
+from analyzer.simulate.predict.predicted_recording import owners_by_number
+from analyzer.tracing.measure.measured_recording import Measured, open_measured
 
 STEPS = 6
 CLEAR = 4.0
@@ -55,7 +55,7 @@ Found = dict[str, list[float]]
 def traced(target: str, folder: Path) -> Measured:
     """Trace a target on one inter-op thread and read the trace."""
     out = folder / f"run{len(list(folder.iterdir()))}"
-    command = [sys.executable, "-c", "from analyzer.commands import main; main()", "trace", target]
+    command = [sys.executable, "-c", "from analyzer.cli import main; main()", "trace", target]
     options = ["--steps", str(STEPS), "--inter-op-threads", "1", "--no-jit", "--quiet"]
     subprocess.run([*command, *options, "--out", str(out)], check=True)
     return open_measured(out)

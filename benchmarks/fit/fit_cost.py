@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from analyzer.user_cache import VARIABLE, cache_folder
+from analyzer.model.user_cache import VARIABLE, cache_folder
 
 COMMAND = Path(__file__).resolve().parents[2] / "cli.py"
 OF_FIT = ("--confirm", "--no-confirm")

@@ -20,18 +20,18 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
-from analyzer.batch_fit.confirming_runs import run_at
-from analyzer.batch_fit.fit_target import FitQuestion, answered
-from analyzer.batch_fit.remedied_steps import tried_remedies
-from analyzer.batch_fit.remedy_plans import plans_for
-from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.contract.report.finding import StepRemedy
-from analyzer.errors import AnalyzerError
-from analyzer.opening import open_result
-from analyzer.recording.timeline import main_rows, peak_between, timeline
-from analyzer.units import parse_bytes
+from analyzer.fitting.search.confirming_runs import run_at
+from analyzer.fitting.search.fit_target import FitQuestion, answered
+from analyzer.fitting.search.remedied_steps import tried_remedies
+from analyzer.fitting.search.remedy_plans import plans_for
+from analyzer.fitting.search.step_access import BatchCaptures, access_of
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.errors import AnalyzerError
+from analyzer.model.recording.timeline import main_rows, peak_between, timeline
+from analyzer.model.units import parse_bytes
+from analyzer.session.opening import open_result
 
 MODELS = [
     Path(__file__).with_name(name)

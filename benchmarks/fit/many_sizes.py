@@ -9,11 +9,11 @@ import resource
 import sys
 from dataclasses import replace
 
-from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import CaptureOptions, parse_target
-from analyzer.scaling.order_playing import play_orders
-from analyzer.scaling.peak_curve import peak_bytes
-from analyzer.scaling.step_family import family_of
+from analyzer.fitting.scaling.order_playing import play_orders
+from analyzer.fitting.scaling.peak_curve import peak_bytes
+from analyzer.fitting.scaling.step_family import family_of
+from analyzer.fitting.search.step_access import BatchCaptures, access_of
 
 SIZES = (8, 12)
 

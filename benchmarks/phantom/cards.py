@@ -193,7 +193,7 @@ class Bench:
 
     def told(self, case: Case) -> dict[str, Any] | None:
         """Return what the estimate says, predicted anew; None where there is none."""
-        from analyzer.opening import open_estimate
+        from analyzer.session.opening import open_estimate
 
         places = (ROOT / "analyzer" / "capture", ROOT / "analyzer" / "graph")
         key = _hash(file for place in places for file in place.rglob("*.py"))

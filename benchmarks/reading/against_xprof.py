@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from xprof.convert import raw_to_tool_data
 
-from analyzer.parse.xplane import read_trace
+from analyzer.tracing.parse.xplane import read_trace
 from benchmarks.reading.large_trace import write_trace
 
 

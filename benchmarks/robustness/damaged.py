@@ -32,15 +32,15 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent), str(ROOT / "tests")]
 from builders import SAMPLES, sample_folder, sample_trace  # noqa: E402
 from damages import DAMAGES, SHORTER, Subject  # noqa: E402
 
-from analyzer.errors import InputError  # noqa: E402
-from analyzer.findings.replay_settings import WhatIf  # noqa: E402
-from analyzer.findings.trace_integrity import trust_of  # noqa: E402
-from analyzer.measure.measured_recording import measure  # noqa: E402
-from analyzer.opening import explain  # noqa: E402
-from analyzer.parse.run_folder import RunNote, read_run  # noqa: E402
-from analyzer.parse.xplane import read_trace  # noqa: E402
-from analyzer.parse.xspace import Space  # noqa: E402
-from analyzer.units import GRANULE_BYTES  # noqa: E402
+from analyzer.explain.replay_settings import WhatIf  # noqa: E402
+from analyzer.explain.trace_integrity import trust_of  # noqa: E402
+from analyzer.model.errors import InputError  # noqa: E402
+from analyzer.model.units import GRANULE_BYTES  # noqa: E402
+from analyzer.session.opening import explain  # noqa: E402
+from analyzer.tracing.measure.measured_recording import measure  # noqa: E402
+from analyzer.tracing.parse.run_folder import RunNote, read_run  # noqa: E402
+from analyzer.tracing.parse.xplane import read_trace  # noqa: E402
+from analyzer.tracing.parse.xspace import Space  # noqa: E402
 
 RATES = (0.0, 0.001, 0.01, 0.1)
 OUTCOMES = ("refused", "announced", "same", "below 256 B", "categories", "peak", "broke")

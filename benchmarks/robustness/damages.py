@@ -1,6 +1,6 @@
 """Plausible damages of a profiler trace, each a function that alters an XSpace message in place.
 
-A damage gets a :class:`Subject`: the message, a seeded source of randomness and a rate (the share of
+A damage gets a ``Subject``: the message, a seeded source of randomness and a rate (the share of
 the events that it hits, at least one). What it returns is not looked at.
 """
 

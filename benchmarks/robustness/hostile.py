@@ -40,11 +40,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.contract.kept_result import KEPT_FILE, kept_facts
-from analyzer.contract.report.writing import report_of
-from analyzer.errors import AccountingError, AnalyzerError
-from analyzer.parse.hloproto import Hlo
-from analyzer.parse.xspace import Space
+from analyzer.model.contract.kept_result import KEPT_FILE, kept_facts
+from analyzer.model.contract.report.writing import report_of
+from analyzer.model.errors import AccountingError, AnalyzerError
+from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.xspace import Space
 
 ROOT: Final = Path(__file__).parents[2]
 MOST_SECONDS: Final = 20
@@ -87,7 +87,7 @@ def samples() -> list[Sample]:
 @cache
 def finished() -> Path:
     """Return a folder with a finished estimate, made once for this process and those forked from it."""
-    from analyzer.opening import open_estimate
+    from analyzer.session.opening import open_estimate
     from analyzer.session.target_results import leave_report
 
     place = Path(tempfile.mkdtemp(prefix="hostile-finished-"))
@@ -388,7 +388,7 @@ def open_and_write(folder: Path, out: Path, *, search: bool = False) -> str:
 
     Every error but one clear line is the caller's.
     """
-    from analyzer.opening import open_result
+    from analyzer.session.opening import open_result
 
     try:
         result = open_result(folder, search=search)

@@ -40,7 +40,7 @@ OPS_OF_A_LAYER = 15
 _PREDICT = """
 import resource, tempfile
 from pathlib import Path
-from analyzer.opening import open_estimate
+from analyzer.session.opening import open_estimate
 result = open_estimate(Path({!r}))
 with tempfile.TemporaryDirectory() as folder:
     result.to_json(Path(folder) / "report.json")
@@ -182,9 +182,9 @@ def grown(folder: Path, counts: list[int]) -> list[str]:
 
 def write_step(folder: Path, count: int) -> None:
     """Leave a run folder of a generated training step of about ``count`` ops."""
-    from analyzer.contract.categories import Category
-    from analyzer.contract.graph_note import GraphFile, encode_graph
-    from analyzer.contract.run_note import RunFile, ThreadsNote, VariableNote, encode_run
+    from analyzer.model.contract.categories import Category
+    from analyzer.model.contract.graph_note import GraphFile, encode_graph
+    from analyzer.model.contract.run_note import RunFile, ThreadsNote, VariableNote, encode_run
 
     layers = max(count // OPS_OF_A_LAYER, 1)
     shapes = [shape for _ in range(layers) for shape in ((64, 64), (64,))]
@@ -214,7 +214,7 @@ def write_step(folder: Path, count: int) -> None:
 
 
 def _ops(layers: int) -> list[Any]:
-    from analyzer.contract.graph_note import Op, TensorSpec
+    from analyzer.model.contract.graph_note import Op, TensorSpec
 
     rows, kernel, bias = (TensorSpec("float32", shape) for shape in ((32, 64), (64, 64), (64,)))
     handle = TensorSpec("resource", ())

@@ -21,12 +21,12 @@ from typing import Any
 
 from estimate_cost import COMMAND, decoder, seconds_of
 
-from analyzer.capture.phantom.phantom_environment import (
+from analyzer.model.user_cache import begin_cache, cache_folder
+from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     cards_named,
     phantom_environment,
 )
-from analyzer.user_cache import begin_cache, cache_folder
 
 HERE = Path(__file__).resolve()
 CARD = "t4"

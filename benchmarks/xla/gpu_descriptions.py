@@ -14,8 +14,8 @@ import re
 import sys
 from pathlib import Path
 
-from analyzer.errors import InputError
-from analyzer.gpus import find_gpu, target_text
+from analyzer.cards import find_gpu, target_text
+from analyzer.model.errors import InputError
 
 FIELDS = (
     "threads_per_block_limit",

@@ -21,16 +21,16 @@ from typing import Any
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.compiler.card_compilation import plan_for_card
-from analyzer.compiler.plan_cache import PlanCache
-from analyzer.compiler.step_plans import module_of
-from analyzer.compiler.workspace import workspaces
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.gpus import find_gpu
-from analyzer.gpus.installed_compiler import find_compiler
-from analyzer.parse.hlo import read_hlo
-from analyzer.parse.run_folder import read_run
-from analyzer.xla.assignment import plan_of
+from analyzer.cards import find_gpu
+from analyzer.cards.installed_compiler import find_compiler
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.simulate.compiler.card_compilation import plan_for_card
+from analyzer.simulate.compiler.plan_cache import PlanCache
+from analyzer.simulate.compiler.step_plans import module_of
+from analyzer.simulate.compiler.workspace import workspaces
+from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.xla.assignment import plan_of
 
 HERE = Path(__file__).parent
 CARDS = ("a100-80gb", "h100", "t4")

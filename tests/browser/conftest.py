@@ -16,8 +16,8 @@ from hostile_name import HOSTILE  # noqa: E402
 from make_recording import Made, make_recording  # noqa: E402
 from page_driver import Page, browser, missing  # noqa: E402
 
-from analyzer.findings.comparison import compare  # noqa: E402
-from analyzer.recording.records import Kind  # noqa: E402
+from analyzer.explain.comparison import compare  # noqa: E402
+from analyzer.model.recording.records import Kind  # noqa: E402
 from analyzer.report.page.build import render  # noqa: E402
 
 

@@ -9,11 +9,11 @@ from byte_cases import CASES
 from make_recording import Made, make_recording
 from page_driver import Page
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.writing import plain_report
-from analyzer.findings.comparison import compare
-from analyzer.recording.records import Kind
-from analyzer.units import format_bytes
+from analyzer.explain.comparison import compare
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.recording.records import Kind
+from analyzer.model.units import format_bytes
 
 
 def value_at(document: dict[str, Any], path: str) -> Any:

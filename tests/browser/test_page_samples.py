@@ -10,11 +10,11 @@ import pytest
 from page_driver import Page
 
 import analyzer
-from analyzer.contract.categories import Category
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.opening import open_result
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.categories import Category
+from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
-from analyzer.units import format_bytes
+from analyzer.session.opening import open_result
 
 TRACES = Path(__file__).parents[2] / "traces"
 SAMPLES = ("cnn", "transformer", "jit", "eager", "oom", "infer")

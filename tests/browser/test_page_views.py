@@ -12,7 +12,7 @@ import pytest
 from make_recording import Made
 from page_driver import Page
 
-from analyzer.recording.schema import ALLOCATIONS, EVENTS, empty
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.report.page import payload
 
 SHIFT = 8

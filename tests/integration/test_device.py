@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from builders import INSTALLED, analyze_in_child
 
-from analyzer.capture.phantom.core_build import find_compiler
-from analyzer.capture.phantom.phantom_environment import (
+from analyzer.cards import find_gpu, memory_limit
+from analyzer.phantom.core_build import find_compiler
+from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     cards_named,
     phantom_environment,
 )
-from analyzer.gpus import find_gpu, memory_limit
 
 pytestmark = [
     pytest.mark.tf,

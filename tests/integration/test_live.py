@@ -69,7 +69,7 @@ answer(result, model, before, environment, threads)
 
 
 REFUSED = """
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 step, args = steps.make_step()
 try:
     analyzer.trace((step, args), out="out")

@@ -17,12 +17,12 @@ import pandas as pd
 import pytest
 from builders import INSTALLED, analyze_in_child
 
-from analyzer.capture.phantom.core_build import find_compiler
-from analyzer.gpus import find_gpu, memory_limit
-from analyzer.gpus.installed_compiler import has_compiler
-from analyzer.graph.collectives import PACKED_ROLE
-from analyzer.opening import open_result
-from analyzer.units import format_bytes
+from analyzer.cards import find_gpu, memory_limit
+from analyzer.cards.installed_compiler import has_compiler
+from analyzer.model.graph.collectives import PACKED_ROLE
+from analyzer.model.units import format_bytes
+from analyzer.phantom.core_build import find_compiler
+from analyzer.session.opening import open_result
 
 pytestmark = [
     pytest.mark.tf,

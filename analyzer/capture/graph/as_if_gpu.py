@@ -84,7 +84,7 @@ def why_jit(model: Any, jit: bool, asked: bool | None) -> str:
     """Return a sentence on why a Keras model's step is compiled with XLA on a GPU, or is not.
 
     Args:
-        model: The model, compiled inside :func:`as_if_gpu`.
+        model: The model, compiled inside ``as_if_gpu``.
         jit: Whether its step is compiled.
         asked: What the user asked for; None for Keras' choice.
     """

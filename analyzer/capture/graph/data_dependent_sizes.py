@@ -28,9 +28,9 @@ from analyzer.capture.graph.shape_inference import (
     refuted_tensor,
 )
 from analyzer.capture.graph.value_evaluation import Evaluating, Outputs, is_open, spec_at
-from analyzer.contract.graph_note import TensorSpec
-from analyzer.contract.run_note import DataSize
-from analyzer.graph.graph_index import look_up
+from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.run_note import DataSize
+from analyzer.model.graph.graph_index import look_up
 
 _IMAGE_RANKS: Final = (4, 5)
 """Axes of what the layout pass transposes (``generic_layout_optimizer.cc``)."""

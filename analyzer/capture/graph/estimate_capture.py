@@ -26,15 +26,15 @@ from analyzer.capture.run.profiled_run import Captured, Capturing, captured, con
 from analyzer.capture.run.step_variables import StepVariables, raw_variable
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import LoweredFunction, compile_calls, compiled_step
-from analyzer.contract import run_note as contract
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.contract.run_note import DeviceNote, ThreadsNote
-from analyzer.errors import TargetError
-from analyzer.gc_pause import collector_paused
-from analyzer.gpus import Gpu, find_gpu
-from analyzer.gpus.installed_compiler import has_compiler
-from analyzer.graph.host_copies import VARIABLES_ON_HOST
-from analyzer.units import GRANULE_BYTES
+from analyzer.cards import Gpu, find_gpu
+from analyzer.cards.installed_compiler import has_compiler
+from analyzer.model.contract import run_note as contract
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.run_note import DeviceNote, ThreadsNote
+from analyzer.model.errors import TargetError
+from analyzer.model.gc_pause import collector_paused
+from analyzer.model.graph.host_copies import VARIABLES_ON_HOST
+from analyzer.model.units import GRANULE_BYTES
 
 
 def capture_unrun_step(

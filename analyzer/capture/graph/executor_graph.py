@@ -23,11 +23,11 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.data_dependent_sizes import sized_outputs
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.capture.private_names import call_flat, cancellation, context, handle_data_of
-from analyzer.contract.element_sizes import ITEM_BYTES
-from analyzer.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
-from analyzer.contract.run_note import DataSize
-from analyzer.errors import TargetError
-from analyzer.graph.ops import LEAST_SHAPES, MERGED_PLACE, PLACE
+from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
+from analyzer.model.contract.run_note import DataSize
+from analyzer.model.errors import TargetError
+from analyzer.model.graph.ops import LEAST_SHAPES, MERGED_PLACE, PLACE
 
 _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
@@ -120,7 +120,7 @@ def instantiate(
     """Build the function's executor; return its graphs, one a device, and the places of their nodes.
 
     A place is that in the graph before oneDNN's pass, which moves the nodes it rewrites to the end; a
-    node's places are attributes of it (:data:`analyzer.graph.ops.PLACE` and what follows it).
+    node's places are attributes of it (``PLACE`` and what follows it).
 
     Args:
         function: A ``ConcreteFunction``.

@@ -10,7 +10,7 @@ With a cluster of this machine's CPU alone the same way gives the graph that the
 for node and in the same order; with loops the same ops, numbered otherwise.
 
 What differs from a real run: ops without a GPU kernel are told by a list of our own
-(:mod:`analyzer.graph.host_copies`), because the CPU's build of TensorFlow does not register GPU
+(``host_copies``), because the CPU's build of TensorFlow does not register GPU
 kernels; and the copies between host and card are put in by us.
 """
 
@@ -42,9 +42,9 @@ from analyzer.capture.private_names import (
     meta_graph_pb2,
     tf_optimizer,
 )
-from analyzer.errors import TargetError
-from analyzer.gpus import Gpu, memory_limit
-from analyzer.graph.host_copies import add_copies
+from analyzer.cards import Gpu, memory_limit
+from analyzer.model.errors import TargetError
+from analyzer.model.graph.host_copies import add_copies
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import functions_in, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import is_library, shown
-from analyzer.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
-from analyzer.graph.graph_index import look_up
+from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
+from analyzer.model.graph.graph_index import look_up
 
 _FEW_VALUES: Final = 64
 """Constants up to this many elements keep their values (axes, paddings, shapes)."""
@@ -29,7 +29,7 @@ def executed_ops(
 
     Args:
         partitions: GraphDefs, one a device, as ``RunMetadata`` holds them.
-        traced: Output specs by name of the traced graph (:func:`traced_outputs`): the executed
+        traced: Output specs by name of the traced graph (``traced_outputs``): the executed
             graph has lost its shapes.
         sources: ``file:line`` of the user's code by name.
     """

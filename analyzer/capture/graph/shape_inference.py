@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import output_dtypes, spec_of, traced_outputs
 from analyzer.capture.private_names import graph_pb2, op_def_registry
-from analyzer.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
 
 Shape = tuple[int, ...] | None
 
@@ -57,7 +57,7 @@ def infer_outputs(
     Args:
         graph_def: A partition graph.
         arguments: Shapes of the arguments by index, where they are known.
-        sizes: Values of arguments that may be sizes, as arrays by index (:func:`argument_sizes`).
+        sizes: Values of arguments that may be sizes, as arrays by index (``argument_sizes``).
         known: What else is known.
     """
     return infer_graph(graph_def, arguments, sizes or {}, known or Known())[0]
@@ -71,7 +71,7 @@ def infer_graph(
     Args:
         graph_def: The graph that runs, a ``GraphDef``.
         arguments: Index of an argument -> its shape.
-        sizes: Index of an argument -> its value, where that may be sizes (:func:`argument_sizes`).
+        sizes: Index of an argument -> its value, where that may be sizes (``argument_sizes``).
         known: Sizes that depend on data, as far as they are told.
     """
     copy, biases, workspaces = _importable(graph_def, arguments, sizes, known)

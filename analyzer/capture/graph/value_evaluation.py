@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from analyzer.capture.initializers.variable_births import is_stand_in
 from analyzer.capture.private_names import op_def_registry
-from analyzer.contract.graph_note import ARGUMENT_TYPES, TensorSpec
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 
 Outputs = dict[str, tuple[TensorSpec, ...]]
 

@@ -1,6 +1,6 @@
 """Variables that have a shape, can be read and assigned, and have no memory behind them.
 
-While the block of :func:`recording_births` runs, a variable made by an initializer gets zeros with no
+While the block of ``recording_births`` runs, a variable made by an initializer gets zeros with no
 memory behind them, be it Keras', Keras 2's or TensorFlow's own; the initializer is traced instead of
 run. Such a variable can be read, copied, saved and given other values as any other: what is assigned
 to it is checked for its shape and let go, for values say nothing of memory. Small variables are made
@@ -41,8 +41,8 @@ from analyzer.capture.private_names import (
     keras_value,
     set_keras_value,
 )
-from analyzer.contract.element_sizes import REHOMED_ELEMENTS
-from analyzer.units import GRANULE_BYTES
+from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
+from analyzer.model.units import GRANULE_BYTES
 
 _LARGE_BYTES: Final = 1 << 20
 """A value of so many bytes that a variable is given is not kept; a smaller one may be a table."""

@@ -66,7 +66,7 @@ class StandIns:
         Args:
             dtype: Its element type.
             shape: Its shape.
-            filled: Whether its elements differ (:meth:`filled`); else they are zeros.
+            filled: Whether its elements differ (``filled``); else they are zeros.
         """
         handle = tf.raw_ops.VarHandleOp(
             dtype=dtype,

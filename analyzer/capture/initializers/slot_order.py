@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph.executor_graph import instantiate
 from analyzer.capture.initializers.variable_births import Birth
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 
 _MOST_ELEMENTS: Final = 1 << 20
 """The optimiser makes each constant in full, so that a larger one is told by a smaller look-alike."""

@@ -1,6 +1,6 @@
 """How the step's variables come to be: in which order, and what their initializers ask for.
 
-An initializer is traced instead of run; :mod:`analyzer.capture.initializers.hollow_variables` tells
+An initializer is traced instead of run; ``hollow_variables`` tells
 when.
 """
 
@@ -22,8 +22,8 @@ from analyzer.capture.initializers.initializer_requests import (
     watched_events,
 )
 from analyzer.capture.initializers.memoryless_tensors import StandIns
-from analyzer.contract.element_sizes import ITEM_BYTES
-from analyzer.units import GRANULE_BYTES
+from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.units import GRANULE_BYTES
 
 _HELD: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
 """Ops whose result the initializer's Python code keeps in a local name until it returns."""

@@ -2,8 +2,8 @@
 
 It runs the step under the profiler, or takes the graph that would run and runs nothing.
 
-It speaks to its parent in :mod:`analyzer.contract.messages`, on the standard output that it was started
-with; whatever the user's code prints goes to the log. :mod:`analyzer.capture.process.launch` starts it.
+It speaks to its parent in ``messages``, on the standard output that it was started
+with; whatever the user's code prints goes to the log. ``launch`` starts it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.launch import STOPPING, hides_gpus
 from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
 from analyzer.capture.xla.xla_dumps import dumping_flags
-from analyzer.contract import run_note as contract
-from analyzer.contract.graph_note import GraphFile, encode_graph
-from analyzer.contract.messages.capture_request import (
+from analyzer.model.contract import run_note as contract
+from analyzer.model.contract.graph_note import GraphFile, encode_graph
+from analyzer.model.contract.messages.capture_request import (
     REQUEST_VERSION,
     CaptureOptions,
     CaptureRequest,
     TargetSpec,
 )
-from analyzer.contract.messages.child_messages import (
+from analyzer.model.contract.messages.child_messages import (
     CaptureDone,
     ChildFailed,
     Message,
     StageBegun,
     message_line,
 )
-from analyzer.contract.messages.message_file import read_message
-from analyzer.contract.reading import pack
-from analyzer.contract.run_note import TargetNote, encode_run
-from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
-from analyzer.gc_pause import collector_paused, pass_over_what_is_loaded
-from analyzer.parse.logdir import RUN_FILE
+from analyzer.model.contract.messages.message_file import read_message
+from analyzer.model.contract.reading import pack
+from analyzer.model.contract.run_note import TargetNote, encode_run
+from analyzer.model.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.model.gc_pause import collector_paused, pass_over_what_is_loaded
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.profiled_run import Captured

@@ -15,9 +15,9 @@ from typing import Final
 
 from analyzer.capture.process.memory_shortage import HostMemory
 from analyzer.capture.run.source_frames import is_library, shown
-from analyzer.contract.messages.child_messages import ChildEnd
-from analyzer.errors import AnalyzerError, InputError, StepOutOfMemory, TargetError
-from analyzer.units import format_bytes
+from analyzer.model.contract.messages.child_messages import ChildEnd
+from analyzer.model.errors import AnalyzerError, InputError, StepOutOfMemory, TargetError
+from analyzer.model.units import format_bytes
 
 _LONGEST: Final = 300  # characters of the log that fit one line
 _TAIL_BYTES: Final = 256 << 10  # of the log, in which the reason of an ending is looked for

@@ -1,6 +1,6 @@
 """A child process under a supervisor: its messages, and its end, whatever that is.
 
-Several captures may be copies of one such process (:mod:`analyzer.capture.process.fork_server`).
+Several captures may be copies of one such process (``fork_server``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Final
 
 from analyzer.capture.process import supervisor
-from analyzer.contract.messages.child_messages import ChildEnd, CopyEnd, Message, message_in
-from analyzer.interrupts import held_back
+from analyzer.model.contract.messages.child_messages import ChildEnd, CopyEnd, Message, message_in
+from analyzer.model.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
 _PIPE: Final = "requests"  # of a process that is copied
@@ -28,14 +28,14 @@ _END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it sh
 
 
 class Child:
-    """A command that tells what it does and how it went (:mod:`analyzer.contract.messages`).
+    """A command that tells what it does and how it went (``messages``).
 
     It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
-    :meth:`interrupt`.
+    ``interrupt``.
 
     Attributes:
         end: How it ended; None while it runs.
-        deadline_s: The instant of :func:`time.monotonic` at which it is no longer listened to.
+        deadline_s: The instant of ``monotonic`` at which it is no longer listened to.
 
     Args:
         command: What to run.
@@ -228,7 +228,7 @@ class CopiedProcess:
 
 
 class CaptureCopy:
-    """A copy of a process, as :class:`analyzer.capture.process.child_process.Child` is a whole one.
+    """A copy of a process, as ``Child`` is a whole one.
 
     Attributes:
         end: How it ended; None while it runs.
@@ -246,7 +246,7 @@ class CaptureCopy:
 
     @property
     def deadline_s(self) -> float:
-        """The instant of :func:`time.monotonic` at which it is no longer listened to."""
+        """The instant of ``monotonic`` at which it is no longer listened to."""
         return self._child.deadline_s
 
     @deadline_s.setter

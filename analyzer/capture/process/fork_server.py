@@ -3,7 +3,7 @@
 Importing TensorFlow takes more than half of a small capture. Where several are asked for of one target
 it is imported once: nothing of it has begun to compute then, no device is known, and its threads are
 those of NumPy's OpenBLAS and of jemalloc, which both hand over their locks at a fork. A copy does what
-:mod:`analyzer.capture.process.capture_worker` does in a process of its own, and ends with it.
+``capture_worker`` does in a process of its own, and ends with it.
 
 Requests come as paths, a line each, through a named pipe; whoever writes there is gone when it ends.
 """
@@ -25,9 +25,9 @@ from analyzer.capture.process import capture_worker
 from analyzer.capture.process.capture_worker import Channel
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.process.supervisor import descendants, end_all, remove_temporaries
-from analyzer.contract.messages.child_messages import CopyEnd
-from analyzer.errors import AnalyzerError
-from analyzer.gc_pause import collector_paused, pass_over_what_is_loaded
+from analyzer.model.contract.messages.child_messages import CopyEnd
+from analyzer.model.errors import AnalyzerError
+from analyzer.model.gc_pause import collector_paused, pass_over_what_is_loaded
 
 _GRACE_S: Final = 1.0  # between asking what a copy left running to end and ending it
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)

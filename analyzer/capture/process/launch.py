@@ -29,23 +29,23 @@ from analyzer.capture.process.run_folders import (
     refusals_told,
     staging_folder,
 )
-from analyzer.contract.messages.capture_request import (
+from analyzer.model.contract.messages.capture_request import (
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
     TargetSpec,
 )
-from analyzer.contract.messages.child_messages import (
+from analyzer.model.contract.messages.child_messages import (
     CaptureDone,
     ChildEnd,
     ChildFailed,
     Message,
     StageBegun,
 )
-from analyzer.contract.messages.message_file import write_message
-from analyzer.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
-from analyzer.parse.logdir import RUN_FILE
-from analyzer.user_cache import cache_folder
+from analyzer.model.contract.messages.message_file import write_message
+from analyzer.model.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.model.user_cache import cache_folder
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 STOPPING: Final = "stopping"
 """Stage that the child tells as its answer to Ctrl-C, before it writes what was traced."""
@@ -104,7 +104,7 @@ def capture(
             behind the name.
         force: Replace ``out`` where it holds an earlier run.
         progress: Called with the stage and the share done, 0 to 1.
-        kind: What is done with the step (:data:`CaptureKind`).
+        kind: What is done with the step (``CaptureKind``).
         copies: Processes that several captures are copies of; None for one of its own.
 
     Raises:

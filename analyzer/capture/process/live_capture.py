@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
-from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
-from analyzer.contract.run_note import TargetNote
-from analyzer.errors import TargetError
+from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.errors import TargetError
 
 if TYPE_CHECKING:
     from analyzer.capture.run.profiled_run import Captured

@@ -6,13 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.capture.phantom.phantom_environment import (
-    PhantomOptions,
-    cards_named,
-    phantom_environment,
-)
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.contract.phantom_assumptions import (
+from analyzer.cards import check_limit
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.phantom_assumptions import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
     CONTEXT,
@@ -20,11 +16,15 @@ from analyzer.contract.phantom_assumptions import (
     RECURRENT_RESERVE,
     WORKSPACE,
 )
-from analyzer.contract.run_note import PhantomNote
-from analyzer.errors import InputError
-from analyzer.gpus import check_limit
-from analyzer.graph.collectives import COLLECTIVES
-from analyzer.user_cache import cache_folder
+from analyzer.model.contract.run_note import PhantomNote
+from analyzer.model.errors import InputError
+from analyzer.model.graph.collectives import COLLECTIVES
+from analyzer.model.user_cache import cache_folder
+from analyzer.phantom.phantom_environment import (
+    PhantomOptions,
+    cards_named,
+    phantom_environment,
+)
 
 _MIB: Final = 1 << 20  # bytes
 _NCCL_APART: Final = (2, 21)

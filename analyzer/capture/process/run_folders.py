@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from analyzer.contract.messages.capture_request import TargetSpec
-from analyzer.contract.run_note import RUN_FORMAT
-from analyzer.errors import InputError
-from analyzer.interrupts import held_back
-from analyzer.parse.logdir import RUN_FILE
+from analyzer.model.contract.messages.capture_request import TargetSpec
+from analyzer.model.contract.run_note import RUN_FORMAT
+from analyzer.model.errors import InputError
+from analyzer.model.interrupts import held_back
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
 
@@ -85,7 +85,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
     Where another run has come to be there meanwhile, that is ``out`` with a number behind it.
 
     Args:
-        staging: What :func:`staging_folder` made.
+        staging: What ``staging_folder`` made.
         out: Where it is to be.
         force: An earlier run there is replaced.
 

@@ -24,7 +24,7 @@ import keras
 from analyzer.capture.private_names import compile_arguments, layers_of
 from analyzer.capture.remedies.recomputed_blocks import recomputed
 from analyzer.capture.remedies.replaced_optimizers import optimizers_replaced
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 
 _EVERY: Final = "all-but-last"
 _CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import keras
 
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 
 _COMMON: Final = frozenset(
     {

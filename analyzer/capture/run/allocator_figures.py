@@ -17,10 +17,10 @@ import tensorflow as tf
 from analyzer.capture.private_names import device_limits, gpu_options
 from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import address_of, variable_address
-from analyzer.contract.device_figures import AllocatorFigures, ProcessFigures
-from analyzer.errors import InputError
-from analyzer.gpus.loaded_libraries import libraries_of
-from analyzer.gpus.nvml_reading import own_pids, read_cards
+from analyzer.cards.loaded_libraries import libraries_of
+from analyzer.cards.nvml_reading import own_pids, read_cards
+from analyzer.model.contract.device_figures import AllocatorFigures, ProcessFigures
+from analyzer.model.errors import InputError
 
 _RANGE_START: Final = 11
 _RANGE_SIZE: Final = 12

@@ -1,6 +1,6 @@
 """A process that uses a card a little, and says after each thing what it holds (``analyze device``).
 
-It speaks to its parent in :mod:`analyzer.contract.messages`, on the standard output that it was started
+It speaks to its parent in ``messages``, on the standard output that it was started
 with.
 """
 
@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from analyzer.contract.device_figures import MeasuredStages
-from analyzer.contract.messages.child_messages import (
+from analyzer.model.contract.device_figures import MeasuredStages
+from analyzer.model.contract.messages.child_messages import (
     CardFigures,
     ChildFailed,
     Message,
     message_line,
 )
-from analyzer.errors import ExitCode
+from analyzer.model.errors import ExitCode
 
 _SIDE: Final = 256
 """Rows of the product, pixels of the image."""

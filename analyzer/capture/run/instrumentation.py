@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import closes_scope, is_eager, keras_name_scope
 from analyzer.capture.run.tensor_addresses import address_of
-from analyzer.parse.xplane import MARKER_PREFIX
+from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops that hand their input's buffer on: the gradient's buffer is made further up.
 _ALIASES: Final = {

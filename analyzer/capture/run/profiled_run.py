@@ -25,8 +25,8 @@ from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_dumps import without_dumping
 from analyzer.capture.xla.xla_lowering import LoweredFunction, ran_compiled
-from analyzer.contract.graph_note import Op, TracedGraph
-from analyzer.contract.run_note import (
+from analyzer.model.contract.graph_note import Op, TracedGraph
+from analyzer.model.contract.run_note import (
     DeviceNote,
     Failure,
     GraphKind,
@@ -35,11 +35,11 @@ from analyzer.contract.run_note import (
     RunFile,
     StepNote,
 )
-from analyzer.contract.step_config import StepConfig
-from analyzer.errors import ExitCode, InputError, TargetError
-from analyzer.gc_pause import collector_paused
-from analyzer.parse.xplane import MARKER_PREFIX
-from analyzer.version import __version__
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.errors import ExitCode, InputError, TargetError
+from analyzer.model.gc_pause import collector_paused
+from analyzer.model.version import __version__
+from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _STEP_NAME: Final = "train"  # what Keras' own TensorBoard callback calls its steps
 # What changes how TensorFlow allocates; other variables are none of a report's business.
@@ -129,7 +129,7 @@ def run_steps(
     dump: Path | None = None,
     is_trial: bool = False,
 ) -> Captured:
-    """Make the step and run it ``steps`` times; call inside :func:`profiling`, but for a trial.
+    """Make the step and run it ``steps`` times; call inside ``profiling``, but for a trial.
 
     An error of the step itself ends the run and is recorded, not raised: the trace up to there is
     what the user came for. An error of making the step is raised.

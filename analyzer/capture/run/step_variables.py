@@ -24,9 +24,9 @@ from analyzer.capture.targets.keras_api import (
     optimizer_variables,
 )
 from analyzer.capture.targets.step_program import Program
-from analyzer.contract.categories import Category
-from analyzer.contract.element_sizes import REHOMED_ELEMENTS
-from analyzer.contract.run_note import VariableNote
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
+from analyzer.model.contract.run_note import VariableNote
 
 _CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
 # Ops that read or write parts of a variable. They switch it to copy-on-read, after which reading it

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 
 _HOW: Final = (
     "Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the environment, "

@@ -10,7 +10,7 @@ import tensorflow as tf
 from analyzer.capture.private_names import layers_of
 from analyzer.capture.targets.keras_api import api_of, is_model
 from analyzer.capture.targets.synthetic_inputs import tensor_for
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 
 _NONE: Final = "none"
 

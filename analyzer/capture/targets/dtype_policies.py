@@ -11,7 +11,7 @@ from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.targets.honoured_options import policy_not_followed
 from analyzer.capture.targets.keras_api import layer_kinds
 from analyzer.capture.targets.step_program import Program
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 
 
 def ask_for(policy: str) -> None:

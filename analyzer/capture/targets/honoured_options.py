@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.choice import Choice
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import InputError
+from analyzer.model.choice import Choice
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import InputError
 
 
 class Option(Choice):

@@ -26,9 +26,9 @@ from analyzer.capture.targets.model_inputs import make_inputs
 from analyzer.capture.targets.option_checks import Used
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.target_spec import OPTIMIZER
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.contract.step_config import StepConfig
-from analyzer.errors import TargetError
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.errors import TargetError
 
 _KERAS_2S_JIT: Final = (
     "Estimated as the model's compile says: Keras 2 compiles a step with XLA only where it says "

@@ -19,8 +19,8 @@ from analyzer.capture.targets.synthetic_inputs import (
     message_on_values,
     tensor_like,
 )
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import TargetError
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import TargetError
 
 _SAY_SHAPE: Final = (
     "Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args)."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from analyzer.capture.targets.honoured_options import compiled_inside
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 
 
 class Promise(Protocol):

@@ -46,9 +46,9 @@ from analyzer.capture.targets.synthetic_inputs import (
     message_on_shared_batch,
     tensor_for,
 )
-from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
-from analyzer.contract.step_config import StepConfig
-from analyzer.errors import TargetError
+from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.errors import TargetError
 
 _OWNERS: Final = ("model", "models", "optimizer", "optimizers")
 """Attributes that a step may carry its model and optimizer in."""

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from analyzer.capture.initializers.variable_births import record_input, value_without_memory
 from analyzer.capture.targets.honoured_options import fixed_batch
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import TargetError
-from analyzer.units import format_bytes
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import TargetError
+from analyzer.model.units import format_bytes
 
 Axes = tuple[int | None, ...] | None
 
@@ -157,7 +157,7 @@ def batch_filled(name: str, axes: Axes, elsewhere: Mapping[str, int], size: int)
     Args:
         name: The input.
         axes: Its axes.
-        elsewhere: What :func:`batch_elsewhere` found.
+        elsewhere: What ``batch_elsewhere`` found.
         size: The batch size.
     """
     at = elsewhere.get(name)

@@ -16,12 +16,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from analyzer.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
-from analyzer.contract.phantom_assumptions import ASSUMPTIONS
-from analyzer.contract.run_note import MOST_STEPS
-from analyzer.errors import TargetError
-from analyzer.parse.logdir import is_trace
-from analyzer.units import format_bytes, parse_bytes
+from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
+from analyzer.model.contract.run_note import MOST_STEPS
+from analyzer.model.errors import TargetError
+from analyzer.model.units import format_bytes, parse_bytes
+from analyzer.tracing.parse.logdir import is_trace
 
 _MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS = (

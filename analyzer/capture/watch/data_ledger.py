@@ -13,7 +13,7 @@ from analyzer.capture.private_names import holds_recording, is_persistent
 from analyzer.capture.run.source_frames import shown
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.user_lines import calling_frame, is_own
-from analyzer.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
+from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
 
 _MOST: Final = 200
 """Stages and data sets that are noted; a program that makes more makes them in a loop."""

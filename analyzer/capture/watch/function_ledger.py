@@ -14,7 +14,7 @@ from analyzer.capture.graph.plain_graphs import all_graphs
 from analyzer.capture.private_names import concrete_functions
 from analyzer.capture.run.source_frames import shown
 from analyzer.capture.watch.holders.user_lines import calling_line, code_of, is_own, line_of_code
-from analyzer.contract.watch_note import LargeConstant, Retrace, TracedFunction
+from analyzer.model.contract.watch_note import LargeConstant, Retrace, TracedFunction
 
 _KEPT: Final = 50
 """Retraces of one function that are kept, the latest."""

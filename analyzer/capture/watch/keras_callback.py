@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from analyzer.contract.messages.watch_request import STEPS, WARMUP
+from analyzer.model.contract.messages.watch_request import STEPS, WARMUP
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]

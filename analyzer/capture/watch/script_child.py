@@ -26,10 +26,10 @@ from typing import Any, Final, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
-from analyzer.contract.messages.message_file import read_message
-from analyzer.contract.messages.watch_request import WATCH_VERSION, WatchRequest
-from analyzer.contract.run_note import TargetNote
-from analyzer.interrupts import EXIT_BASE
+from analyzer.model.contract.messages.message_file import read_message
+from analyzer.model.contract.messages.watch_request import WATCH_VERSION, WatchRequest
+from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.interrupts import EXIT_BASE
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _WATCHED: Final = ("tensorflow", "keras", "tf_keras")

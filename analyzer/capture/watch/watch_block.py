@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from analyzer.capture.process.live_capture import can_trace_here
 from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
 from analyzer.capture.watch.watch_files import take_untraced
-from analyzer.contract.messages.capture_request import TargetKind, TargetSpec
-from analyzer.contract.run_note import TargetNote
-from analyzer.contract.watch_note import WatchNote
-from analyzer.errors import InputError, TargetError
-from analyzer.parse.logdir import RUN_FILE
+from analyzer.model.contract.messages.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.errors import InputError, TargetError
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -24,7 +24,7 @@ _running: list[object] = []
 
 
 class WatchBlock:
-    """Steps that are watched from :meth:`begin` to :meth:`end`.
+    """Steps that are watched from ``begin`` to ``end``.
 
     Args:
         out: The run folder; None for the usual place.

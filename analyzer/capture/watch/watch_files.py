@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from analyzer.contract.watch_note import WatchNote
+from analyzer.model.contract.watch_note import WatchNote
 
 _UNTRACED_FILE: Final = "watch.json"
-"""What was seen where no step was traced: a :class:`analyzer.contract.watch_note.WatchNote`."""
+"""What was seen where no step was traced: a ``WatchNote``."""
 
 FAULT_FILE: Final = "watch.error"
 """Where the child tells what of ours went wrong: the script goes on without it."""
@@ -31,7 +31,7 @@ def write_untraced(folder: Path, note: WatchNote) -> None:
 
 
 def take_untraced(folder: Path) -> WatchNote | None:
-    """Read what :func:`write_untraced` left, and remove it; None where there is nothing readable."""
+    """Read what ``write_untraced`` left, and remove it; None where there is nothing readable."""
     path = folder / _UNTRACED_FILE
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         note = msgspec.json.decode(path.read_bytes(), type=WatchNote)

@@ -47,10 +47,10 @@ from analyzer.capture.watch.steps.step_hooks import Hooks
 from analyzer.capture.watch.steps.step_readings import StepReadings
 from analyzer.capture.watch.steps.traced_window import Window
 from analyzer.capture.watch.watch_files import write_untraced
-from analyzer.contract.run_note import Failure, RunFile, TargetNote, encode_run, read_run_file
-from analyzer.contract.watch_note import WatchNote
-from analyzer.errors import ExitCode
-from analyzer.parse.logdir import RUN_FILE
+from analyzer.model.contract.run_note import Failure, RunFile, TargetNote, encode_run, read_run_file
+from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.errors import ExitCode
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 _ENOUGH: Final = 2
 """Traced steps that are kept where the program's own profile begins before all are done."""

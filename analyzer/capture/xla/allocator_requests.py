@@ -17,9 +17,9 @@ from typing import Final
 
 import tensorflow as tf
 
-from analyzer.errors import TraceError
-from analyzer.parse.logdir import find_traces
-from analyzer.parse.xplane import read_trace
+from analyzer.model.errors import TraceError
+from analyzer.tracing.parse.logdir import find_traces
+from analyzer.tracing.parse.xplane import read_trace
 
 
 @dataclass

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.compiler.flags import spelled_out, with_path
-from analyzer.parse.hloproto import Hlo
+from analyzer.cards.compiler_flags import spelled_out, with_path
+from analyzer.tracing.parse.hloproto import Hlo
 
 _OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$')
 
@@ -28,7 +28,7 @@ def dumping_flags(folder: Path, flags: str = "") -> str:
 
 
 def without_dumping(flags: str) -> str:
-    """Return what the user set of ``XLA_FLAGS``: without what :func:`dumping_flags` added."""
+    """Return what the user set of ``XLA_FLAGS``: without what ``dumping_flags`` added."""
     return _OURS.sub("", flags).strip()
 
 
@@ -36,7 +36,7 @@ def dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     """Return the last compiled module of a function that XLA left, and the device it is for.
 
     Args:
-        dump: The folder that :func:`dumping_flags` named.
+        dump: The folder that ``dumping_flags`` named.
         function: The function's name.
 
     Returns:

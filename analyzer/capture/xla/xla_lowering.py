@@ -6,7 +6,7 @@ a stand-in whose value is a stretch of one buffer that is never written to, so t
 ever backed by memory.
 
 The compiled module with its buffer assignment is what XLA dumps where ``XLA_FLAGS`` named a folder
-before the process compiled anything (:mod:`analyzer.capture.xla.xla_dumps`); where that is not so,
+before the process compiled anything (``xla_dumps``); where that is not so,
 it is put
 together from two of TensorFlow's stages, at the cost of a second compilation.
 """
@@ -41,10 +41,10 @@ from analyzer.capture.run.source_frames import plain_message
 from analyzer.capture.xla.allocator_requests import Requests, lasting, recording_requests
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 from analyzer.capture.xla.xla_dumps import dumped_count, dumped_plan, empty, packed
-from analyzer.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
-from analyzer.errors import TargetError
-from analyzer.graph.ops import split_tensor
-from analyzer.parse.hloproto import Hlo
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
+from analyzer.model.errors import TargetError
+from analyzer.model.graph.ops import split_tensor
+from analyzer.tracing.parse.hloproto import Hlo
 
 _FUNCTION: Final = "__inference_"
 _FEW_VALUES: Final = 64
@@ -62,10 +62,10 @@ class LoweredFunction:
         plan: The compiled module and its buffer assignment (HloProto) without literals; empty where
             it was not asked for.
         requests: What lowering it asks the CPU's allocator for, as
-            :class:`analyzer.capture.xla.allocator_requests.Requests` lists it: constants are folded.
+            ``Requests`` lists it: constants are folded.
         platform: The device that the plan is for: ``cpu`` or ``gpu``.
         fixed: The inputs of such an op whose values are compiled in, and the op inside that needs to
-            know each; see :mod:`analyzer.capture.xla.compile_time_inputs`.
+            know each; see ``compile_time_inputs``.
         compilations: How often it was compiled while it ran; 0 where nothing ran.
     """
 
@@ -143,7 +143,7 @@ def compile_calls(
     Args:
         function: The step's concrete function.
         ops: The graph that its executor runs.
-        dump: The folder that :mod:`analyzer.capture.xla.xla_dumps` named, None where XLA dumps nothing.
+        dump: The folder that ``xla_dumps`` named, None where XLA dumps nothing.
         args: What the step is fed: some of it may be compiled in.
         plans: Compile for this machine's CPU too; False only lowers.
 
@@ -194,7 +194,7 @@ def ran_compiled(function: Any, dump: Path) -> list[LoweredFunction]:
 
     Args:
         function: The step's concrete function.
-        dump: The folder that :mod:`analyzer.capture.xla.xla_dumps` named.
+        dump: The folder that ``xla_dumps`` named.
     """
     callers: dict[str, list[str]] = {}
     if is_compiled(function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from typing import TextIO
 
-from analyzer.findings.analysis import Analysis
+from analyzer.explain.analysis import Analysis
 from analyzer.report.untrusted import csv_cell
 
 

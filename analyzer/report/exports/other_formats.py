@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.diff_file import BytesOfBoth, DiffFile
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.errors import InputError
-from analyzer.recording.records import Recording
-from analyzer.recording.timeline import category_sums, main_rows
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.errors import InputError
+from analyzer.model.recording.records import Recording
+from analyzer.model.recording.timeline import category_sums, main_rows
+from analyzer.model.units import format_bytes
 from analyzer.report.page.verdict_words import CATEGORY_LABELS, first_screen
 from analyzer.report.report_words import (
     front_findings,
@@ -29,7 +30,6 @@ from analyzer.report.report_words import (
     saving_words,
 )
 from analyzer.report.untrusted import markdown_code, markdown_text, plain_text
-from analyzer.units import format_bytes
 
 SLICES: Final = 2_000
 """Buffers that become slices: the largest by bytes x lifetime. The counters count all of them."""

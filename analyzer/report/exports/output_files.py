@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from analyzer.errors import InputError
-from analyzer.interrupts import held_back
+from analyzer.model.errors import InputError
+from analyzer.model.interrupts import held_back
 
 _DESCRIPTORS: Final = re.compile(r"/dev/fd|/proc/(self|thread-self|\d+)(/task/\d+)?/fd")
 _MOST_LINKS: Final = 40  # what Linux follows
@@ -86,7 +86,7 @@ def is_regular(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """Do as :func:`output_file` says; errors of the system are raised as they are."""
+    """Do as ``output_file`` says; errors of the system are raised as they are."""
     target = _real(path)
     temporary = None if is_descriptor(path) else _to_become(target)
     if temporary is None:

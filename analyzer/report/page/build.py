@@ -15,10 +15,11 @@ from typing import Final, TypeVar
 import jinja2
 from markupsafe import Markup
 
-from analyzer.contract.report.diff_file import DiffFile
-from analyzer.contract.report.figures import ReportRecord
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.recording.records import Recording
+from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.figures import ReportRecord
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.recording.records import Recording
+from analyzer.model.units import format_bytes
 from analyzer.report.page.columns import pack
 from analyzer.report.page.payload import payload, requested_at
 from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
@@ -36,7 +37,6 @@ from analyzer.report.report_words import (
     remedy_words,
     saving_words,
 )
-from analyzer.units import format_bytes
 
 _PAGE: Final = "analyzer.report.page"
 

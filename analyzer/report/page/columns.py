@@ -58,7 +58,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
     """Return header and columns as base64 text, for ``decode.js`` to read.
 
     Args:
-        header: Anything that JSON holds once :func:`plain` has been at it.
+        header: Anything that JSON holds once ``plain`` has been at it.
         columns: Name to numbers, shape (n,), none negative.
     """
     stored = {name: _store(np.asarray(values)) for name, values in columns.items()}

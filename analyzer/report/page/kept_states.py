@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.recording.timeline import running_sum
+from analyzer.model.recording.timeline import running_sum
 
 MAX_STATES: Final = 500_000
 """States at most; a page of a million took a browser over a gigabyte."""

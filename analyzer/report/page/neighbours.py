@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.recording.records import TensorEnds
+from analyzer.model.recording.records import TensorEnds
 
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.buffer_rows import RetainedTensor, TensorAtPeak
-from analyzer.contract.report.diff_file import DiffFile
-from analyzer.contract.report.figures import ReportRecord
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import plain_report
-from analyzer.recording.records import Recording, Step
-from analyzer.recording.timeline import category_codes, category_sums, main_rows
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.buffer_rows import RetainedTensor, TensorAtPeak
+from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.figures import ReportRecord
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.timeline import category_codes, category_sums, main_rows
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.kept_states import KeptStates, kept_states
 from analyzer.report.page.neighbours import Neighbours, neighbours
@@ -51,7 +51,7 @@ Columns = dict[str, npt.NDArray[Any]]
 def payload(
     report: ReportFile, recording: Recording, comparison: DiffFile | None
 ) -> tuple[dict[str, object], Columns]:
-    """Return the header and the columns that :func:`analyzer.report.page.columns.pack` takes.
+    """Return the header and the columns that ``pack`` takes.
 
     Args:
         report: The document.

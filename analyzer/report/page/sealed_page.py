@@ -14,8 +14,8 @@ from importlib import resources
 
 import jinja2
 
+from analyzer.model.units import format_bytes
 from analyzer.report.unbreakable_units import unbroken
-from analyzer.units import format_bytes
 
 
 @cache

@@ -1,6 +1,6 @@
 """The page's first screen in words, taken from the report: the verdict, the figures, the categories.
 
-Nothing is counted here, and no verdict worked out: :mod:`analyzer.findings.verdict.judgement` did.
+Nothing is counted here, and no verdict worked out: ``judgement`` did.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.limit_figures import Outcome, VerdictFigures
-from analyzer.contract.report.range_figures import StatedRange
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.findings.verdict.fit_verdict import basis_of
+from analyzer.explain.verdict.fit_verdict import basis_of
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.limit_figures import Outcome, VerdictFigures
+from analyzer.model.contract.report.range_figures import StatedRange
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.units import format_bytes
 from analyzer.report.integrity_words import damage_lines, is_damaged, labelled, replay_line
 from analyzer.report.report_words import (
     assumed_words,
@@ -23,7 +24,6 @@ from analyzer.report.report_words import (
     program_words,
     trial_words,
 )
-from analyzer.units import format_bytes
 
 CATEGORY_LABELS: Final[dict[str, str]] = {
     "parameter": "Parameters",

@@ -26,7 +26,7 @@ _LEAST_TEXT: Final = 8
 """Cells that a column of text keeps in a terminal too narrow for all that must be shown."""
 
 _HELD: Final = "\ue000"
-"""Stands for a space where no line may end. Private use, which :func:`printable` never lets through."""
+"""Stands for a space where no line may end. Private use, which ``printable`` never lets through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class Prose:
 
 
 def whole_numbers(part: RenderableType) -> RenderableType:
-    """Return a part of a report with its paragraphs as :class:`Prose`."""
+    """Return a part of a report with its paragraphs as ``Prose``."""
     if isinstance(part, Text):
         return Prose(part)
     if isinstance(part, Padding) and isinstance(part.renderable, Text):

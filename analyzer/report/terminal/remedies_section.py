@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from analyzer.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.report.report_words import remedy_words
 from analyzer.report.terminal.fitted_tables import Prose
 from analyzer.report.untrusted import printable

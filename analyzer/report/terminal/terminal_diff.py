@@ -9,10 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from analyzer.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
+from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
+from analyzer.model.units import format_bytes, signed_bytes
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
 from analyzer.report.untrusted import printable, printable_path
-from analyzer.units import format_bytes, signed_bytes
 
 _ROWS: Final = 12  # of a table
 _STYLES: Final = {"came": "red", "grew": "red", "went": "green", "shrank": "green", "same": "dim"}

@@ -9,7 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from analyzer.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.units import format_bytes
 from analyzer.report.integrity_words import damage_lines, how_measured, replay_line
 from analyzer.report.report_words import (
     assumed_words,
@@ -32,7 +33,6 @@ from analyzer.report.terminal.terminal_tables import (
     tensors_table,
 )
 from analyzer.report.untrusted import printable
-from analyzer.units import format_bytes
 
 _OUTCOMES: Final = {
     "fits": "bold green",

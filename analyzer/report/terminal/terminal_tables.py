@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.units import format_bytes
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number
 from analyzer.report.untrusted import printable, printable_path
-from analyzer.units import format_bytes
 
 _ROWS: Final = 12  # of a table
 _BAR_CELLS: Final = 28  # of the longest bar

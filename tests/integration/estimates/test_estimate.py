@@ -11,12 +11,12 @@ from builders import analyze, analyze_in_child
 from observed_order import play_in_order
 
 import analyzer
-from analyzer.kernels.kernel_device import CPU
-from analyzer.measure.measured_recording import open_measured
-from analyzer.parse.run_folder import read_run
-from analyzer.predict.played_step import prepare
-from analyzer.predict.predicted_recording import owners_by_number
-from analyzer.recording.records import Kind
+from analyzer.model.recording.records import Kind
+from analyzer.simulate.kernels.kernel_device import CPU
+from analyzer.simulate.predict.played_step import prepare
+from analyzer.simulate.predict.predicted_recording import owners_by_number
+from analyzer.tracing.measure.measured_recording import open_measured
+from analyzer.tracing.parse.run_folder import read_run
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from builders import analyze_in_child
 
-from analyzer.gpus import find_gpu, memory_limit
+from analyzer.cards import find_gpu, memory_limit
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"

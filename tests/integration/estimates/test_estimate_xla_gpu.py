@@ -12,14 +12,14 @@ from builders import analyze_in_child
 
 import analyzer
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.compiler import card_compilation as card
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import CompilerUnavailable
-from analyzer.gpus import find_gpu
-from analyzer.gpus.installed_compiler import has_compiler
-from analyzer.parse.run_folder import read_run
+from analyzer.cards import find_gpu
+from analyzer.cards.installed_compiler import has_compiler
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import CompilerUnavailable
 from analyzer.session.target_results import estimate_target
-from analyzer.xla.assignment import plan_of
+from analyzer.simulate.compiler import card_compilation as card
+from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.xla.assignment import plan_of
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"

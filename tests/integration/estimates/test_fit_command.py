@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from builders import Ended, analyze, analyze_in_child
 
-from analyzer.batch_fit.remedied_steps import tried_remedies
-from analyzer.batch_fit.remedy_plans import plans_for
-from analyzer.batch_fit.step_access import BatchCaptures, access_of
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.opening import open_result
-from analyzer.scaling.fit_answer import FitAnswer, decode_answer
+from analyzer.fitting.scaling.fit_answer import FitAnswer, decode_answer
+from analyzer.fitting.search.remedied_steps import tried_remedies
+from analyzer.fitting.search.remedy_plans import plans_for
+from analyzer.fitting.search.step_access import BatchCaptures, access_of
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.session.opening import open_result
 
 MODELS = """
 import keras
@@ -378,7 +378,7 @@ SEARCH = """
 import keras
 from keras import layers
 import analyzer
-from analyzer.batch_fit import fit_calls
+from analyzer.fitting.search import fit_calls
 
 def build(units, rate):
     model = keras.Sequential([keras.Input((64,)), layers.Dense(units), layers.Dense(1)])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.allocator import Engine, compare
-from analyzer.parse.xplane import read_trace
+from analyzer.simulate.allocator import Engine, compare
+from analyzer.tracing.parse.xplane import read_trace
 
 RECORDER = Path(__file__).with_name("data") / "record_workload.py"
 SECONDS = 180

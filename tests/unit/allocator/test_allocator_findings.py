@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
-from analyzer.allocator import BfcOptions
-from analyzer.contract.step_config import StepConfig
-from analyzer.findings.allocator_findings import find_allocator
-from analyzer.recording.records import Device, Kind, Recording, Step
-from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform, empty
+from analyzer.explain.allocator_findings import find_allocator
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.recording.records import Device, Kind, Recording, Step
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
+from analyzer.simulate.allocator import BfcOptions
 
 MIB = 1 << 20
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.allocator.bfc.bfc_options import BfcOptions, back_pedalled
-from analyzer.allocator.bfc.chunks import bin_of
-from analyzer.allocator.bfc.reference import BfcAllocator
-from analyzer.errors import AccountingError, InputError
+from analyzer.model.errors import AccountingError, InputError
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, back_pedalled
+from analyzer.simulate.allocator.bfc.chunks import bin_of
+from analyzer.simulate.allocator.bfc.reference import BfcAllocator
 
 KIB, MIB = 1 << 10, 1 << 20
 

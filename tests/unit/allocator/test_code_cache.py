@@ -12,8 +12,8 @@ import pytest
 
 _PROGRAM = """
 import numpy as np
-from analyzer.allocator.numba.compiled_allocator import CompiledAllocator
-from analyzer.allocator.bfc.bfc_options import BfcOptions
+from analyzer.simulate.allocator.numba.compiled_allocator import CompiledAllocator
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 allocator = CompiledAllocator(BfcOptions.cpu(), 2)
 assert allocator.feed(np.array([0, 1, 0]), np.array([1000, 5000, 0])) == 3
 print(allocator.in_use_bytes)
@@ -38,7 +38,7 @@ def _in_use(cache: Path) -> int:
 def test_kept_and_damaged_code_gives_the_same(
     is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.allocator.numba import code_cache as kept
+    from analyzer.simulate.allocator.numba import code_cache as kept
 
     fresh = _in_use(tmp_path)
     (code,) = tmp_path.glob("replay-*/**/*.nbc")
@@ -52,7 +52,7 @@ def test_kept_and_damaged_code_gives_the_same(
 def test_nothing_is_kept_where_the_cache_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.allocator.numba.code_cache import forget, keep_in, made_folder
+    from analyzer.simulate.allocator.numba.code_cache import forget, keep_in, made_folder
 
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", "off")
     assert made_folder() is None
@@ -63,7 +63,7 @@ def test_nothing_is_kept_where_the_cache_is_off(
 def test_a_folder_that_cannot_be_made_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.allocator.numba.code_cache import made_folder
+    from analyzer.simulate.allocator.numba.code_cache import made_folder
 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "file" / "cache"))
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_made_is_none(
 
 
 def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from analyzer.allocator.numba.code_cache import is_kept, made_folder
+    from analyzer.simulate.allocator.numba.code_cache import is_kept, made_folder
 
     monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path / "cache"))
     assert made_folder() is None
@@ -82,9 +82,11 @@ def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_estimate_begins_the_cache_and_then_shorter_sequences_are_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.user_cache import begin_cache
+    from analyzer.model.user_cache import begin_cache
 
-    replay = importlib.import_module("analyzer.allocator.replay")  # not the function of that name
+    replay = importlib.import_module(
+        "analyzer.simulate.allocator.replay"
+    )  # not the function of that name
 
     monkeypatch.setattr(replay.compiled, "is_loaded", lambda: False)
     root = tmp_path / "home" / "cache"

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from test_bfc import setups, steps
 from workloads import random_operations, sequence_of
 
-from analyzer.allocator import BfcOptions, Engine, replay
-from analyzer.allocator.numba import compiled_allocator as compiled
-from analyzer.allocator.replay import in_use_bytes, operations_done
-from analyzer.errors import AccountingError
+from analyzer.model.errors import AccountingError
+from analyzer.simulate.allocator import BfcOptions, Engine, replay
+from analyzer.simulate.allocator.numba import compiled_allocator as compiled
+from analyzer.simulate.allocator.replay import in_use_bytes, operations_done
 
 GIB = 1 << 30
 
@@ -123,9 +123,9 @@ def _state_bytes(allocator):
 
 def test_where_the_compiled_functions_are_loaded_already_short_sequences_use_them():
     code = (
-        "from analyzer.allocator import Engine, replay\n"
-        "from analyzer.allocator.numba import compiled_allocator as compiled\n"
-        "from analyzer.allocator.replay import choose\n"
+        "from analyzer.simulate.allocator import Engine, replay\n"
+        "from analyzer.simulate.allocator.numba import compiled_allocator as compiled\n"
+        "from analyzer.simulate.allocator.replay import choose\n"
         "assert not compiled.is_loaded() and choose(Engine.AUTO, 1) is Engine.REFERENCE\n"
         "compiled._kernel()\n"
         "assert compiled.is_loaded() and choose(Engine.AUTO, 1) is Engine.COMPILED\n"
@@ -136,7 +136,7 @@ def test_where_the_compiled_functions_are_loaded_already_short_sequences_use_the
 def test_short_sequences_do_not_load_numba():
     code = (
         "import sys, numpy as np\n"
-        "from analyzer.allocator import BfcOptions, Sequence, replay\n"
+        "from analyzer.simulate.allocator import BfcOptions, Sequence, replay\n"
         "one = np.zeros(1, np.int64)\n"
         "s = Sequence(slot=one, request=one + 5, instant=one, requested_bytes=one + 5,"
         " address=one - 1, row=one)\n"

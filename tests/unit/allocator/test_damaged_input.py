@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workloads import events_table, sample, sequence_of
 
-from analyzer.allocator import (
+from analyzer.model.errors import TraceError
+from analyzer.simulate.allocator import (
     BfcOptions,
     Engine,
     compare,
@@ -16,7 +17,6 @@ from analyzer.allocator import (
     recorded_options,
     replay,
 )
-from analyzer.errors import TraceError
 
 MIB = 1 << 20
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workloads import random_operations, sequence_of
 
-from analyzer.allocator import BfcOptions
-from analyzer.allocator.bfc.bfc_options import round_up
-from analyzer.allocator.sequence_runner import allocator_of
+from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_options import round_up
+from analyzer.simulate.allocator.sequence_runner import allocator_of
 
 ENGINES = [False, True]
 

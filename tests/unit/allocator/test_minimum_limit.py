@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from workloads import SAMPLES, random_operations, sample, sequence_of
 
-from analyzer.allocator import (
+from analyzer.model.errors import InputError
+from analyzer.simulate.allocator import (
     AsyncOptions,
     BfcOptions,
     Engine,
@@ -19,8 +20,7 @@ from analyzer.allocator import (
     operations_done,
     replay,
 )
-from analyzer.allocator.minimum_limit import ISLAND, _Search, safe_limit, shared_limits
-from analyzer.errors import InputError
+from analyzer.simulate.allocator.minimum_limit import ISLAND, _Search, safe_limit, shared_limits
 
 MIB = 1 << 20
 

@@ -11,13 +11,13 @@ import pytest
 from builders import sample_folder, sample_trace
 from workloads import sample
 
-from analyzer.allocator import compare, from_events, recorded_options
-from analyzer.errors import TraceError
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.measure.measured_recording import measure
-from analyzer.opening import explain
-from analyzer.parse.run_folder import read_run
-from analyzer.parse.xplane import read_trace
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.errors import TraceError
+from analyzer.session.opening import explain
+from analyzer.simulate.allocator import compare, from_events, recorded_options
+from analyzer.tracing.measure.measured_recording import measure
+from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.parse.xplane import read_trace
 
 PLANNED = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "run.json"
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from workloads import SAMPLES, allocations_table, random_operations, sample, sequence_of
 
-from analyzer.allocator import (
+from analyzer.model.errors import InputError
+from analyzer.simulate.allocator import (
     AsyncOptions,
     BfcOptions,
     chunks_at,
@@ -20,8 +21,7 @@ from analyzer.allocator import (
     replay,
     unserved,
 )
-from analyzer.allocator.pool_explanation import Why
-from analyzer.errors import InputError
+from analyzer.simulate.allocator.pool_explanation import Why
 
 MIB = 1 << 20
 

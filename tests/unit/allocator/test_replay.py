@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from workloads import SAMPLES, allocations_table, events_table, sample
 
-from analyzer.allocator import (
+from analyzer.model.errors import InputError, TraceError
+from analyzer.simulate.allocator import (
     AsyncOptions,
     BfcOptions,
     Engine,
@@ -14,7 +15,6 @@ from analyzer.allocator import (
     from_events,
     replay,
 )
-from analyzer.errors import InputError, TraceError
 
 MIB = 1 << 20
 

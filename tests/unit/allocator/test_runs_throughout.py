@@ -5,8 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from workloads import random_operations, sequence_of
 
-from analyzer.allocator import BfcOptions, Engine, operations_done
-from analyzer.allocator.sequence_runner import runs_throughout
+from analyzer.simulate.allocator import BfcOptions, Engine, operations_done
+from analyzer.simulate.allocator.sequence_runner import runs_throughout
 
 
 @settings(max_examples=30, deadline=None)

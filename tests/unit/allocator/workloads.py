@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analyzer.allocator import Sequence
+from analyzer.simulate.allocator import Sequence
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = sorted(path.stem for path in DATA.glob("*.npz"))

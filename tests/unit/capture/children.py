@@ -36,7 +36,7 @@ class Mark:
         self.text = f"{next(_marks)}.{os.getpid()}"
 
     def command(self, body: str) -> list[str]:
-        """Return a command that runs ``body`` after :data:`HEAD`."""
+        """Return a command that runs ``body`` after ``HEAD``."""
         return [sys.executable, "-c", (HEAD + body).replace("%MARK%", self.text), self.text]
 
     def left(self) -> list[int]:

@@ -15,10 +15,10 @@ from children import Mark
 from analyzer.capture.process.child_process import CaptureCopies
 from analyzer.capture.process.launch import begin_copies, capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import ExitCode, TargetError
-from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.run_folder import RunNote, read_run
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import ExitCode, TargetError
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RunNote, read_run
 
 pytestmark = [
     pytest.mark.tf,

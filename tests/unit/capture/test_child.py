@@ -16,7 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark, parent, wait_until
 
 from analyzer.capture.process.child_process import Child
-from analyzer.contract.messages.child_messages import CaptureDone, ChildEnd, Message, StageBegun
+from analyzer.model.contract.messages.child_messages import (
+    CaptureDone,
+    ChildEnd,
+    Message,
+    StageBegun,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="how Linux hands on orphans")
 

@@ -17,7 +17,7 @@ from analyzer.capture.process.run_folders import (
     retract,
     staging_folder,
 )
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 
 NOTE = json.dumps({"format": RUN_FORMAT})
 

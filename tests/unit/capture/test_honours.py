@@ -13,8 +13,8 @@ from analyzer.capture.targets.honoured_options import (
     check_honoured,
     given_options,
 )
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import InputError
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import InputError
 
 GIVEN = {
     Option.BATCH_SIZE: {"batch_size": 1},

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
 from analyzer.capture.process import launch
-from analyzer.errors import ExitCode
+from analyzer.model.errors import ExitCode
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.contract.card_note import Statistics
-from analyzer.contract.device_figures import MeasuredStages
-from analyzer.contract.messages.capture_request import (
+from analyzer.model.contract.card_note import Statistics
+from analyzer.model.contract.device_figures import MeasuredStages
+from analyzer.model.contract.messages.capture_request import (
     REQUEST_VERSION,
     CaptureOptions,
     CaptureRequest,
     TargetKind,
     TargetSpec,
 )
-from analyzer.contract.messages.child_messages import (
+from analyzer.model.contract.messages.child_messages import (
     CaptureDone,
     CardFigures,
     ChildEnd,
@@ -27,14 +27,14 @@ from analyzer.contract.messages.child_messages import (
     message_in,
     message_line,
 )
-from analyzer.contract.messages.compile_messages import (
+from analyzer.model.contract.messages.compile_messages import (
     COMPILE_VERSION,
     CompileAnswer,
     CompileRequest,
 )
-from analyzer.contract.messages.message_file import read_message, write_message
-from analyzer.contract.messages.watch_request import WATCH_VERSION, WatchRequest
-from analyzer.errors import AnalyzerError
+from analyzer.model.contract.messages.message_file import read_message, write_message
+from analyzer.model.contract.messages.watch_request import WATCH_VERSION, WatchRequest
+from analyzer.model.errors import AnalyzerError
 
 NO_TEXT = "caf\udce9.py"  # a file's name as Linux may have it
 OPTIONS = CaptureOptions(

@@ -8,7 +8,7 @@ import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.remedies.model_changes import around_making, check_of_step, rebuilt
 from analyzer.capture.remedies.recomputed_blocks import recomputed
-from analyzer.errors import TargetError
+from analyzer.model.errors import TargetError
 
 
 def test_an_optimizer_made_in_a_step_of_ones_own_is_made_with_what_is_asked() -> None:

@@ -6,10 +6,10 @@ from fnmatch import fnmatch
 
 from analyzer.capture.process import capture_worker as worker
 from analyzer.capture.process.run_folders import LOG_FILE, PARTS
-from analyzer.compiler.step_plans import CARD_FILE
-from analyzer.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON
-from analyzer.parse.logdir import RUN_FILE
+from analyzer.model.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON
 from analyzer.report.saved_estimate import TABLES_FILE
+from analyzer.simulate.compiler.step_plans import CARD_FILE
+from analyzer.tracing.parse.logdir import RUN_FILE
 
 
 def test_every_file_of_a_run_is_a_part() -> None:

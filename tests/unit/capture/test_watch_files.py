@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analyzer.capture.watch.watch_files import take_untraced, write_untraced
-from analyzer.contract.watch_note import Reading, WatchNote
+from analyzer.model.contract.watch_note import Reading, WatchNote
 
 
 def test_what_was_seen_is_taken_once(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.compiler.compile_child import CompiledModule
-from analyzer.compiler.plan_cache import PlanCache, default_cache, key_of
-from analyzer.contract.card_note import Statistics
-from analyzer.user_cache import VARIABLE
+from analyzer.model.contract.card_note import Statistics
+from analyzer.model.user_cache import VARIABLE
+from analyzer.simulate.compiler.compile_child import CompiledModule
+from analyzer.simulate.compiler.plan_cache import PlanCache, default_cache, key_of
 
 
 def plan(hlo: bytes) -> CompiledModule:

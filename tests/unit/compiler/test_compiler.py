@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.compiler import pjrt
-from analyzer.compiler.card_compilation import plan_for_card
-from analyzer.compiler.compile_child import Compilation, CompilerRefused, compile_in_child
-from analyzer.compiler.plan_cache import PlanCache
-from analyzer.errors import CompilerUnavailable
-from analyzer.gpus import find_gpu
-from analyzer.gpus.installed_compiler import find_compiler
-from analyzer.gpus.target import target_text
-from analyzer.xla.buffer_plan import ValueUse
+from analyzer.cards import find_gpu
+from analyzer.cards.installed_compiler import find_compiler
+from analyzer.cards.target import target_text
+from analyzer.model.errors import CompilerUnavailable
+from analyzer.simulate.compiler import pjrt
+from analyzer.simulate.compiler.card_compilation import plan_for_card
+from analyzer.simulate.compiler.compile_child import Compilation, CompilerRefused, compile_in_child
+from analyzer.simulate.compiler.plan_cache import PlanCache
+from analyzer.tracing.xla.buffer_plan import ValueUse
 
 DATA = Path(__file__).parent / "data"
 

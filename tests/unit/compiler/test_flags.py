@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.capture.xla.xla_dumps import dumping_flags, without_dumping
-from analyzer.compiler.flags import spelled_out, taken_over
+from analyzer.cards.compiler_flags import spelled_out, taken_over
 
 
 def test_what_decides_the_plan_is_taken_over() -> None:

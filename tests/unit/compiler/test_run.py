@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from analyzer.compiler import compile_child as run
-from analyzer.compiler.compile_child import Compilation, compile_in_child
-from analyzer.errors import CompilerUnavailable
-from analyzer.gpus import installed_compiler as plugin
-from analyzer.gpus.installed_compiler import Compiler, find_compiler
+from analyzer.cards import installed_compiler as plugin
+from analyzer.cards.installed_compiler import Compiler, find_compiler
+from analyzer.model.errors import CompilerUnavailable
+from analyzer.simulate.compiler import compile_child as run
+from analyzer.simulate.compiler.compile_child import Compilation, compile_in_child
 
 
 def answering(text: str) -> str:
@@ -167,7 +167,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip("Linux only")
     told = tmp_path / "pid"
     child = (
-        "import os, time; from pathlib import Path; from analyzer.parent_death import "
+        "import os, time; from pathlib import Path; from analyzer.model.parent_death import "
         "die_with_parent; die_with_parent(); "
         f"Path({str(told)!r}).write_text(str(os.getpid()) + ' '); time.sleep(1000)"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.compiler import spared_products
-from analyzer.compiler.spared_products import ops_named, without_triton
+from analyzer.simulate.compiler import spared_products
+from analyzer.simulate.compiler.spared_products import ops_named, without_triton
 
 MODULE = gzip.decompress((Path(__file__).parent / "data" / "heads_of_96.hlo.pb.gz").read_bytes())
 REFUSED = "gradient_tape/functional_1/multi_head_attention_1/value_1/MatMul/MatMul"

@@ -11,17 +11,23 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from analyzer.compiler import step_plans as step
-from analyzer.compiler.card_compilation import CardPlan, checked_plan
-from analyzer.compiler.compile_child import CompilerRefused
-from analyzer.compiler.plan_cache import PlanCache, packed, unpacked
-from analyzer.compiler.plan_uncertainty import PlanDoubts, with_plan_doubts
-from analyzer.compiler.step_plans import CARD_FILE, CardOptions, card_step, cpu_step, keep_failure
-from analyzer.contract.report.range_figures import StatedRange
-from analyzer.errors import AccountingError, CompilerUnavailable, TraceError
-from analyzer.gpus import find_gpu
-from analyzer.parse.hlo import read_hlo
-from analyzer.parse.run_folder import CompiledNote, RunNote
+from analyzer.cards import find_gpu
+from analyzer.model.contract.report.range_figures import StatedRange
+from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
+from analyzer.simulate.compiler import step_plans as step
+from analyzer.simulate.compiler.card_compilation import CardPlan, checked_plan
+from analyzer.simulate.compiler.compile_child import CompilerRefused
+from analyzer.simulate.compiler.plan_cache import PlanCache, packed, unpacked
+from analyzer.simulate.compiler.plan_uncertainty import PlanDoubts, with_plan_doubts
+from analyzer.simulate.compiler.step_plans import (
+    CARD_FILE,
+    CardOptions,
+    card_step,
+    cpu_step,
+    keep_failure,
+)
+from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 
 DATA = Path(__file__).parent / "data"
 A100 = find_gpu("a100-80gb")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.compiler.workspace import XLA_LIMIT_BYTES, workspaces
-from analyzer.parse.hlo_module import Hlo, Instruction
-from analyzer.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
+from analyzer.simulate.compiler.workspace import XLA_LIMIT_BYTES, workspaces
+from analyzer.tracing.parse.hlo_module import Hlo, Instruction
+from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
 
 
 def made(kind: type, **known: Any) -> Any:

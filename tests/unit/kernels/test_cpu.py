@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.kernels.cpu import cpu_kernels as cpu
-from analyzer.kernels.cpu.onednn import matmul_scratch_bytes
-from analyzer.kernels.shared.memory_plan import VariableAccess, Way
-from analyzer.kernels.shared.op_call import Call
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
+from analyzer.simulate.kernels.cpu.onednn import matmul_scratch_bytes
+from analyzer.simulate.kernels.shared.memory_plan import VariableAccess, Way
+from analyzer.simulate.kernels.shared.op_call import Call
 
 
 def call(kind, inputs, outputs, *, values=None, dtype="float32", threads=2, **attrs):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.kernels.gpu import cudnn_convolution as gpu_convolution
-from analyzer.kernels.gpu import gpu_reduction
-from analyzer.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.kernels.shared.memory_plan import VariableAccess, Way
-from analyzer.kernels.shared.op_call import Call
-from analyzer.predict.buffers.reference_counts import Ledger
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.simulate.kernels.gpu import cudnn_convolution as gpu_convolution
+from analyzer.simulate.kernels.gpu import gpu_reduction
+from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.shared.memory_plan import VariableAccess, Way
+from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 T4, A100 = (7, 5), (8, 0)
 

@@ -2,8 +2,14 @@
 
 import pytest
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.graph.host_copies import COPY, COPY_BACK, add_copies, input_on_host, output_on_host
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.host_copies import (
+    COPY,
+    COPY_BACK,
+    add_copies,
+    input_on_host,
+    output_on_host,
+)
 
 INT = TensorSpec("int32", (32, 64))
 FLOAT = TensorSpec("float32", (32, 64))

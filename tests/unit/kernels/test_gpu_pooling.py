@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.kernels.shared.op_call import Call
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.shared.op_call import Call
 
 T4, A100 = (7, 5), (8, 0)
 IMAGE, POOLED = (4, 16, 24, 24, 8), (4, 8, 12, 12, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.capture.process.phantom_launch import check_collectives
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 
 
 def test_an_all_reduce_is_refused_where_nccl_is_built_in() -> None:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from analyzer.capture.phantom import elf
-from analyzer.capture.phantom.core_build import find_compiler
-from analyzer.capture.phantom.core_library import refuse_elsewhere
+from analyzer.phantom import elf
+from analyzer.phantom.core_build import find_compiler
+from analyzer.phantom.core_library import refuse_elsewhere
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's"),

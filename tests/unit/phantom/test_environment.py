@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from analyzer.capture.phantom import core_library as library
-from analyzer.capture.phantom import phantom_environment as environment
-from analyzer.capture.phantom.phantom_environment import (
+from analyzer.capture.process import phantom_launch
+from analyzer.capture.targets.target_spec import parse_card_assumptions
+from analyzer.cards import find_gpu, memory_limit
+from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.errors import InputError
+from analyzer.phantom import core_library as library
+from analyzer.phantom import phantom_environment as environment
+from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     cards_named,
     phantom_environment,
 )
-from analyzer.capture.process import phantom_launch
-from analyzer.capture.targets.target_spec import parse_card_assumptions
-from analyzer.contract.messages.capture_request import CaptureOptions
-from analyzer.errors import InputError
-from analyzer.gpus import find_gpu, memory_limit
 
 ONLY_LINUX = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="Linux on x86-64"

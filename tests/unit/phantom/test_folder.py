@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from analyzer.capture.phantom import core_build as compiling
-from analyzer.capture.phantom import core_library as library
-from analyzer.capture.phantom import elf, looked_up_names
-from analyzer.capture.phantom import library_folder as folder
-from analyzer.capture.phantom.phantom_environment import PhantomOptions, phantom_environment
-from analyzer.errors import InputError
-from analyzer.gpus import find_gpu
+from analyzer.cards import find_gpu
+from analyzer.model.errors import InputError
+from analyzer.phantom import core_build as compiling
+from analyzer.phantom import core_library as library
+from analyzer.phantom import elf, looked_up_names
+from analyzer.phantom import library_folder as folder
+from analyzer.phantom.phantom_environment import PhantomOptions, phantom_environment
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64" or not compiling.find_compiler(),
@@ -97,7 +97,7 @@ print(count.value, total.value, first - free.value, refused, runtime.cublasSasum
 
 
 def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):
-    from analyzer.capture.phantom import phantom_environment as environment
+    from analyzer.phantom import phantom_environment as environment
 
     monkeypatch.setattr(environment, "library_folder", lambda cache: made)
     card = find_gpu("t4")
@@ -147,7 +147,7 @@ print(*found, read(705))
 
 def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkeypatch):
     """A kernel's result is not computed: its last number is not what lay there before."""
-    from analyzer.capture.phantom import phantom_environment as environment
+    from analyzer.phantom import phantom_environment as environment
 
     monkeypatch.setattr(environment, "library_folder", lambda cache: made)
     told = phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.allocator import BfcOptions, from_recording, replay
-from analyzer.contract.report.writing import plain_report
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.opening import explain, open_estimate
-from analyzer.parse.run_folder import read_run
-from analyzer.predict.buffers.predicted_events import UNSEEN, with_unseen
-from analyzer.predict.predicted_recording import predict_note
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.report.writing import plain_report
 from analyzer.report.document import build_document
+from analyzer.session.opening import explain, open_estimate
+from analyzer.simulate.allocator import BfcOptions, from_recording, replay
+from analyzer.simulate.predict.buffers.predicted_events import UNSEEN, with_unseen
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.tracing.parse.run_folder import read_run
 
 FOLDER = Path(__file__).parent / "notes" / "brain"
 TRUTH = json.loads((FOLDER / "phantom.json").read_text(encoding="utf-8"))

@@ -3,9 +3,9 @@
 import pytest
 
 from analyzer.capture.targets.target_spec import parse_assumptions
-from analyzer.errors import TargetError
-from analyzer.predict.uncertainty.assumptions import told_decision
-from analyzer.predict.uncertainty.branch_alternatives import Decision
+from analyzer.model.errors import TargetError
+from analyzer.simulate.predict.uncertainty.assumptions import told_decision
+from analyzer.simulate.predict.uncertainty.branch_alternatives import Decision
 
 MIB = 1 << 20
 

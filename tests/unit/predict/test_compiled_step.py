@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.allocator import from_recording
-from analyzer.contract.categories import Category
-from analyzer.findings.questions.recompiled_steps import find_compiled_anew
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.measure.measured_recording import Measured, open_measured
-from analyzer.opening import explain
-from analyzer.parse.run_folder import read_run
-from analyzer.predict.predicted_recording import predict_note
-from analyzer.recording.records import Device
-from analyzer.recording.schema import IDLE_ROLE
-from analyzer.recording.timeline import main_rows
-from analyzer.xla.plan_contents import plans_of
+from analyzer.explain.questions.recompiled_steps import find_compiled_anew
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.categories import Category
+from analyzer.model.recording.records import Device
+from analyzer.model.recording.schema import IDLE_ROLE
+from analyzer.model.recording.timeline import main_rows
+from analyzer.session.opening import explain
+from analyzer.simulate.allocator import from_recording
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.tracing.measure.measured_recording import Measured, open_measured
+from analyzer.tracing.parse.run_folder import read_run
+from analyzer.tracing.xla.plan_contents import plans_of
 
 NOTE = Path(__file__).parent / "notes" / "jit" / "run.json"
 TRACE = Path(__file__).parents[3] / "traces" / "jit"

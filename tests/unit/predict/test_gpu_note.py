@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from builders import analyze
 
-from analyzer.contract.report.writing import plain_report
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.findings.verdict.fit_verdict import Bounds
-from analyzer.gpus import find_gpu, memory_limit, process_overhead
-from analyzer.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.opening import estimated, explain
-from analyzer.parse.run_folder import read_run
-from analyzer.predict.played_step import live_bytes
-from analyzer.predict.predicted_recording import predict_note
-from analyzer.predict.schedules import predict
-from analyzer.predict.uncertainty.gpu_uncertainty import workspace_rise
+from analyzer.cards import find_gpu, memory_limit, process_overhead
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.verdict.fit_verdict import Bounds
+from analyzer.model.contract.report.writing import plain_report
 from analyzer.report.document import build_document
+from analyzer.session.opening import estimated, explain
+from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.simulate.predict.played_step import live_bytes
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.simulate.predict.schedules import predict
+from analyzer.simulate.predict.uncertainty.gpu_uncertainty import workspace_rise
+from analyzer.tracing.parse.run_folder import read_run
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
 
@@ -103,7 +103,7 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
 
 def test_a_workspace_raises_the_peak_only_where_there_is_no_room(note):
     prediction = predict(note.ops, [], device=gpu_device((7, 5), 40), draws=1)
-    from analyzer.predict.played_step import play
+    from analyzer.simulate.predict.played_step import play
 
     draw = play(prediction.prepared, prediction.seed)
     rise = workspace_rise(prediction, draw)
@@ -166,7 +166,7 @@ def test_chunks_lie_as_they_do_under_what_was_asked(note, folder, what_if):
 )
 def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
     """The T4's limit is 13.1 to 13.8 GiB."""
-    from analyzer.findings.verdict import judgement as fit
+    from analyzer.explain.verdict import judgement as fit
 
     need = Bounds(bytes=needed, low_bytes=needed - (1 << 29), high_bytes=needed)
     monkeypatch.setattr(fit, "_need", lambda *_: need)
@@ -201,8 +201,8 @@ def test_a_folder_is_for_the_card_that_it_was_noted_for(folder):
 
 def test_a_loop_goes_round_as_often_where_its_condition_crosses_to_the_card():
     """The count is compared on the host, and what ``LogicalAnd`` makes of it on the card."""
-    from analyzer.contract.graph_note import Op, TensorSpec
-    from analyzer.predict.executor.scalar_values import follow
+    from analyzer.model.contract.graph_note import Op, TensorSpec
+    from analyzer.simulate.predict.executor.scalar_values import follow
 
     truth = TensorSpec("bool", ())
     copy = Op("c", "_Recv", inputs=("less:0",), outputs=(truth,))

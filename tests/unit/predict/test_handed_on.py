@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzer.compiler.plan_cache import PlanCache
-from analyzer.compiler.step_plans import card_step
-from analyzer.gpus import find_gpu
-from analyzer.parse.run_folder import read_run
-from analyzer.predict.predicted_recording import predict_note
+from analyzer.cards import find_gpu
+from analyzer.simulate.compiler.plan_cache import PlanCache
+from analyzer.simulate.compiler.step_plans import card_step
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.tracing.parse.run_folder import read_run
 
 NOTE = Path(__file__).parent / "notes" / "handed_on" / "run.json"
 REAL_REQUESTS = [4 << 20, 4 << 20, 21503, 21503]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.contract.run_note import Input
-from analyzer.predict.startup import BuildUp, _input
+from analyzer.model.contract.run_note import Input
+from analyzer.simulate.predict.startup import BuildUp, _input
 
 MIB = 1 << 20
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from analyzer.allocator import BfcOptions
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.contract.run_note import Input, ThreadsNote
-from analyzer.contract.step_config import StepConfig
-from analyzer.parse.run_folder import RunNote
-from analyzer.predict.executor.waiting_workers import Asked, NoRoomError, WaitingWorkers
-from analyzer.predict.limited_steps import AllocatorRoom, runs_under
-from analyzer.predict.played_step import Owner, play, prepare
-from analyzer.predict.predicted_recording import predict_note
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import Input, ThreadsNote
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.predict.executor.waiting_workers import Asked, NoRoomError, WaitingWorkers
+from analyzer.simulate.predict.limited_steps import AllocatorRoom, runs_under
+from analyzer.simulate.predict.played_step import Owner, play, prepare
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.tracing.parse.run_folder import RunNote
 
 MIB = 1 << 20
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.graph.ops import PLACE
-from analyzer.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.predict.executor.op_cost import (
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.ops import PLACE
+from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.simulate.predict.executor.op_cost import (
     CHEAP_SECONDS,
     CREATION_SECONDS,
     SLOW_OPERATIONS,
     durations_of,
 )
-from analyzer.predict.executor.thread_pool import CALL_BACK_SECONDS, Workers
-from analyzer.predict.graph.edges import Wiring
-from analyzer.predict.played_step import prepare
+from analyzer.simulate.predict.executor.thread_pool import CALL_BACK_SECONDS, Workers
+from analyzer.simulate.predict.graph.edges import Wiring
+from analyzer.simulate.predict.played_step import prepare
 
 
 def tensor(*shape):

@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 from observed_order import play_in_order
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.errors import InputError
-from analyzer.graph.ops import MERGED_PLACE, PLACE
-from analyzer.kernels.kernel_device import CPU, HANDLE_BYTES
-from analyzer.parse.run_folder import read_run
-from analyzer.predict import Owner, predict
-from analyzer.predict.buffers.draw_table import allocations_of
-from analyzer.predict.executor.data_decisions import Assumptions
-from analyzer.predict.graph.constant_folding import fold
-from analyzer.predict.graph.edge_addresses import (
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.errors import InputError
+from analyzer.model.graph.ops import MERGED_PLACE, PLACE
+from analyzer.model.recording.schema import ALLOCATIONS
+from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
+from analyzer.simulate.predict import Owner, predict
+from analyzer.simulate.predict.buffers.draw_table import allocations_of
+from analyzer.simulate.predict.executor.data_decisions import Assumptions
+from analyzer.simulate.predict.graph.constant_folding import fold
+from analyzer.simulate.predict.graph.edge_addresses import (
     EDGE_BYTES,
     NODE_BYTES,
     SELDOM_FOLLOWS,
     Arena,
     Layout,
 )
-from analyzer.predict.graph.edges import wire, wire_all
-from analyzer.predict.graph.onednn_rewrite_order import Rewriting
-from analyzer.predict.played_step import live_bytes, play, prepare
-from analyzer.predict.predicted_device import target_of
-from analyzer.predict.predicted_recording import (
+from analyzer.simulate.predict.graph.edges import wire, wire_all
+from analyzer.simulate.predict.graph.onednn_rewrite_order import Rewriting
+from analyzer.simulate.predict.played_step import live_bytes, play, prepare
+from analyzer.simulate.predict.predicted_device import target_of
+from analyzer.simulate.predict.predicted_recording import (
     _told_misfits,
     _unsized,
     owners_by_number,
     predict_note,
 )
-from analyzer.predict.process_table import play_from_start
-from analyzer.predict.schedules import (
+from analyzer.simulate.predict.process_table import play_from_start
+from analyzer.simulate.predict.schedules import (
     ALIKE,
     DRAWS,
     EQUAL_DRAWS,
@@ -43,7 +43,7 @@ from analyzer.predict.schedules import (
     Schedules,
     draws_within,
 )
-from analyzer.recording.schema import ALLOCATIONS
+from analyzer.tracing.parse.run_folder import read_run
 
 KIB = 1024
 NOTES = Path(__file__).parent / "notes"

@@ -1,9 +1,9 @@
 """Since when a buffer is a variable's value, where buffers are made long before they are assigned."""
 
-from analyzer.predict.buffers.reference_counts import Buffers
-from analyzer.predict.played_step import Draw
-from analyzer.predict.process_table import _told
-from analyzer.predict.startup import BuildUp
+from analyzer.simulate.predict.buffers.reference_counts import Buffers
+from analyzer.simulate.predict.played_step import Draw
+from analyzer.simulate.predict.process_table import _told
+from analyzer.simulate.predict.startup import BuildUp
 
 
 def test_a_value_follows_the_one_before_it_not_the_one_made_before_it():

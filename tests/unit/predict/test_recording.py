@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from analyzer.allocator import compare
-from analyzer.contract.categories import Category
-from analyzer.contract.report.range_figures import ScheduleRange
-from analyzer.contract.run_note import BirthNote, Input, VariableNote
-from analyzer.errors import TraceError
-from analyzer.findings.questions.parallel_ops import find_threads
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.kernels.kernel_device import HANDLE_BYTES
-from analyzer.measure.measured_recording import open_measured
-from analyzer.opening import explain
-from analyzer.parse.run_folder import RunNote, read_run
-from analyzer.predict.predicted_recording import predict_note
-from analyzer.predict.startup import build_up, shared_slots
-from analyzer.recording.records import Kind
-from analyzer.recording.schema import ALLOCATIONS, EVENTS
+from analyzer.explain.questions.parallel_ops import find_threads
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.range_figures import ScheduleRange
+from analyzer.model.contract.run_note import BirthNote, Input, VariableNote
+from analyzer.model.errors import TraceError
+from analyzer.model.recording.records import Kind
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
+from analyzer.session.opening import explain
+from analyzer.simulate.allocator import compare
+from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES
+from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.simulate.predict.startup import build_up, shared_slots
+from analyzer.tracing.measure.measured_recording import open_measured
+from analyzer.tracing.parse.run_folder import RunNote, read_run
 
 NOTES = Path(__file__).parent / "notes"
 TRACES = Path(__file__).parents[3] / "traces"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.predict.executor.scalar_values import follow
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.simulate.predict.executor.scalar_values import follow
 
 MATRIX, ROWS, ONE = (TensorSpec("float32", shape) for shape in ((8, 4), (8,), ()))
 FLAGS, FLAG_ROWS, FLAG = (TensorSpec("bool", shape) for shape in ((8, 4), (8,), ()))

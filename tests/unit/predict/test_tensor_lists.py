@@ -1,11 +1,11 @@
 """TensorLists by hand: what shares, what is copied, what an unset element costs."""
 
-from analyzer.contract.graph_note import Op, TensorSpec
-from analyzer.kernels.cpu import cpu_kernels as cpu
-from analyzer.kernels.shared.op_call import Call
-from analyzer.kernels.shared.tensor_list_kernels import HANDLE_BYTES
-from analyzer.predict import predict
-from analyzer.predict.buffers.reference_counts import Ledger
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
+from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
+from analyzer.simulate.predict import predict
+from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.opening import open_result
-from analyzer.predict.schedules import Schedules
-from analyzer.predict.uncertainty.stated_range import allocated_ends, told
+from analyzer.session.opening import open_result
+from analyzer.simulate.predict.schedules import Schedules
+from analyzer.simulate.predict.uncertainty.stated_range import allocated_ends, told
 
 MIB = 1 << 20
 NOTES = Path(__file__).parent / "notes"

@@ -13,13 +13,13 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.subject import ReportTarget
-from analyzer.contract.report.writing import report_of
-from analyzer.contract.step_config import StepConfig
-from analyzer.recording.records import Device, Kind, Recording, Step, TensorEnds
-from analyzer.recording.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.subject import ReportTarget
+from analyzer.model.contract.report.writing import report_of
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorEnds
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 
 ALLOCATOR = "bfc"
 STEPS = 3

@@ -13,12 +13,12 @@ from builders import SAMPLES, TraceBuilder, sample_folder
 from rich.console import Console
 
 import analyzer
-from analyzer.contract.categories import Category
-from analyzer.recording.records import Severity
-from analyzer.recording.schema import ALLOCATIONS
+from analyzer.model.contract.categories import Category
+from analyzer.model.recording.records import Severity
+from analyzer.model.recording.schema import ALLOCATIONS
+from analyzer.model.units import format_bytes
 from analyzer.report.terminal.terminal_report import print_document
 from analyzer.report.untrusted import printable, printable_path
-from analyzer.units import format_bytes
 
 NUMBER = (int, float)
 SHAPES: dict[str, Any] = {

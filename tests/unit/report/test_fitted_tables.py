@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 import analyzer
+from analyzer.model.units import format_bytes
 from analyzer.report.terminal.fitted_tables import (
     GAP,
     Prose,
@@ -28,7 +29,6 @@ from analyzer.report.terminal.fitted_tables import (
 from analyzer.report.terminal.terminal_diff import render_diff
 from analyzer.report.terminal.terminal_report import render
 from analyzer.report.unbreakable_units import unbroken
-from analyzer.units import format_bytes
 
 WIDTHS = (80, 100, 120, 160)
 CUT = re.compile(r"(?<![\w/,.\[:…-])[+-]?\d[\d.,]*…|…[\d.,]+ (?:B|[KMGT]iB)\b")

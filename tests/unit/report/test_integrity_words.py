@@ -10,9 +10,9 @@ import pytest
 from builders import analyze, sample_folder, sample_trace
 
 import analyzer
-from analyzer.parse.xplane import read_trace
-from analyzer.parse.xspace import Space
 from analyzer.report.page.verdict_words import first_screen
+from analyzer.tracing.parse.xplane import read_trace
+from analyzer.tracing.parse.xspace import Space
 
 
 @pytest.fixture(scope="module")

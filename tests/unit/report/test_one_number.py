@@ -15,17 +15,17 @@ from msgspec import structs
 from rich.console import Console
 
 import analyzer
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.findings.verdict import judgement as fit
-from analyzer.findings.verdict.judgement import judge
-from analyzer.gpus import MemoryRange
-from analyzer.opening import open_result
-from analyzer.predict import predicted_device as target
+from analyzer.cards import MemoryRange
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.verdict import judgement as fit
+from analyzer.explain.verdict.judgement import judge
+from analyzer.model.units import format_bytes
 from analyzer.report.document import build_document
 from analyzer.report.exports.other_formats import markdown
 from analyzer.report.page.build import render, render_inline
 from analyzer.report.terminal.terminal_report import print_document
-from analyzer.units import format_bytes
+from analyzer.session.opening import open_result
+from analyzer.simulate.predict import predicted_device as target
 
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 CASES = [

@@ -8,14 +8,14 @@ from builders import sample_folder
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.contract.report.finding import StepRemedy
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import plain_report, report_of
-from analyzer.opening import open_result
+from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import plain_report, report_of
 from analyzer.report.exports.other_formats import markdown
 from analyzer.report.page.build import render
 from analyzer.report.report_words import remedy_words
 from analyzer.report.terminal.terminal_report import print_document
+from analyzer.session.opening import open_result
 
 MIB = 1 << 20
 REMEDIES = (

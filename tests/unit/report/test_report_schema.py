@@ -13,17 +13,17 @@ from builders import ROOT, SAMPLES, sample_folder
 from schemas import breaches
 
 import analyzer
-from analyzer.contract.report.diff_file import DiffFile
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import (
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import (
     plain_report,
     read_report,
     report_of,
     report_text,
 )
-from analyzer.errors import TraceError
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.opening import open_estimate, open_result
+from analyzer.model.errors import TraceError
+from analyzer.session.opening import open_estimate, open_result
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 

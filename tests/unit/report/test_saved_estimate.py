@@ -17,13 +17,13 @@ import pytest
 from builders import ROOT, analyze
 
 import analyzer
-from analyzer.contract import kept_result
-from analyzer.contract.kept_result import KEPT_FILE, REPORT_JSON, kept_facts, read_kept
-from analyzer.errors import TraceError
-from analyzer.findings.replay_settings import WhatIf
-from analyzer.opening import open_estimate, open_result
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract import kept_result
+from analyzer.model.contract.kept_result import KEPT_FILE, REPORT_JSON, kept_facts, read_kept
+from analyzer.model.errors import TraceError
 from analyzer.report.result import Result
 from analyzer.report.saved_estimate import TABLES_FILE
+from analyzer.session.opening import open_estimate, open_result
 from analyzer.session.target_results import leave_report
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
@@ -52,7 +52,7 @@ def predicted() -> Iterator[list[Path]]:
         found.append(path)
         return open_estimate(path, **options)  # type: ignore[arg-type]
 
-    with patch("analyzer.opening.open_estimate", counted):
+    with patch("analyzer.session.opening.open_estimate", counted):
         yield found
 
 
@@ -93,7 +93,7 @@ def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, trac
     leave_report(analyzer.open_trace(traced), traced)
     heavy = "{'pandas', 'numpy', 'networkx', 'numba', 'jinja2', 'google.protobuf'}"
     code = (
-        "import sys; from analyzer.commands import run; code = run()\n"
+        "import sys; from analyzer.cli import run; code = run()\n"
         f"print(sorted({heavy} & sys.modules.keys()), file=sys.stderr); sys.exit(code)"
     )
     for command, place in (("estimate", folder), ("trace", traced)):
@@ -110,7 +110,7 @@ def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, trac
 
 def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
     was = leave_report(analyzer.open_trace(traced), traced)
-    with patch("analyzer.opening._measured", side_effect=AssertionError):
+    with patch("analyzer.session.opening._measured", side_effect=AssertionError):
         now = analyzer.open_trace(traced)
         assert now.document == json.loads(json.dumps(was.document))
     pd.testing.assert_frame_equal(now.allocations, was.allocations)
@@ -187,7 +187,7 @@ def test_a_zip_bomb_is_not_unpacked(folder: Path) -> None:
     "option", [["--limit", "1GiB"], ["--threads", "1"], ["--inter-op-threads", "1"], ["--growth"]]
 )
 def test_other_settings_predict_anew(option: list[str], folder: Path) -> None:
-    from analyzer.commands import estimate_command as estimate
+    from analyzer.cli import estimate_command as estimate
 
     with patch.object(estimate, "open_estimate", wraps=open_estimate) as counted:
         done = analyze("estimate", folder, *option, "--quiet")

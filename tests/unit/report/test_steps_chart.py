@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analyzer.contract.report.program_figures import HeldReading, ProgramFigures, TrendFigures
-from analyzer.contract.watch_note import Reading, WatchNote
-from analyzer.findings.running.program_trend import program_figures
+from analyzer.explain.running.program_trend import program_figures
+from analyzer.model.contract.report.program_figures import HeldReading, ProgramFigures, TrendFigures
+from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.steps_chart import HEIGHT, WIDTH, steps_charts
 
 FLAT = TrendFigures(trend="flat")

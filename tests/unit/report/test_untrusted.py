@@ -11,14 +11,14 @@ from msgspec import convert
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.contract.report.diff_file import DiffFile
-from analyzer.contract.report.writing import finite
-from analyzer.contract.step_config import StepConfig
-from analyzer.opening import open_result
+from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.writing import finite
+from analyzer.model.contract.step_config import StepConfig
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table
 from analyzer.report.terminal.terminal_diff import print_diff
 from analyzer.report.terminal.terminal_report import print_document
 from analyzer.report.untrusted import csv_cell, markdown_code, markdown_text, printable
+from analyzer.session.opening import open_result
 
 SAMPLES = Path(__file__).parents[3] / "traces"
 

@@ -4,10 +4,10 @@ import pytest
 from make_recording import make_recording
 from msgspec.structs import replace
 
-from analyzer.findings.buffer_words import why_alive
-from analyzer.measure.buffer_uses import BufferUse
+from analyzer.explain.buffer_words import why_alive
+from analyzer.model.units import format_bytes
 from analyzer.report.report_words import closer_words
-from analyzer.units import format_bytes
+from analyzer.tracing.measure.buffer_uses import BufferUse
 
 
 @pytest.mark.parametrize(

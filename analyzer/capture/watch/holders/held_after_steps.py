@@ -19,7 +19,7 @@ from analyzer.capture.watch.holders.live_holders import (
     live_tensors,
     new_since,
 )
-from analyzer.contract.watch_note import HeldTensors, LargeConstant, TapesNote
+from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, TapesNote
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.steps.traced_window import Window
@@ -59,7 +59,7 @@ def held_after_steps(
     Args:
         window: The traced steps; what they found resident gets the names that hold it.
         containers: Containers of host memory before the steps, as
-            :func:`~analyzer.capture.watch.holders.host_containers.host_containers` returns them.
+            ``host_containers`` returns them.
         functions, data: What the program has called and made.
     """
     frame = sys._getframe(1)  # not this one: it would hold itself

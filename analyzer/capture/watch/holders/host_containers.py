@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.contract.watch_note import HeldTensors
+from analyzer.model.contract.watch_note import HeldTensors
 
 _KINDS: Final = (list, dict, set, deque)
 _ENTRY_BYTES: Final = 4096
@@ -41,7 +41,7 @@ def grown_since(
     """Return the containers that got an entry or more in each step, the largest growth first.
 
     Args:
-        before: What :func:`host_containers` returned then.
+        before: What ``host_containers`` returned then.
         steps: Steps made since.
         search: Names them.
     """

@@ -7,7 +7,7 @@ import types
 from typing import Any, Final
 
 from analyzer.capture.watch.holders.live_holders import held_by, live_tensors, new_since, references
-from analyzer.contract.watch_note import HeldTensors
+from analyzer.model.contract.watch_note import HeldTensors
 
 _GROWN_BYTES: Final = 1 << 20
 """What has to be in use more than after the traced steps before it is worth a look."""

@@ -15,7 +15,7 @@ from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.watch.holders.holder_search import HolderSearch, NamedHolder
-from analyzer.contract.watch_note import HeldTensors
+from analyzer.model.contract.watch_note import HeldTensors
 
 _GROUPS: Final = 200
 """Holders that are told of, the largest first."""

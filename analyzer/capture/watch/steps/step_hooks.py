@@ -1,7 +1,7 @@
 """What is wrapped to find a program's own steps: TensorFlow's functions, optimizers, tapes, data sets.
 
 Each wrapper calls what it wraps with the same arguments, and returns or raises what that does. What only
-the traced steps need is taken out when they are done (:meth:`Hooks.lighten`).
+the traced steps need is taken out when they are done (``lighten``).
 """
 
 from __future__ import annotations

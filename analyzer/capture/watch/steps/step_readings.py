@@ -8,7 +8,7 @@ from typing import Final
 
 import tensorflow as tf
 
-from analyzer.contract.watch_note import Reading
+from analyzer.model.contract.watch_note import Reading
 
 _ALL_READ: Final = 64
 """Steps at the beginning of which each is read."""

@@ -20,10 +20,10 @@ from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.holders.live_holders import bytes_of, live_tensors, references
 from analyzer.capture.xla.xla_lowering import ran_compiled
-from analyzer.contract.run_note import Failure, Input, TargetNote
-from analyzer.contract.step_config import StepConfig
-from analyzer.parse.logdir import RUN_FILE
-from analyzer.parse.xplane import MARKER_PREFIX, WATCHED_STEP
+from analyzer.model.contract.run_note import Failure, Input, TargetNote
+from analyzer.model.contract.step_config import StepConfig
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP
 
 _RESIDENT_BYTES: Final = 256
 _MOST_RESIDENT: Final = 2000

@@ -1,4 +1,4 @@
-// Numbers as text. formatBytes agrees with analyzer/units.py to the last digit.
+// Numbers as text. formatBytes agrees with analyzer/model/units.py to the last digit.
 
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 const CATEGORY_LABELS = {

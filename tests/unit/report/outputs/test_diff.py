@@ -9,7 +9,7 @@ from make_recording import Made, make_recording
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 from analyzer.report.diff_result import Diff, allowed_growth, build_diff
 from analyzer.report.terminal.terminal_diff import print_diff
 from analyzer.report.unbreakable_units import unbroken

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from make_recording import Made, make_recording
 
-from analyzer.contract.report.writing import report_of
-from analyzer.errors import InputError
-from analyzer.findings.comparison import compare
-from analyzer.recording.records import Kind
-from analyzer.recording.schema import EVENTS, empty
+from analyzer.explain.comparison import compare
+from analyzer.model.contract.report.writing import report_of
+from analyzer.model.errors import InputError
+from analyzer.model.recording.records import Kind
+from analyzer.model.recording.schema import EVENTS, empty
 from analyzer.report.exports.other_formats import chrome_trace, markdown, write_parquet
 
 

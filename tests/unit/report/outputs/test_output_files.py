@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from builders import COMMAND, INSTALLED, analyze, listing, sample_folder
 
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 from analyzer.report.exports.output_files import check_output, output_file, write_text
 
 SAMPLE = sample_folder("infer")
@@ -181,7 +181,7 @@ def test_a_file_that_is_read_only(tmp_path: Path) -> None:
 OTHER_USER = """
 import os, sys
 from pathlib import Path
-from analyzer.errors import InputError
+from analyzer.model.errors import InputError
 from analyzer.report.exports.output_files import check_output, write_text
 os.setgid(65534); os.setuid(65534)
 try:

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from rich.console import Console
 from schemas import breaches
 
-from analyzer.contract.report.finding import StepRemedy
-from analyzer.report.fit.fit_page import render_fit_page, round_heights, round_sizes
-from analyzer.report.fit.fit_terminal import print_answer
-from analyzer.report.fit.fit_words import whether_fits
-from analyzer.scaling.fit_answer import (
+from analyzer.fitting.report.fit_page import render_fit_page, round_heights, round_sizes
+from analyzer.fitting.report.fit_terminal import print_answer
+from analyzer.fitting.report.fit_words import whether_fits
+from analyzer.fitting.scaling.fit_answer import (
     CardAnswer,
     Confirmation,
     ConfirmingRun,
@@ -25,6 +24,7 @@ from analyzer.scaling.fit_answer import (
     decode_answer,
     encode_answer,
 )
+from analyzer.model.contract.report.finding import StepRemedy
 
 MIB = 1 << 20
 HOSTILE = "<script>alert(1)</script>\x1b[31m"

@@ -11,9 +11,9 @@ import pytest
 from make_recording import Made, document_of, make_recording
 from test_page_columns import unpack
 
-from analyzer.contract.report.writing import plain_report, report_of
-from analyzer.recording.records import Kind
-from analyzer.recording.schema import ALLOCATIONS, EVENTS, empty
+from analyzer.model.contract.report.writing import plain_report, report_of
+from analyzer.model.recording.records import Kind
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.report.page import payload as payload_module
 from analyzer.report.page.build import SCRIPTS, render, render_inline
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import analyzer.report.page as page
-from analyzer.contract.categories import Category
+from analyzer.model.contract.categories import Category
 
 FOLDER = Path(page.__file__).parent
 LEAST_MARK, LEAST_TEXT = 3.0, 4.5

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from make_recording import Made, make_recording
 
-from analyzer.contract.report.writing import plain_report, report_of
-from analyzer.findings.comparison import TIMELINE_COLUMNS, compare
-from analyzer.recording.records import Kind
+from analyzer.explain.comparison import TIMELINE_COLUMNS, compare
+from analyzer.model.contract.report.writing import plain_report, report_of
+from analyzer.model.recording.records import Kind
 
 
 @pytest.fixture(scope="module")

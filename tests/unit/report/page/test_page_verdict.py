@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.contract.categories import Category
-from analyzer.contract.report.report_file import ReportFile
-from analyzer.contract.report.writing import report_of
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import report_of
 from analyzer.report.page import verdict_words as verdict_module
 from analyzer.report.page.verdict_words import error_line, first_screen, what_if_words
 

@@ -1,0 +1,208 @@
+"""``analyze gpus`` and ``--gpu list``: the cards that can be predicted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from analyzer.cards import Gpu, all_gpus, memory_limit
+from analyzer.cards.catalogue import gpus_named
+from analyzer.cards.nvml_reading import read_cards
+from analyzer.cli import shared_options as options
+from analyzer.cli.outputs import check_paths, write_all
+from analyzer.cli.stdout import printing, terminal
+from analyzer.model.contract.report.writing import schema_of
+from analyzer.model.errors import InputError
+from analyzer.model.units import format_bytes
+from analyzer.report.exports.output_files import write_text
+from analyzer.report.untrusted import printable
+
+_LIST = "list"
+
+_LONGEST: Final = 120  # characters of a card's name
+
+_HEADING: Final = "Cards: the memory on the box, what CUDA reports of it, what TensorFlow may use"
+
+CATALOGUE_VERSION: Final = 1  # of the JSON document
+
+
+class CardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One card of the list.
+
+    Attributes:
+        id, name: What ``--gpu`` takes, and what the driver calls it.
+        compute_capability: Such as ``8.0``.
+        nominal_bytes: The memory on the box.
+        memory_bytes: What CUDA reports.
+        limit_bytes: What TensorFlow's allocator may use of it by default.
+        memory_source: Who read ``memory_bytes``; empty where it is derived.
+    """
+
+    id: str
+    name: str
+    compute_capability: str
+    nominal_bytes: int
+    memory_bytes: int
+    limit_bytes: int
+    memory_source: str
+
+
+class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card of this machine, as NVIDIA's driver shows it.
+
+    Attributes:
+        index, name: Its number in the order of the bus, and what the driver calls it.
+        total_bytes, free_bytes: Its memory, what the driver keeps for itself included, and what is left.
+        gpu: The catalogue's name of it, which ``--gpu`` takes; empty where the catalogue lacks it.
+    """
+
+    index: int
+    name: str
+    total_bytes: int
+    free_bytes: int
+    gpu: str
+
+
+class CardList(msgspec.Struct, frozen=True, kw_only=True):
+    """The cards that were asked for, by their name; and this machine's own, where it has any."""
+
+    schema_version: int = CATALOGUE_VERSION
+    cards: tuple[CardRow, ...]
+    own: tuple[OwnCard, ...] = ()
+
+
+def card_list_schema_text() -> str:
+    """Return the JSON Schema of what ``analyze gpus --json`` writes, ``docs/gpus.schema.json``."""
+    return schema_of("What analyze gpus writes with --json", CardList)
+
+
+def gpus(
+    search: Annotated[
+        str,
+        typer.Argument(
+            help="Words of a card's name, or a compute capability: 4090, a100, 8.9.",
+            show_default=False,
+        ),
+    ] = "",
+    json: options.JsonFile = None,
+) -> None:
+    """List the cards of the catalogue, or those that words mean."""
+    check_paths(json)
+    found, own = _found(search), own_cards()
+
+    def write(path: Path) -> None:
+        rows = CardList(cards=tuple(map(_row, found)), own=own)
+        write_text(path, msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
+
+    if not write_all((path, write) for path in (json,) if path is not None):
+        _print(found, own)
+
+
+def own_cards() -> tuple[OwnCard, ...]:
+    """Return this machine's cards, as the driver shows them; none where there is no driver."""
+    try:
+        reading = read_cards()
+    except InputError:
+        return ()
+    return tuple(
+        OwnCard(
+            index=card.index,
+            name=card.name,
+            total_bytes=card.total_bytes,
+            free_bytes=card.free_bytes,
+            gpu=_named_by_catalogue(card.name),
+        )
+        for card in reading.cards
+    )
+
+
+def _named_by_catalogue(name: str) -> str:
+    """Return the catalogue's name of a card; empty where it has none, or several."""
+    try:
+        found = gpus_named(name)
+    except InputError:
+        return ""
+    return found[0].id if len(found) == 1 else ""
+
+
+def list_gpus(name: str) -> str:
+    """Print every card and exit where the name is ``list``; else return the name."""
+    if name.strip().lower() != _LIST:
+        return name
+    _print(_found(""), own_cards())
+    raise typer.Exit
+
+
+def _found(search: str) -> Sequence[Gpu]:
+    """Return the cards whose name holds the words, or else those that the words mean.
+
+    Raises:
+        InputError: there are none.
+    """
+    words = search.lower().split()
+    cards = [
+        card
+        for card in sorted(all_gpus(), key=lambda card: card.id)
+        if all(
+            word == card.capability_text or word in f"{card.id} {card.name.lower()}"
+            for word in words
+        )
+    ]
+    if cards:
+        return cards
+    if not search.strip():
+        raise InputError("The catalogue holds no card.")
+    return gpus_named(search)
+
+
+def _row(card: Gpu) -> CardRow:
+    return CardRow(
+        id=card.id,
+        name=card.name,
+        compute_capability=card.capability_text,
+        nominal_bytes=card.nominal_bytes,
+        memory_bytes=card.memory_bytes,
+        limit_bytes=memory_limit(card).bytes,
+        memory_source=card.memory_source,
+    )
+
+
+def _own_line(card: OwnCard) -> str:
+    known = f"--gpu {card.gpu}" if card.gpu else "not in the catalogue by this name"
+    return (
+        f"This machine's GPU {card.index}: {printable(card.name, 80)}, "
+        f"{format_bytes(card.free_bytes)} free of {format_bytes(card.total_bytes)} ({known})"
+    )
+
+
+def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
+    from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number
+
+    columns = [
+        TableColumn(name="--gpu", least=max(len(card.id) for card in cards)),
+        TableColumn(name="card", rank=3),
+        TableColumn(name="memory", is_number=True, rank=1),
+        TableColumn(name="CUDA's", is_number=True, rank=4),
+        number("limit"),
+        TableColumn(name="capability", is_number=True, rank=2),
+    ]
+    rows = [
+        (
+            card.id,
+            printable(card.name, _LONGEST),
+            format_bytes(card.nominal_bytes),
+            format_bytes(card.memory_bytes),
+            format_bytes(memory_limit(card).bytes),
+            card.capability_text,
+        )
+        for card in cards
+    ]
+    with printing():
+        console = terminal()
+        for one in own:
+            console.print(_own_line(one), markup=False, highlight=False)
+        console.print(fitted_table(_HEADING, columns, rows, console.width))

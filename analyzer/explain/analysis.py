@@ -1,0 +1,121 @@
+"""Everything that can be said of one recording, worked out once.
+
+The steady step is the last one: the first builds slots and traces, so its peak is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analyzer.explain.questions.fragmentation import Fragmentation, measure_fragmentation
+from analyzer.explain.verdict.fit_verdict import Verdict
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts
+from analyzer.model.errors import AccountingError
+from analyzer.model.recording.records import Finding, Recording, Step
+from analyzer.model.recording.timeline import (
+    Peak,
+    Timeline,
+    alive_at,
+    by_category,
+    main_rows,
+    peak_between,
+    timeline,
+)
+from analyzer.tracing.measure.buffer_uses import BufferUse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """One recording with its peak worked out; findings are made from this.
+
+    Attributes:
+        recording: The recording.
+        rows: The allocations of the allocator that it is about.
+        line: Live bytes at every instant.
+        step: The steady step; None where the recording has no steps.
+        first, last: The instants that the peak is looked for in.
+        peak: The steady step's peaks.
+        peak_ever: The peaks of the whole recording.
+        alive: What is alive at the requested peak, with the category it has then.
+        uses: Who keeps a buffer alive, by its index in the allocations table.
+        fragmentation: Waste inside the pool.
+        pool: Facts of replays through the allocator's simulation.
+        verdict: Whether the step fits a card or a limit that the user gave; None until it is judged.
+        findings: What is worth knowing.
+    """
+
+    recording: Recording
+    rows: pd.DataFrame
+    line: Timeline
+    step: Step | None
+    first: int
+    last: int
+    peak: Peak
+    peak_ever: Peak
+    alive: pd.DataFrame
+    uses: Mapping[int, BufferUse]
+    fragmentation: Fragmentation
+    pool: PoolFacts = NO_FACTS
+    verdict: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Requested bytes per category at the requested peak."""
+        return by_category(self.alive)
+
+
+def steady_step(recording: Recording) -> Step | None:
+    """Return the last step that has events; else the last, which needed nothing; else None."""
+    with_events = [step for step in recording.steps if step.last >= step.first]
+    chosen = with_events or recording.steps
+    return chosen[-1] if chosen else None
+
+
+def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -> Analysis:
+    """Work out the peak, what is alive at it, and the waste; findings are added by the caller.
+
+    Raises:
+        AccountingError: the categories do not add up to the peak.
+    """
+    rows = main_rows(recording)
+    count = len(recording.events)
+    line = timeline(rows, count)
+    step = steady_step(recording)
+    # A step without events peaks at what is there before it.
+    first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
+    peak = peak_between(line, first, last)
+    alive = alive_at(rows, peak.requested_instant)
+    total = sum(by_category(alive).values())
+    if total != peak.requested_bytes:
+        raise AccountingError(
+            f"the categories at the peak add up to {total} B, the peak is {peak.requested_bytes} B"
+        )
+    return Analysis(
+        recording=recording,
+        rows=rows,
+        line=line,
+        step=step,
+        first=first,
+        last=last,
+        peak=peak,
+        peak_ever=peak_between(line, 0, count - 1),
+        alive=alive,
+        uses=uses or {},
+        fragmentation=measure_fragmentation(recording, rows, peak.allocated_instant),
+    )
+
+
+PERSISTENT = frozenset(
+    {
+        Category.PARAMETER.value,
+        Category.OPTIMIZER_STATE.value,
+        Category.CONSTANT.value,
+        Category.INPUT.value,
+    }
+)
+"""Categories that live across steps by design."""

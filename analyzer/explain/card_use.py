@@ -1,0 +1,47 @@
+"""What each card held, where a step ran on several: the peak is told of one of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from analyzer.explain.analysis import Analysis
+from analyzer.model.contract.report.subject import CardUse
+from analyzer.model.recording.timeline import peak_between, timeline, whole_rows
+
+_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
+
+
+def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
+    """Return the use of each card, by its number; empty where there are not several."""
+    recording = analysis.recording
+    table, events = recording.allocations, recording.events
+    found = []
+    for name in map(str, table["allocator"].unique()):
+        match = _CARD.fullmatch(name)
+        if match is not None:
+            found.append((int(match[1]), name))
+    if len(found) < 2:
+        return ()
+    cards = recording.phantom_run.cards if recording.phantom_run is not None else ()
+    uses = []
+    for number, name in sorted(found):
+        line = timeline(whole_rows(table[table["allocator"] == name]), len(events))
+        peak = peak_between(line, analysis.first, analysis.last)
+        own = events[events["allocator"] == name]
+        last = own.iloc[-1] if len(own) else None
+        available = 0 if last is None else int(last["available_bytes"])
+        limit = None if not available or last is None else int(last["in_use_bytes"]) + available
+        uses.append(
+            CardUse(
+                number=number,
+                allocator=name,
+                card=cards[number] if number < len(cards) else "",
+                requested_bytes=peak.requested_bytes,
+                allocated_bytes=peak.allocated_bytes,
+                allocated_ever_bytes=int(line.allocated.max()),
+                memory_limit_bytes=limit,
+                is_shown=name == recording.allocator,
+            )
+        )
+    return tuple(uses)

@@ -1,0 +1,34 @@
+"""What the first step alone asks for: trials of a library's algorithms, as a figure of its own.
+
+TensorFlow tries cuDNN's algorithms at a convolution's first call and XLA tries products and
+convolutions when it compiles, on guarded copies of their tensors (``redzone_allocator.h``). On a small
+card this, not the steady step, may be what does not fit.
+"""
+
+from __future__ import annotations
+
+from analyzer.explain.analysis import Analysis
+from analyzer.model.contract.categories import Category
+from analyzer.model.recording.timeline import alive_at
+
+
+def first_step_only_bytes(analysis: Analysis) -> int:
+    """Return requested bytes of temporaries at the highest instant that no later step asks for.
+
+    Returns:
+        0 where that instant is in no first step, or the recording has but one step.
+    """
+    steps, instant = analysis.recording.steps, analysis.peak_ever.requested_instant
+    if len(steps) < 2 or not steps[0].first <= instant <= steps[0].last:
+        return 0
+    rows = analysis.rows
+    last = rows[rows["step"] == steps[-1].index]
+    repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
+    alive = alive_at(rows, instant)
+    alive = alive[
+        (alive["category"].astype(str) == Category.TEMPORARY.value)
+        & (alive["dies"] <= steps[0].last)
+        & (alive["born"] >= steps[0].first)
+    ]
+    asked = zip(alive["op"].astype(str), alive["requested_bytes"], strict=True)
+    return sum(int(size) for op, size in asked if (op, size) not in repeated)

@@ -1,0 +1,102 @@
+"""What the assumptions about a card that is not there are worth in bytes, and the range they make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+from msgspec import structs
+
+from analyzer.explain.analysis import Analysis
+from analyzer.model.contract.phantom_assumptions import (
+    ASSUMPTIONS,
+    BATCH_NORM_RESERVE,
+    PRODUCT_WORKSPACE,
+    RECURRENT_RESERVE,
+    WORKSPACE,
+    Assumption,
+)
+from analyzer.model.contract.report.range_figures import StatedRange
+from analyzer.model.contract.report.subject import AssumedSetting
+from analyzer.model.recording.records import Kind
+from analyzer.model.units import format_bytes
+
+_RECURRENT = "CudnnRNN"
+
+
+def assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
+    """Return each assumption with the value taken and its bytes at the peak; none for other kinds."""
+    note = analysis.recording.phantom_run
+    if note is None:
+        return ()
+    values = {one.name: note.assumed.get(one.name, one.usual) for one in ASSUMPTIONS}
+    return tuple(
+        AssumedSetting(
+            name=one.name,
+            what=one.what,
+            value=values[one.name],
+            usual=one.usual,
+            most=one.most,
+            is_bytes=one.is_bytes,
+            share_bytes=_share(analysis.alive, one, values[one.name]),
+            source=one.source,
+        )
+        for one in ASSUMPTIONS
+    )
+
+
+def with_assumed_range(analysis: Analysis) -> Analysis:
+    """Return a phantom run's analysis with the range that reserve spaces leave open.
+
+    Workspaces are not in it: where one cannot be had TensorFlow takes an algorithm without
+    (``LaunchAutotunedConv`` in ``conv_ops_gpu.h``).
+    """
+    recording = analysis.recording
+    if recording.kind is not Kind.PHANTOM or recording.phantom is None:
+        return analysis
+    settings = assumed_settings(analysis)
+    told = structs.replace(recording.phantom, settings=settings)
+    recording = replace(recording, phantom=told)
+    shares = {one.name: one.share_bytes for one in settings}
+    reserve = shares.get(RECURRENT_RESERVE.name, 0)
+    if reserve:
+        recording = replace(recording, uncertainty=_range(analysis, reserve))
+    return replace(analysis, recording=recording)
+
+
+def _range(analysis: Analysis, reserve: int) -> StatedRange:
+    """Return the range where cuDNN may keep nothing, or twice as much: it does not publish what."""
+    peak = analysis.peak
+    return StatedRange(
+        limit_high_bytes=None,
+        low_bytes=peak.requested_bytes - reserve,
+        high_bytes=peak.requested_bytes + reserve,
+        allocated_low_bytes=peak.allocated_bytes - reserve,
+        allocated_high_bytes=peak.allocated_bytes + reserve,
+        because=(
+            f"cuDNN's reserve space of recurrent layers is assumed: {format_bytes(reserve)} at the "
+            "peak, none to twice as much",
+        ),
+        deciding_ops=(),
+        schedules=(),
+        unsized=0,
+    )
+
+
+def _share(alive: pd.DataFrame, assumption: Assumption, value: int) -> int:
+    """Return the bytes of an assumption that are alive at the peak."""
+    kinds = alive["op_type"].astype(str)
+    if assumption is RECURRENT_RESERVE:  # output 3: what the backward pass reads
+        forward = kinds.str.startswith(_RECURRENT) & ~kinds.str.contains("Backprop")
+        rows = forward & alive["tensor"].astype(str).str.endswith(":3")
+    elif not value:
+        return 0
+    elif assumption is WORKSPACE:
+        rows = kinds.str.contains("Conv") & (alive["requested_bytes"] == value)
+    elif assumption is PRODUCT_WORKSPACE:
+        rows = kinds.str.contains("MatMul") & (alive["requested_bytes"] == value)
+    elif assumption is BATCH_NORM_RESERVE:
+        rows = kinds.str.contains("BatchNorm") & (alive["requested_bytes"] == value)
+    else:
+        return 0
+    return int(alive["requested_bytes"][rows].sum())

@@ -1,0 +1,143 @@
+"""The step ran out of memory: what it asked for, what was in use, and by how much it missed."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import describe_buffer
+from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.report.limit_figures import UnservedRequest
+from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.timeline import alive_at
+from analyzer.model.units import format_bytes
+from analyzer.simulate.allocator import BfcOptions, from_recording, replay
+from analyzer.simulate.allocator.sequence import NOWHERE
+
+# op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
+_REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
+# xla_ops.cc: "Out of memory while trying to allocate 1.50GiB", "... 6291456 bytes": one block
+_BLOCK: Final = re.compile(
+    r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(bytes|[KMGT]?i?B)"
+)
+_UNITS: Final = {"bytes": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
+_TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
+_LEAST_WAIT_PS: Final = 5 * 10**12  # half of the ten seconds: other threads may go on at first
+_EVIDENCE_ROWS: Final = 15  # tensors told one by one
+
+
+def find_out_of_memory(analysis: Analysis) -> list[Finding]:
+    """Explain the error where the step ended with one of memory."""
+    failure = failure_of(analysis)
+    if failure is None:
+        return []
+    wanted, in_use = failure.requested_bytes, failure.in_use_bytes
+    requested, _ = analysis.line.at(failure.instant)
+    limit = failure.memory_limit_bytes
+    alive = alive_at(analysis.rows, failure.instant).nlargest(_EVIDENCE_ROWS, "requested_bytes")
+    asked = format_bytes(wanted) if wanted is not None else "more"
+    detail = (
+        f"{format_bytes(requested)} were asked for by live tensors and {format_bytes(in_use)} "
+        "allocated in chunks just before."
+    )
+    if limit is not None:
+        free = limit - in_use
+        detail += f" The limit is {format_bytes(limit)}, so {format_bytes(free)} were free"
+        if wanted is not None and wanted <= free:
+            detail += ", but in no piece as large: the pool is fragmented."
+        elif wanted is not None:
+            error = analysis.recording.error
+            what = "tensor" if error is not None and _REQUEST.search(error.message) else "block"
+            detail += f": {format_bytes(wanted - free)} too little for this {what}."
+        else:
+            detail += "."
+    return [
+        Finding(
+            id="out-of-memory",
+            severity=Severity.HIGH,
+            title=f"The step ran out of memory when it asked for {asked}",
+            detail=detail,
+            evidence=tuple(describe_buffer(row) for row in alive.to_dict("records")),
+        )
+    ]
+
+
+def failure_of(analysis: Analysis) -> UnservedRequest | None:
+    """Return the request that failed, None where the step did not end for want of memory."""
+    error = analysis.recording.error
+    if error is None or error.type != "ResourceExhaustedError":
+        return None
+    instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
+    _, in_use = analysis.line.at(instant)
+    limit = analysis.recording.device.memory_limit_bytes
+    return UnservedRequest(
+        instant=instant,
+        requested_bytes=requested_by(error.message),
+        in_use_bytes=in_use,
+        memory_limit_bytes=limit,
+        free_bytes=None if limit is None else max(limit - in_use, 0),
+    )
+
+
+def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
+    """Say whether the request that failed would have been served after the events of the trace.
+
+    Then the trace lacks some: its end, where it was cut while memory ran out. It has to begin with its
+    process.
+    """
+    failure = failure_of(analysis)
+    if failure is None or not failure.requested_bytes:
+        return False
+    sequence, wanted = from_recording(analysis.recording), failure.requested_bytes
+    done = int(np.searchsorted(sequence.instant, failure.instant, side="right"))
+    more = replace(
+        sequence,
+        slot=np.append(sequence.slot[:done], sequence.n_buffers),
+        request=np.append(sequence.request[:done], wanted),
+        instant=np.append(sequence.instant[:done], failure.instant),
+        requested_bytes=np.append(sequence.requested_bytes, wanted),
+        address=np.append(sequence.address, NOWHERE),
+        row=np.append(sequence.row, NOWHERE),
+    )
+    return replay(more, options).failure is None
+
+
+def requested_by(message: str) -> int | None:
+    """Return the bytes that the failing request asked for, None where the message does not say.
+
+    Of a compiled step's block the message may print no more than two decimals.
+    """
+    match = _REQUEST.search(message)
+    if match is None:
+        block = _BLOCK.search(message)
+        power = None if block is None else _UNITS.get(block[2])
+        return None if block is None or power is None else round(float(block[1]) * 1024**power)
+    item = ITEM_BYTES.get(_TYPES.get(match[2], match[2]))
+    axes = [int(axis) for axis in match[1].split(",") if axis.strip()]
+    return None if item is None else item * math.prod(axes)
+
+
+def _instant_of_failure(analysis: Analysis, last: int) -> int:
+    """Return the instant of the last step after which a request failed; then all is torn down.
+
+    TensorFlow's allocator tries again for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
+    bfc_allocator.cc), in which its other work comes to an end: what is in use when it gives up is what
+    was when the wait began. So it is the last long wait after which no more was in use; algorithms
+    tried while a step was compiled may have held more before it. Without such a wait it is the
+    highest moment.
+    """
+    first = analysis.first if analysis.step is not None else 0
+    events, window = analysis.recording.events, analysis.line.allocated[first + 1 : last + 2]
+    is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[first : last + 1]
+    own = first + np.flatnonzero(is_own)
+    waits = np.diff(events["time_ps"].to_numpy()[own]) >= _LEAST_WAIT_PS
+    if waits.any():
+        began = int(own[np.flatnonzero(waits)[-1]])
+        if window[began - first :].max() == window[began - first]:
+            return began
+    return first + int(window.argmax())

@@ -1,0 +1,221 @@
+"""Tensors that stay: kept from forward to backward, kept past their last use, left after the step."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import buffer_row, describe_buffer, why_alive
+from analyzer.explain.questions.recomputation import Recomputation, recomputation
+from analyzer.explain.questions.savings import saved_without
+from analyzer.explain.questions.severity import LOW, severity_of
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.buffer_rows import RetainedTensor
+from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.units import format_bytes
+
+_EVIDENCE_ROWS: Final = 20  # tensors told one by one
+_EVIDENCE: Final = (
+    "name",
+    "layer",
+    "shape",
+    "dtype",
+    "requested_bytes",
+    "waits_for",
+    "byte_seconds",
+)
+
+
+def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
+    """Return the activations alive at the peak that wait for the backward pass, largest first."""
+    kept = analysis.alive[analysis.alive["category"] == Category.ACTIVATION.value]
+    if analysis.recording.step_config.mode == "infer":
+        return []
+    kept = kept.sort_values("requested_bytes", ascending=False)
+    return [_retained(analysis, int(index), row) for index, row in kept.iterrows()]
+
+
+def _retained(analysis: Analysis, index: int, row: pd.Series[Any]) -> RetainedTensor:
+    use = analysis.uses.get(index)
+    held_s = None
+    if not pd.isna(row["born_ps"]) and not pd.isna(row["dies_ps"]):
+        held_s = (int(row["dies_ps"]) - int(row["born_ps"])) / 1e12
+    return buffer_row(
+        row,
+        RetainedTensor,
+        waits_for=use.waits_for if use is not None else "",
+        why_alive=why_alive(row, use),
+        held_s=held_s,
+        byte_seconds=None if held_s is None else int(row["requested_bytes"]) * held_s,
+        born=int(row["born"]),
+        dies=int(row["dies"]),
+    )
+
+
+def find_retained(analysis: Analysis, rows: list[RetainedTensor]) -> list[Finding]:
+    """Report what the forward pass keeps for the backward pass, and what less of it would save."""
+    total = sum(row.requested_bytes for row in rows)
+    peak = analysis.peak.requested_bytes
+    if not total or total < LOW * peak:
+        return []
+    found = recomputation(analysis)
+    saves = max(found.saves_bytes, found.half_saves_bytes)
+    return [
+        Finding(
+            id="retained-activations",
+            severity=severity_of(saves, peak),
+            title=f"{format_bytes(total)} of activations are kept for the backward pass "
+            f"({total / peak:.0%} of the peak)",
+            detail=_retained_detail(rows, found),
+            saves_bytes=saves or None,
+            evidence=tuple(
+                {key: getattr(row, key) for key in _EVIDENCE} for row in rows[:_EVIDENCE_ROWS]
+            ),
+        )
+    ]
+
+
+def _retained_detail(rows: list[RetainedTensor], found: Recomputation) -> str:
+    detail = f"{len(rows)} tensors made in the forward pass wait for the backward pass. "
+    if found.half_saves_bytes:
+        detail += (
+            "A batch half as large would lower the peak by about "
+            f"{format_bytes(found.half_saves_bytes)} for these tensors alone. "
+        )
+    if found.saves_bytes:
+        detail += (
+            f"Computed again in the backward pass in {found.stretches} stretches, of each of which "
+            f"only the first tensor is kept, it would be {format_bytes(found.saves_bytes)} lower: "
+            "tf.recompute_grad (or keras.RematScope) around the layers of a stretch. "
+        )
+    else:
+        detail += "Computing them again would not help: the peak is where they are in use anyway. "
+    detail += "Both by the timeline, the order of the ops as it is."
+    longest = max(rows, key=lambda row: row.byte_seconds or -1.0, default=None)
+    if longest is not None and longest.held_s is not None:
+        detail += (
+            f" Most bytes for the longest: {longest.name}, "
+            f"{format_bytes(longest.requested_bytes)} for {longest.held_s * 1e3:.1f} ms."
+        )
+    return detail
+
+
+def find_overdue(analysis: Analysis) -> list[Finding]:
+    """Report tensors alive at the peak although their last use was over."""
+    peak_ps = _time_of(analysis, analysis.peak.requested_instant)
+    if peak_ps is None:
+        return []
+    overdue: list[EvidenceRow] = []
+    gone: list[tuple[int, int, int]] = []  # bytes, from, until
+    times = analysis.recording.events["time_ps"].to_numpy()
+    for index, row in analysis.alive.iterrows():
+        use = analysis.uses.get(int(index))
+        if (
+            use is None
+            or use.last_use_ps is None
+            or row["variable"]
+            or use.last_use_ps >= peak_ps
+            or row["category"] in (Category.INPUT.value, Category.CONSTANT.value)
+        ):
+            continue
+        after = int(np.searchsorted(times, use.last_use_ps))
+        gone.append((int(row["requested_bytes"]), after, int(row["dies"])))
+        overdue.append(
+            describe_buffer(
+                row, last_use=use.waits_for, overdue_s=(peak_ps - use.last_use_ps) / 1e12
+            )
+        )
+    total = sum(size_bytes for size_bytes, _, _ in gone)
+    saves = saved_without(analysis, *zip(*gone, strict=True)) if gone else 0
+    if not overdue or saves < LOW * analysis.peak.requested_bytes:
+        return []
+    order = sorted(range(len(gone)), key=lambda place: -gone[place][0])
+    return [
+        Finding(
+            id="overdue-tensors",
+            severity=severity_of(saves, analysis.peak.requested_bytes),
+            title=f"{format_bytes(total)} at the peak have no use left",
+            detail=f"{len(overdue)} tensors are alive although every op that uses them was done: "
+            "something still holds a reference (the function's frame for its arguments and return "
+            "values, a loop, a list, or Python).",
+            saves_bytes=saves,
+            evidence=tuple(overdue[place] for place in order[:_EVIDENCE_ROWS]),
+        )
+    ]
+
+
+def _time_of(analysis: Analysis, instant: int) -> int | None:
+    events = analysis.recording.events
+    if instant < 0 or instant >= len(events) or analysis.step is None:
+        return None
+    return int(events["time_ps"].iloc[instant]) if analysis.step.start_ps is not None else None
+
+
+def find_survivors(analysis: Analysis) -> list[Finding]:
+    """Report tensors made in the steady step that outlive it and hold no variable."""
+    step = analysis.step
+    if step is None:
+        return []
+    rows = analysis.rows
+    born_in = (rows["born"] >= step.first) & (rows["born"] <= step.last)
+    left = rows[born_in & (rows["dies"] > step.last) & (rows["variable"] == "")]
+    total = int(left["requested_bytes"].sum())
+    if total < max(LOW * analysis.peak.requested_bytes, 4096):
+        return []
+    saves = _saved_by_letting_go(analysis)
+    left = left.sort_values("requested_bytes", ascending=False)
+    return [
+        Finding(
+            id="alive-after-step",
+            severity=severity_of(saves, analysis.peak.requested_bytes),
+            title=f"{format_bytes(total)} made in the step are alive after it",
+            detail=f"{len(left)} tensors that were not there before step {step.index} and hold no "
+            "variable: most often the step's return values, kept by Python until the next step "
+            "returns. Return only what is needed, or reduce it (a mean, not every prediction) "
+            "inside the step.",
+            saves_bytes=saves or None,
+            evidence=tuple(describe_buffer(row) for _, row in left.head(_EVIDENCE_ROWS).iterrows()),
+        )
+    ]
+
+
+def _saved_by_letting_go(analysis: Analysis) -> int:
+    """Return by how much the peak falls where what a step leaves behind dies with the step."""
+    rows, steps = analysis.rows, analysis.recording.steps
+    ends = rows["step"].map({step.index: step.last for step in steps})
+    left = rows[(ends.notna() & (rows["dies"] > ends) & (rows["variable"] == "")).fillna(False)]
+    gone_from = ends[left.index].to_numpy(dtype=np.int64) + 1
+    return saved_without(analysis, left["requested_bytes"].to_numpy(), gone_from, left["dies"])
+
+
+def find_growth(analysis: Analysis) -> list[Finding]:
+    """Report memory in use that grows from step to step."""
+    steps = [step for step in analysis.recording.steps if step.last >= step.first]
+    if len(steps) < 3:
+        return []
+    ends = [analysis.line.at(step.last)[0] for step in steps]
+    rises = [after - before for before, after in zip(ends[1:], ends[2:], strict=False)]
+    if not rises or min(rises) <= 0:
+        return []
+    rows = analysis.rows
+    last, before = steps[-1], steps[-2]
+    new = rows[
+        (rows["born"] > before.last) & (rows["born"] <= last.last) & (rows["dies"] > last.last)
+    ].sort_values("requested_bytes", ascending=False)
+    rise = sum(rises) // len(rises)
+    return [
+        Finding(
+            id="growth-per-step",
+            severity=Severity.HIGH if rise >= 2**20 else Severity.LOW,
+            title=f"Memory in use grows by {format_bytes(rise)} with every step",
+            detail="What is alive after a step was not freed by the next: a list that collects "
+            "tensors, a metric that never resets, or a function that retraces each time. Convert "
+            "what you keep with .numpy() or float().",
+            saves_bytes=rise,
+            evidence=tuple(describe_buffer(row) for _, row in new.head(_EVIDENCE_ROWS).iterrows()),
+        )
+    ]

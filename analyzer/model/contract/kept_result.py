@@ -1,0 +1,119 @@
+"""``kept.json``: which files a finished result in its folder was made of. Format 2.
+
+A report is opened as it was saved where every file is still the one that it was made of, and the
+package is of the version that made it; otherwise it is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+from msgspec.json import encode
+
+from analyzer.model.contract.fields import Name, Word
+from analyzer.model.contract.reading import beside, open_at_once, read_record
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.writing import read_report
+from analyzer.model.errors import AnalyzerError
+from analyzer.model.version import __version__
+
+KEPT_FILE: Final = "kept.json"
+REPORT_JSON: Final = "report.json"
+REPORT_HTML: Final = "report.html"
+
+KEPT_FORMAT: Final = 2  # of what lies beside the report
+
+_TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
+_BLOCK_BYTES: Final = 1 << 20
+
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+"""SHA-256 of a file's content."""
+
+_Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
+
+
+class KeptFacts(Struct, frozen=True, kw_only=True):
+    """What a finished result belongs to.
+
+    Attributes:
+        schema_version: Which form of file it is.
+        analyzer: Version of the package that wrote it.
+        files: Files of the folder, by their path in it with ``/`` between, each with its digest.
+    """
+
+    schema_version: int = KEPT_FORMAT
+    analyzer: Word
+    files: _Files
+
+
+def kept_facts(folder: Path) -> bytes:
+    """Return what ``kept.json`` says of the files that lie in a folder, as JSON text."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    return encode(
+        KeptFacts(
+            analyzer=__version__,
+            files={
+                file.relative_to(folder).as_posix(): _digest(file)
+                for file in files
+                if file.name not in (KEPT_FILE, REPORT_HTML)
+            },
+        )
+    )
+
+
+def read_kept(folder: Path) -> tuple[ReportFile | None, str]:
+    """Return the report that ``folder`` keeps.
+
+    Returns:
+        The report, None where it has to be made anew; and why, empty where nothing was kept.
+    """
+    file = folder / KEPT_FILE
+    if not file.is_file():
+        return None, ""
+    try:
+        facts = read_record(file, KeptFacts, version=KEPT_FORMAT, hint="")
+        if facts.schema_version != KEPT_FORMAT or facts.analyzer != __version__:
+            return None, f"it was saved by version {facts.analyzer:.20}"
+        if any(_digest(_inside(folder, name)) != digest for name, digest in facts.files.items()):
+            return None, "a file of it was changed since"
+        if REPORT_JSON not in facts.files or _traces(folder) - facts.files.keys():
+            return None, "a file was added to it since"
+        return read_report(folder / REPORT_JSON), ""
+    except (AnalyzerError, OSError, ValueError, RecursionError):
+        return None, f"a file of it is missing or damaged, or its {KEPT_FILE}"
+
+
+def _traces(folder: Path) -> set[str]:
+    """Return the traces in a folder, those of a profiler that were put beside ours too."""
+    found = (file for file in folder.rglob("*") if file.name.endswith(_TRACES))
+    return {file.relative_to(folder).as_posix() for file in found}
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return a file of ``folder`` by its path in it.
+
+    Raises:
+        ValueError: it would lie elsewhere.
+    """
+    return reduce(lambda place, part: beside(place / "file", part), name.split("/"), folder)
+
+
+def _digest(file: Path) -> str:
+    """Return the digest of a file's content.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device.
+    """
+    made = hashlib.sha256()
+    with open(file, "rb", opener=open_at_once) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(f"{file} is no regular file")
+        while block := opened.read(_BLOCK_BYTES):
+            made.update(block)
+    return made.hexdigest()

@@ -1,0 +1,109 @@
+"""Reports to JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from inspect import cleandoc
+from operator import index
+from pathlib import Path
+from typing import Any, Final, SupportsIndex
+
+from msgspec import DecodeError, convert, to_builtins
+from msgspec.json import format as indented
+from msgspec.json import schema_components as json_schema
+
+from analyzer.model.contract.reading import read_record
+from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.figures import ReportRecord
+from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
+
+Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
+"""A value of JSON."""
+
+_HINT: Final = "Write it anew from the trace or the estimate."
+
+
+def plain_report(report: ReportRecord) -> dict[str, Json]:
+    """Return a report as JSON values, with null for every number that JSON does not have."""
+    plain: dict[str, Json] = finite(to_builtins(report, enc_hook=_number))
+    return plain
+
+
+def _number(value: object) -> int | float:
+    """Return a number of NumPy's as one of Python's."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, SupportsIndex):
+        return index(value)
+    raise NotImplementedError(f"{type(value)} in a report")
+
+
+def report_text(report: ReportRecord) -> str:
+    """Return a report as JSON text."""
+    plain = to_builtins(report, enc_hook=_number)
+    try:
+        text = json.dumps(plain, allow_nan=False)
+    except ValueError:  # a number that JSON does not have
+        text = json.dumps(finite(plain), allow_nan=False)
+    try:
+        return indented(text, indent=1) + "\n"
+    except DecodeError:  # half a surrogate pair, from a file name that is no text
+        # Python's own encoder knows them, and is slow where it indents.
+        return json.dumps(json.loads(text), indent=1) + "\n"
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of what ``--json`` writes, ``docs/report.schema.json``."""
+    return schema_of(
+        "What analyze trace, estimate and diff write with --json", ReportFile, DiffFile
+    )
+
+
+def schema_of(title: str, *types: type) -> str:
+    """Return the JSON Schema of what is one of some records.
+
+    Args:
+        title: What it is of.
+        *types: The records.
+    """
+    either, parts = json_schema(types)
+    for part in parts.values():
+        if "description" in part:
+            part["description"] = cleandoc(part["description"])
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "anyOf": list(either),
+        "$defs": parts,
+    }
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def report_of(plain: dict[str, Any]) -> ReportFile:
+    """Return the report that JSON values are.
+
+    Raises:
+        ValueError: a field is missing, has another type or lies beyond its limits.
+    """
+    return convert(plain, ReportFile)
+
+
+def read_report(path: Path) -> ReportFile:
+    """Read ``report.json``.
+
+    Raises:
+        TraceError: it is missing or damaged, or a newer version wrote it.
+    """
+    return read_record(path, ReportFile, version=REPORT_VERSION, hint=_HINT)
+
+
+def finite(value: Any) -> Any:
+    """Return JSON values with null for every number that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

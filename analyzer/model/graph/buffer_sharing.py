@@ -1,0 +1,184 @@
+"""Which tensors share one buffer.
+
+A kernel may hand its input's buffer on instead of asking for a new one: because it only looks at it
+differently (``Reshape``), because it moves it through control flow (``Switch``), or because no one
+else needs the input any more and it writes in place (*forwarding*). The graph alone tells the first
+two; the third shows in a trace as an op that ran without an allocation for its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.ops import split_tensor
+
+# op_kernel.h, forward_ref_input_to_ref_output / set_output(i, input(i)); control_flow_ops.cc;
+# list_kernels.cc: a list holds references to its elements.
+ALIAS_OPS: Final = frozenset(
+    {
+        "Bitcast",
+        "Enter",
+        "EnsureShape",
+        "Exit",
+        "ExpandDims",
+        "Identity",
+        "IdentityN",
+        "LoopCond",
+        "Merge",
+        "NextIteration",
+        "PreventGradient",
+        "RefEnter",
+        "RefExit",
+        "Reshape",
+        "Snapshot",
+        "Squeeze",
+        "StopGradient",
+        "Switch",
+        "_ReadVariablesOp",
+    }
+)
+LIST_OPS: Final = frozenset(
+    {
+        "TensorListPushBack",
+        "TensorListPopBack",
+        "TensorListSetItem",
+        "TensorListGetItem",
+        "TensorListFromTensor",
+        "TensorListResize",
+        "EmptyTensorList",
+        "TensorListReserve",
+    }
+)
+_ALL_INPUTS: Final = frozenset({"Merge", "NextIteration"})
+
+
+class Sharing:
+    """Sets of tensors that share a buffer."""
+
+    def __init__(self, structure: Structure, own: Collection[str]) -> None:
+        """Build the sets.
+
+        Args:
+            structure: The graph.
+            own: Tensors that a buffer was asked for. Every other output of an op that ran has to
+                lie in the buffer of one of the op's inputs.
+        """
+        self._structure = structure
+        self._parent: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+        for op in structure.ops.values():
+            self._unite_op(op, own)
+        self._members: dict[str, list[str]] = {}
+        for tensor in self._parent:
+            self._members.setdefault(self.root(tensor), []).append(tensor)
+
+    def root(self, tensor: str) -> str:
+        """Return the tensor that stands for the set that ``tensor`` is in."""
+        parent = self._parent
+        while (above := parent.get(tensor, tensor)) != tensor:
+            parent[tensor] = parent.get(above, above)
+            tensor = above
+        return tensor
+
+    def members(self, tensor: str) -> Sequence[str]:
+        """Return all tensors that share ``tensor``'s buffer, itself included."""
+        return self._members.get(self.root(tensor), [tensor])
+
+    def consumers(self, tensor: str) -> Iterable[str]:
+        """Return the names of the ops that use the buffer, those that only hand it on left out."""
+        seen = set()
+        for member in self.members(tensor):
+            for name in self._structure.consumers.get(member, ()):
+                op = self._structure.ops[name]
+                if name not in seen and op.type not in ALIAS_OPS:
+                    seen.add(name)
+                    yield name
+
+    def _unite(self, first: str, second: str) -> None:
+        self._parent.setdefault(first, first)
+        self._parent.setdefault(second, second)
+        one, other = self.root(first), self.root(second)
+        if one != other:
+            self._parent[other] = one
+
+    def _unite_op(self, op: Op, own: Collection[str]) -> None:
+        if not op.inputs or not op.outputs:
+            return
+        if op.type in ALIAS_OPS:
+            if op.type == "IdentityN":
+                for index, tensor in enumerate(op.inputs[: len(op.outputs)]):
+                    self._unite(tensor, f"{op.name}:{index}")
+            else:
+                sources = op.inputs if op.type in _ALL_INPUTS else op.inputs[:1]
+                targets = range(2) if op.type == "Switch" else range(1)
+                for tensor in sources:
+                    for index in targets:
+                        self._unite(tensor, f"{op.name}:{index}")
+        elif op.type in LIST_OPS:
+            for tensor in op.inputs:
+                spec = self._structure.spec(tensor)
+                if spec is None or spec.dtype == "variant" or (spec.shape or ()) != ():
+                    for index in range(len(op.outputs)):
+                        self._unite(tensor, f"{op.name}:{index}")
+        else:
+            self._unite_forwarded(op, own)
+
+    def _unite_forwarded(self, op: Op, own: Collection[str]) -> None:
+        """Unite each output that no buffer was asked for with the input that fits it.
+
+        Only an input that no one else needs any more can be written in place: the one with the
+        fewest consumers, then the first.
+        """
+        for index, output in enumerate(op.outputs):
+            if f"{op.name}:{index}" in own:
+                continue
+            size_bytes = self._size(f"{op.name}:{index}")
+            if not size_bytes:
+                continue
+            candidates = [
+                tensor
+                for tensor in op.inputs
+                if (spec := self._structure.spec(tensor)) is not None
+                and spec.dtype == output.dtype
+                and self._size(tensor) == size_bytes
+                and self._is_free_to_give(tensor)
+            ]
+            if candidates:
+                self._unite(min(candidates, key=self._consumers), f"{op.name}:{index}")
+
+    def _size(self, tensor: str) -> int:
+        """Return the tensor's bytes, 0 where not known.
+
+        Ops that TensorFlow's optimiser made have no known shape. Those asked about here made no
+        buffer, so that their output is as large as one of their inputs: as the largest, since a
+        broadcast makes nothing smaller.
+        """
+        known = self._sizes.get(tensor)
+        if known is not None:
+            return known
+        self._sizes[tensor] = 0  # in case of a loop
+        spec = self._structure.spec(tensor)
+        size_bytes = spec.size_bytes if spec is not None else 0
+        if size_bytes is None and spec is not None:
+            maker = self._structure.ops[split_tensor(tensor)[0]]
+            size_bytes = max(
+                (
+                    self._size(source)
+                    for source in maker.inputs
+                    if (found := self._structure.spec(source)) is not None
+                    and found.dtype == spec.dtype
+                ),
+                default=0,
+            )
+        self._sizes[tensor] = size_bytes or 0
+        return self._sizes[tensor]
+
+    def _consumers(self, tensor: str) -> int:
+        return len(self._structure.consumers.get(tensor, ()))
+
+    def _is_free_to_give(self, tensor: str) -> bool:
+        maker = self._structure.ops.get(split_tensor(tensor)[0])
+        return maker is not None and maker.type not in ("ReadVariableOp", "Const", "_Arg")

@@ -1,0 +1,69 @@
+"""Which tensors are buffers of an all-reduce: what is packed for one, and what comes out of it.
+
+``MirroredStrategy`` concatenates the gradients of a replica into a few long tensors, has NCCL sum each
+over the cards and splits it again (``cross_device_utils.py``, ``CollectiveReplicaLauncher``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.ops import split_tensor
+
+PACKED_ROLE: Final = "gradients packed for the all-reduce"
+REDUCED_ROLE: Final = "all-reduced gradients"
+
+COLLECTIVES: Final = frozenset(
+    {"CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3", "NcclAllReduce"}
+)
+_VIEWS: Final = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims"})
+_PACKS: Final = frozenset({"Concat", "ConcatV2", "Pack", "AddN"})
+_SPLITS: Final = frozenset({"Split", "SplitV", "Unpack"})
+
+
+def all_reduce_roles(structure: Structure) -> dict[str, str]:
+    """Return the role of each tensor that is a buffer of an all-reduce; none without one."""
+    roles: dict[str, str] = {}
+    for op in structure.ops.values():
+        if op.type not in COLLECTIVES:
+            continue
+        roles.update(dict.fromkeys(_outputs(structure, op.name), REDUCED_ROLE))
+        packed = _seen_through(structure, op.inputs[0]) if op.inputs else ""
+        source = structure.ops.get(split_tensor(packed)[0]) if packed else None
+        if source is not None and source.type in _PACKS:
+            roles[packed] = PACKED_ROLE
+        for user in _users(structure, op.name):
+            if structure.ops[user].type in _SPLITS:
+                roles.update(dict.fromkeys(_outputs(structure, user), REDUCED_ROLE))
+    return roles
+
+
+def _outputs(structure: Structure, name: str) -> list[str]:
+    return [f"{name}:{index}" for index in range(len(structure.ops[name].outputs))]
+
+
+def _seen_through(structure: Structure, tensor: str) -> str:
+    """Return the tensor whose elements ``tensor`` shows."""
+    seen: set[str] = set()
+    while tensor not in seen:
+        seen.add(tensor)
+        op = structure.ops.get(split_tensor(tensor)[0])
+        if op is None or op.type not in _VIEWS or not op.inputs:
+            break
+        tensor = op.inputs[0]
+    return tensor
+
+
+def _users(structure: Structure, name: str) -> list[str]:
+    """Return the ops that use what an op makes, views of it seen through."""
+    found, queue, seen = [], _outputs(structure, name), set()
+    while queue:
+        for user in structure.consumers.get(queue.pop(), ()):
+            if user in seen or user not in structure.ops:
+                continue
+            seen.add(user)
+            found.append(user)
+            if structure.ops[user].type in _VIEWS:
+                queue.extend(_outputs(structure, user))
+    return found

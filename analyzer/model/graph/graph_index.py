@@ -1,0 +1,176 @@
+"""The graph, indexed: who makes, who consumes, which phase and which layer an op belongs to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
+from analyzer.model.graph.layers import ScopeTable
+from analyzer.model.graph.ops import split_tensor
+from analyzer.model.graph.phases import Phase, tell_phases
+from analyzer.model.recording.records import TensorEnds
+
+_Value = TypeVar("_Value")
+
+_DEEPEST: Final = 256
+"""Parts of a name that are taken for those of inlined callers at most."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The graph, indexed.
+
+    Attributes:
+        ops: Ops by name.
+        consumers: Tensor (``node:output``) -> names of the ops that consume it.
+        gradients: Tensors that are gradients of parameters.
+        phases: Op name -> phase.
+        layers: Op name -> path of the layer; empty where it is in none.
+    """
+
+    ops: Mapping[str, Op]
+    consumers: Mapping[str, list[str]]
+    gradients: frozenset[str]
+    phases: Mapping[str, Phase]
+    layers: Mapping[str, str]
+
+    def spec(self, tensor: str) -> TensorSpec | None:
+        """Return what is known of a tensor, None where nothing is."""
+        name, index = split_tensor(tensor)
+        op = self.ops.get(name)
+        return op.outputs[index] if op is not None and index < len(op.outputs) else None
+
+    def ends(self) -> TensorEnds:
+        """Return who makes and who reads each tensor."""
+        return TensorEnds(
+            makers={
+                f"{name}:{index}": name
+                for name, op in self.ops.items()
+                for index in range(len(op.outputs))
+            },
+            readers={tensor: list(dict.fromkeys(ops)) for tensor, ops in self.consumers.items()},
+            facts={name: (op.type, self.layers[name], op.source) for name, op in self.ops.items()},
+        )
+
+
+def build_structure(
+    ops: Sequence[Op],
+    *,
+    traced: Sequence[TracedGraph] = (),
+    gradients: Iterable[str] = (),
+    nested_gradients: Iterable[str] = (),
+    scopes: ScopeTable | None = None,
+) -> Structure:
+    """Index ``ops`` and tell their phases and layers.
+
+    Args:
+        ops: The ops of the graph that runs.
+        traced: The graphs as they were traced; empty where they are not known, and ``ops`` serves.
+        gradients: Tensors noted as gradients while the step was traced.
+        nested_gradients: The same inside functions, before these were inlined under a prefix.
+        scopes: Name scopes of layers and optimizers.
+    """
+    table = scopes or ScopeTable()
+    gradients, nested = frozenset(gradients), frozenset(nested_gradients)
+    by_name = {op.name: op for op in ops}
+    consumers: dict[str, list[str]] = {}
+    for op in ops:
+        for tensor in op.inputs:
+            consumers.setdefault(tensor, []).append(op.name)
+    if not traced:
+        traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
+    told = tell_phases(traced, gradients, nested, table)
+    found = _present_gradients(by_name, gradients, nested)
+    phases = _phases_of_executed(by_name, consumers, told)
+    layers = {name: table.layer_of(name) for name in by_name}
+    _layers_of_updates(by_name, consumers, found, phases, layers)
+    return Structure(by_name, consumers, frozenset(found), phases, layers)
+
+
+def look_up(name: str, table: Mapping[str, _Value]) -> _Value | None:
+    """Return the entry of ``name``, or of what it was called before its function was inlined."""
+    for _ in range(_DEEPEST):
+        if name in table:
+            return table[name]
+        _, slash, name = name.partition("/")
+        if not slash:
+            break
+    return None
+
+
+def _present_gradients(
+    ops: Mapping[str, Op], gradients: frozenset[str], nested: frozenset[str]
+) -> set[str]:
+    """Return the noted gradients that are tensors of this graph, under the names they have here."""
+    inlined = dict.fromkeys(nested, True)
+    return {
+        tensor
+        for name, op in ops.items()
+        for tensor in (f"{name}:{index}" for index in range(max(len(op.outputs), 1)))
+        if tensor in gradients or (inlined and look_up(tensor, inlined))
+    }
+
+
+def _phases_of_executed(
+    ops: Mapping[str, Op], consumers: Mapping[str, list[str]], told: Mapping[str, Phase]
+) -> dict[str, Phase]:
+    """Return the phase of each executed op: as traced, or as its neighbours for a new one."""
+    phases: dict[str, Phase] = {}
+    unknown: list[str] = []
+    for name in ops:
+        phase = look_up(name, told)
+        if phase is None:
+            unknown.append(name)
+        else:
+            phases[name] = phase
+    for name in unknown:
+        users = [
+            phases[user]
+            for index in range(max(len(ops[name].outputs), 1))
+            for user in consumers.get(f"{name}:{index}", ())
+            if user in phases
+        ]
+        makers = [
+            phases[maker]
+            for maker in (split_tensor(tensor)[0] for tensor in ops[name].inputs)
+            if maker in phases
+        ]
+        order = list(Phase)
+        # Made no later than its first user needs it, and no earlier than its last maker is done.
+        phases[name] = (
+            min(users, key=order.index)
+            if users
+            else max(makers, key=order.index, default=Phase.FORWARD)
+        )
+    return phases
+
+
+def _layers_of_updates(
+    ops: Mapping[str, Op],
+    consumers: Mapping[str, list[str]],
+    gradients: set[str],
+    phases: Mapping[str, Phase],
+    layers: dict[str, str],
+) -> None:
+    """Give each update op the layer whose gradient it consumes, where that is one layer."""
+    owners: dict[str, set[str]] = {}
+    queue: deque[tuple[str, str]] = deque()
+    for tensor in gradients:
+        layer = layers.get(split_tensor(tensor)[0], "")
+        if layer:
+            queue.extend((name, layer) for name in consumers.get(tensor, ()))
+    while queue:
+        name, layer = queue.popleft()
+        known = owners.setdefault(name, set())
+        # Two layers are as good as many: the op works for more than one.
+        if phases.get(name) is not Phase.UPDATE or layer in known or len(known) > 1:
+            continue
+        known.add(layer)
+        for index in range(max(len(ops[name].outputs), 1)):
+            queue.extend((after, layer) for after in consumers.get(f"{name}:{index}", ()))
+    for name, known in owners.items():
+        if phases.get(name) is Phase.UPDATE and len(known) == 1 and not layers[name]:
+            layers[name] = next(iter(known))

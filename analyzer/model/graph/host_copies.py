@@ -1,0 +1,235 @@
+"""Which tensors of a GPU step lie in the card's memory and which in the host's.
+
+A GPU kernel may take or make a tensor in host memory (``HostMemory`` in its registration): shapes,
+axes and other whole numbers that the kernel's own code reads, resource handles, lists. TensorFlow
+registers its ``int32`` kernels that way ("a special GPU kernel for int32": ``cwise_op_*.cc``,
+``constant_op.cc``, ``pack_op.cc`` and so on), because 32-bit integers are mostly shapes; the few
+kernels that work with them on the card are listed here. Ops without a GPU kernel run on the host, with
+all that they make.
+
+Where a kernel on the card reads a tensor that lies in host memory, TensorFlow puts a copy in between
+(``EnsureMemoryTypes`` in ``memory_types.cc``, or the partitioner's ``_Send`` and ``_Recv``), which is a
+buffer on the card; and the other way round, where what comes after has to wait for the copy:
+``add_copies``.
+
+The registrations are read from ``tensorflow/core/kernels``; the CPU's build of TensorFlow has none of
+them to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from analyzer.model.contract.graph_note import RESULT_TYPES, Op, TensorSpec
+from analyzer.model.graph.ops import op_types, split_tensor
+
+VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
+"""Element types of variables that live in the host's memory though the step runs on a card: the kernels
+of ``VarHandleOp`` and ``AssignVariableOp`` for them are registered for the host alone."""
+
+COPY: Final = "_Recv"
+"""Op type of a copy from the host, as TensorFlow names the receiving end."""
+
+COPY_BACK: Final = "_HostRecv"
+"""The same of a copy to the host."""
+
+HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
+"""Element types that lie in host memory, but for what :data:`DEVICE_INT32` names."""
+
+DEVICE_INT32: Final = op_types(
+    """
+    ArgMax ArgMin Bincount Cast CropAndResize DenseBincount DynamicPartition DynamicStitch Gather
+    GatherNd GatherV2 Multinomial OneHot ParallelDynamicStitch RandomUniformInt ResourceGather
+    ResourceGatherNd Select SelectV2 SparseToDense StatelessMultinomial StatelessRandomUniformInt
+    StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 Tile TopKV2 Transpose Unique UniqueV2
+    """
+)
+"""Kernels that make ``int32`` tensors on the card: indices, casts and what moves elements."""
+
+_DEVICE_INT32_INPUTS: Final[dict[str, tuple[int, ...]]] = {
+    "Bincount": (0,),
+    "Cast": (0,),
+    "CTCLossV2": (1, 2, 3),
+    "CropAndResize": (2,),
+    "DenseBincount": (0,),
+    "DynamicPartition": (1,),
+    "Gather": (0, 1),
+    "GatherNd": (0, 1),
+    "GatherV2": (0, 1),
+    "InTopKV2": (1,),
+    "MatMul": (0, 1),
+    "OneHot": (0, 2, 3),
+    "ResourceGather": (1,),
+    "ResourceGatherNd": (1,),
+    "ResourceScatterAdd": (1,),
+    "ResourceScatterDiv": (1,),
+    "ResourceScatterMax": (1,),
+    "ResourceScatterMin": (1,),
+    "ResourceScatterMul": (1,),
+    "ResourceScatterNdAdd": (1,),
+    "ResourceScatterNdUpdate": (1,),
+    "ResourceScatterSub": (1,),
+    "ResourceScatterUpdate": (1,),
+    "ReverseSequence": (0, 1),
+    "ScatterNd": (0, 1),
+    "SegmentMax": (1,),
+    "SegmentMean": (1,),
+    "SegmentMin": (1,),
+    "SegmentProd": (1,),
+    "SegmentSum": (1,),
+    "Select": (1, 2),
+    "SelectV2": (1, 2),
+    "SparseSegmentMean": (1, 2),
+    "SparseSegmentMeanGrad": (1, 2),
+    "SparseSegmentSqrtN": (1, 2),
+    "SparseSegmentSum": (1, 2),
+    "SparseSegmentSumGrad": (1, 2),
+    "SparseSoftmaxCrossEntropyWithLogits": (1,),
+    "SparseToDense": (0,),
+    "TensorScatterAdd": (1,),
+    "TensorScatterUpdate": (1,),
+    "Tile": (0,),
+    "TopKV2": (0,),
+    "Transpose": (0,),
+    "Unique": (0,),
+    "UniqueV2": (0,),
+    "UnsortedSegmentMax": (1,),
+    "UnsortedSegmentMin": (1,),
+    "UnsortedSegmentProd": (1,),
+    "UnsortedSegmentSum": (1,),
+}
+"""Inputs of type ``int32`` that the kernel reads on the card; every other one it reads on the host."""
+
+_SHAPES: Final = op_types(
+    """
+    Shape ShapeN Size Rank VariableShape TensorListLength TensorListElementShape
+    BroadcastGradientArgs BroadcastArgs ConcatOffset LoopCond StatelessRandomGetAlg
+    VarIsInitializedOp InvertPermutation DataFormatDimMap DataFormatVecPermute
+    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
+    """
+)
+"""Kernels whose outputs lie in host memory whatever their type."""
+
+_COMPARISONS: Final = op_types("Equal NotEqual Less LessEqual Greater GreaterEqual")
+"""On ``int32`` these are host kernels, and so is the truth value that they make."""
+
+_HOST_INPUTS: Final[dict[str, tuple[int, ...]]] = {
+    "Switch": (1,),
+    "RefSwitch": (1,),
+    "LoopCond": (0,),
+    "If": (0,),
+    "StatelessIf": (0,),
+    "StatelessRandomGetKeyCounter": (0,),
+    "StatelessRandomGetKeyCounterAlg": (0,),
+    "Case": (0,),
+    "Assert": (0, 1, 2, 3, 4, 5, 6, 7),
+}
+"""Inputs of other types that the kernel reads on the host: what decides where control goes."""
+
+HOST_ONLY: Final = op_types(
+    """
+    AsString Assert BoostedTreesBucketize DecodeBmp DecodeCompressed DecodeCSV DecodeGif
+    DecodeImage DecodeJpeg DecodePng DecodeRaw EagerPyFunc EditDistance EncodeJpeg EncodePng
+    HashTableV2 IteratorGetNext IteratorGetNextSync ListDiff LookupTableFindV2 LookupTableInsertV2
+    LookupTableSizeV2 MakeIterator MutableHashTableV2 OptionalGetValue OptionalHasValue ParseExampleV2
+    PrintV2 PyFunc PyFuncStateless RaggedTensorToTensor RaggedRange RaggedGather RandomGamma
+    RandomPoissonV2 RandomShuffle ReadFile RegexReplace RngReadAndSkip SetSize SparseCross
+    SparseReduceSum SparseTensorSliceDataset StatelessRandomGammaV2 StringFormat StringJoin StringLower
+    StringSplitV2 StringToHashBucketFast StringToNumber StaticRegexReplace UnicodeDecode
+    WriteScalarSummary WriteSummary CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
+    LogUniformCandidateSampler LearnedUnigramCandidateSampler UniformCandidateSampler
+    """
+)
+"""Op types without a GPU kernel: the placer puts them on the host."""
+
+
+def runs_on_host(op: Op) -> bool:
+    """Say whether the op runs on the host: put there by the user, or without a GPU kernel."""
+    return op.type in HOST_ONLY or "CPU" in op.device.upper()
+
+
+def output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
+    """Say whether an output lies in host memory.
+
+    Args:
+        op: The op.
+        index: Which output.
+        inputs: What its inputs are; None where not known.
+    """
+    dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
+    if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
+        return True
+    if op.type in _COMPARISONS:
+        return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
+    if dtype not in HOST_TYPES:
+        return False
+    return dtype != "int32" or op.type not in (*DEVICE_INT32, COPY)
+
+
+def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
+    """Say whether the kernel reads an input in host memory.
+
+    Args:
+        op: The op.
+        index: Which input.
+        inputs: What its inputs are; None where not known.
+    """
+    spec = inputs[index]
+    if op.type in (COPY, COPY_BACK):
+        return op.type == COPY
+    if runs_on_host(op) or spec is None or index in _HOST_INPUTS.get(op.type, ()):
+        return True
+    if spec.dtype == "int32":
+        return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
+    if spec.dtype in HOST_TYPES:
+        return True
+    return op.type in RESULT_TYPES  # the caller copies it where it wants it
+
+
+def add_copies(ops: Iterable[Op]) -> list[Op]:
+    """Return the graph with a copy of each tensor that a kernel reads in the other memory.
+
+    All readers of one tensor share one copy, which waits for the tensor alone. What a function returns
+    is copied by its caller.
+    """
+    listed = list(ops)
+    by_name = {op.name: op for op in listed}
+
+    def spec(tensor: str) -> TensorSpec | None:
+        name, output = split_tensor(tensor)
+        source = by_name.get(name)
+        return source.outputs[output] if source and output < len(source.outputs) else None
+
+    inputs = {op.name: tuple(spec(tensor) for tensor in op.inputs) for op in listed}
+    result: list[Op] = []
+    copies: dict[str, str] = {}
+    for op in listed:
+        feeds = list(op.inputs)
+        for index, tensor in enumerate(op.inputs):
+            name, output = split_tensor(tensor)
+            source, kind = by_name.get(name), inputs[op.name][index]
+            if source is None or kind is None:
+                continue
+            reads_host = input_on_host(op, index, inputs[op.name])
+            if output_on_host(source, output, inputs[name]) == reads_host:
+                continue
+            if reads_host and op.type in RESULT_TYPES:
+                continue
+            if tensor not in copies:
+                place = "host" if reads_host else "gpu"
+                copies[tensor] = f"{name}/copy_to_{place}_{output}"
+                result.append(
+                    Op(
+                        name=copies[tensor],
+                        type=COPY_BACK if reads_host else COPY,
+                        inputs=(tensor,),
+                        outputs=(kind,),
+                        device=op.device,
+                        source=source.source,
+                    )
+                )
+            feeds[index] = f"{copies[tensor]}:0"
+        result.append(op if tuple(feeds) == op.inputs else replace(op, inputs=tuple(feeds)))
+    return result

@@ -1,0 +1,50 @@
+"""Which event ends which allocation: a free carries no name, only the address.
+
+Within one allocator an address is free again only after its free, so each event ends the allocation that
+was made at its address just before:
+
+    + 0x100 a    a is born
+    - 0x100      a dies
+    + 0x100 b    b is born at the same address
+    - 0x200      a free of something that was alive before the first event
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+UNPAIRED = -1
+
+Indexes = npt.NDArray[np.int64]
+
+
+def partners_of(
+    kind: Indexes, address: Indexes, allocator: Indexes | None = None
+) -> tuple[Indexes, npt.NDArray[np.bool_]]:
+    """Return the allocation that each event ends, and whether its address came up before.
+
+    An allocation ends another one at its address too: the free in between was lost. All is done by one
+    sort, so that a million events take a fraction of a second.
+
+    Args:
+        kind: Above 0 an allocation, else a free; in the order of the events, shape ``(n,)``.
+        address: Address of the chunk, int64, shape ``(n,)``.
+        allocator: Number of the allocator, shape ``(n,)``; None where there is only one.
+
+    Returns:
+        The index of the allocation, ``UNPAIRED`` where there is none, shape ``(n,)``; and the mask,
+        shape ``(n,)``.
+    """
+    if allocator is None:
+        allocator = np.zeros(len(kind), np.int64)
+    order = np.lexsort((address, allocator))
+    again = np.zeros(order.size, bool)
+    again[1:] = (np.diff(address[order]) == 0) & (np.diff(allocator[order]) == 0)
+    after_birth = again.copy()
+    after_birth[1:] &= kind[order][:-1] > 0
+    partner = np.full(order.size, UNPAIRED)
+    partner[order[1:][after_birth[1:]]] = order[:-1][after_birth[1:]]
+    seen = np.empty(order.size, bool)
+    seen[order] = again
+    return partner, seen

@@ -1,0 +1,134 @@
+"""The two tables that everything is made of, column by column.
+
+**Events** are what the allocator did, in the order in which it did it: one row for each allocation
+and each free. An *instant* is a row of this table: instant ``i`` is the state just after event
+``i``; instant ``-1`` is the state before the first event.
+
+**Allocations** are what lived: one row for each buffer, from the instant it is born to the instant
+it dies. A buffer is alive at instant ``i`` where ``born <= i < dies``. ``born`` is ``-1`` for what
+was alive before the first event, and ``dies`` is the number of events for what was alive after the
+last one. A prediction and a measurement make the same table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from analyzer.model.errors import AccountingError
+
+TRIAL: Final = "trial"
+"""The region of what the first call of a kernel tries algorithms with, and can do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its pandas dtype and what it means, with the unit."""
+
+    dtype: str
+    meaning: str
+
+
+EVENTS: Final[dict[str, Column]] = {
+    "time_ps": Column("int64", "picoseconds since the trace's first moment"),
+    "kind": Column(
+        "int8",
+        "+1 an allocation, -1 a free, 0 a moment inside a compiled step, at which the allocator does "
+        "nothing; its time is interpolated and all else is that of the event before it",
+    ),
+    "allocator": Column("category", "TensorFlow's name of the allocator"),
+    "address": Column("int64", "address of the chunk"),
+    "requested_bytes": Column("int64", "bytes the tensor asked for"),
+    "allocated_bytes": Column("int64", "bytes of the chunk that holds it"),
+    "in_use_bytes": Column(
+        "int64", "allocated bytes in use after the event, as TensorFlow wrote it"
+    ),
+    "available_bytes": Column("int64", "limit minus in use, as TensorFlow wrote it"),
+    "peak_in_use_bytes": Column("int64", "highest in_use_bytes so far, as TensorFlow wrote it"),
+    "fragmentation": Column("float64", "(free - largest free) / free, as TensorFlow wrote it"),
+    "op": Column("category", "node name (graph) or op type (eager) that asked; empty if none"),
+    "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
+    "region": Column("category", "output, temp, dynamic, trial or empty"),
+    "dtype": Column("category", "element type, empty if unknown"),
+    "shape": Column("category", "shape as text, such as [32,128]; empty if unknown"),
+    "thread": Column("int64", "thread line of the trace that wrote the event"),
+}
+
+ALLOCATIONS: Final[dict[str, Column]] = {
+    "allocator": Column("category", "TensorFlow's name of the allocator"),
+    "address": Column("Int64", "address of the chunk, missing where unknown"),
+    "requested_bytes": Column("int64", "bytes the tensor asked for"),
+    "allocated_bytes": Column("int64", "bytes of the chunk that holds it"),
+    "born": Column("int64", "instant of birth; -1 if alive before the first event"),
+    "dies": Column("int64", "instant of death; the number of events if alive after the last"),
+    "born_ps": Column("Int64", "time of birth in picoseconds, missing where unknown"),
+    "dies_ps": Column("Int64", "time of death in picoseconds, missing where unknown"),
+    "step": Column("Int64", "index of the step it is born in, missing outside steps"),
+    "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
+    "op": Column("category", "op that asked for it, as the allocator names it"),
+    "op_type": Column("category", "type of that op, such as Conv2D; empty if unknown"),
+    "layer": Column("category", "path of the layer it belongs to; empty if none"),
+    "source": Column("category", "file:line of the user's code that made the op; empty if none"),
+    "region": Column("category", "output, temp, dynamic, trial or empty"),
+    "dtype": Column("category", "element type, empty if unknown"),
+    "shape": Column("category", "shape as text; empty if unknown"),
+    "tensor": Column("category", "tensor of the graph that the buffer holds, such as conv/Relu:0"),
+    "variable": Column("category", "path of the variable it holds; empty if it holds none"),
+    "category": Column("category", "a Category"),
+    "role": Column("category", "what it is in words, finer than the category; may be empty"),
+    "turns_at": Column(
+        "Int64",
+        "instant from which `category` holds, where the buffer was a temporary before it (a new "
+        "value that becomes a variable's); missing where it holds from birth",
+    ),
+    "part_of": Column(
+        "Int64",
+        "row of the allocation that it lies in, where it is a value inside a compiled step's one "
+        "buffer, or what of that buffer holds no value; missing for an allocation itself",
+    ),
+    "instruction": Column(
+        "category", "HLO instruction that makes it; empty outside compiled steps"
+    ),
+}
+
+OPTIONAL: Final = frozenset({"part_of", "instruction"})
+"""Columns that a table may lack: nothing in it is a part of anything."""
+
+IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
+"""Role of the rows that stand for the bytes of a compiled step's buffer that hold no value."""
+
+
+def empty(columns: dict[str, Column]) -> pd.DataFrame:
+    """Return a table with these columns and no rows."""
+    return pd.DataFrame({name: pd.Series([], dtype=col.dtype) for name, col in columns.items()})
+
+
+def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
+    """Return ``table`` with exactly these columns, in this order and of these dtypes.
+
+    Columns of ``OPTIONAL`` that it lacks are empty.
+
+    Raises:
+        AccountingError: a column is missing.
+    """
+    absent = {
+        name: "" if columns[name].dtype == "category" else pd.NA
+        for name in OPTIONAL
+        if name in columns and name not in table
+    }
+    if absent:
+        table = table.assign(**absent)
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise AccountingError(f"the table lacks the columns {', '.join(missing)}")
+    return pd.DataFrame(
+        {
+            name: table[name]
+            if str(table[name].dtype) == column.dtype
+            else table[name].astype(column.dtype)
+            for name, column in columns.items()
+        },
+        copy=False,
+    )

@@ -1,0 +1,173 @@
+"""Bytes over time: running sums over the allocations, and the instants where they peak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.recording.records import Recording
+from analyzer.model.recording.schema import IDLE_ROLE
+
+Instants = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Live bytes at every instant of one allocator.
+
+    Every array has shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i`` and entry
+    0 is instant -1, before the first event. Bytes, int64.
+
+    Attributes:
+        requested: Bytes that the live tensors asked for.
+        allocated: Bytes of the chunks that hold them.
+        idle: Requested bytes inside compiled steps' buffers that hold no value.
+    """
+
+    requested: np.ndarray
+    allocated: np.ndarray
+    idle: np.ndarray
+
+    def at(self, instant: int) -> tuple[int, int]:
+        """Return requested and allocated bytes at ``instant``."""
+        return int(self.requested[instant + 1]), int(self.allocated[instant + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest requested and allocated bytes in a stretch of instants, each with its instant."""
+
+    requested_bytes: int
+    requested_instant: int
+    allocated_bytes: int
+    allocated_instant: int
+
+
+def running_sum(born: Instants, dies: Instants, sizes: Instants, events: int) -> Instants:
+    """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first.
+
+    Args:
+        born, dies: Instants of birth and death, int64, shape ``(n,)``.
+        sizes: Bytes, int64, shape ``(n,)``.
+        events: Number of events.
+    """
+    change = np.zeros(events + 2, dtype=np.int64)
+    np.add.at(change, born + 1, sizes)
+    np.subtract.at(change, dies + 1, sizes)
+    return np.cumsum(change[:-1])
+
+
+def category_codes(column: pd.Series[Any], names: list[str]) -> np.ndarray:
+    """Return the place of each value in ``names``, -1 where it is not there, shape ``(rows,)``."""
+    return np.asarray(column.astype("category").cat.set_categories(names).cat.codes)
+
+
+def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
+    """Return the live bytes of each category at every instant.
+
+    A buffer that becomes a category's only later is a temporary until then.
+
+    Args:
+        table: Rows of the allocations table.
+        column: ``requested_bytes`` or ``allocated_bytes``.
+        events: Number of events.
+
+    Returns:
+        Int64, shape ``(categories, events + 1)``: in the order of ``Category``, and of instants
+        from -1 on.
+    """
+    names = [category.value for category in Category]
+    codes = category_codes(table["category"], names)
+    born, dies, sizes = (table[name].to_numpy(dtype=np.int64) for name in ("born", "dies", column))
+    turns = table["turns_at"].astype("Int64").fillna(table["born"]).to_numpy(dtype=np.int64)
+    turns = np.clip(turns, born, dies)
+    sums = np.zeros((len(names), events + 1), dtype=np.int64)
+    for code in range(len(names)):
+        own = codes == code
+        sums[code] = running_sum(turns[own], dies[own], sizes[own], events)
+    sums[names.index(Category.TEMPORARY.value)] += running_sum(born, turns, sizes, events)
+    return sums
+
+
+def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
+    """Return the timeline of ``allocations`` (one allocator's rows) over ``events`` instants."""
+    born = allocations["born"].to_numpy()
+    dies = allocations["dies"].to_numpy()
+    idle = allocations[allocations["role"] == IDLE_ROLE]
+    return Timeline(
+        running_sum(born, dies, allocations["requested_bytes"].to_numpy(), events),
+        running_sum(born, dies, allocations["allocated_bytes"].to_numpy(), events),
+        running_sum(
+            idle["born"].to_numpy(),
+            idle["dies"].to_numpy(),
+            idle["requested_bytes"].to_numpy(),
+            events,
+        ),
+    )
+
+
+def peak_between(line: Timeline, first: int, last: int) -> Peak:
+    """Return the peaks over the instants ``first`` to ``last``, both included.
+
+    The two peaks may fall on different instants. Among equal requested peaks the one with the
+    most allocated bytes is taken, then the first; for allocated peaks the first, as TensorFlow's
+    own statistics do. Inside a compiled step, where one buffer holds all the while, the instant is
+    the one at which the most of it holds values.
+
+    Args:
+        line: Bytes over the instants.
+        first: First instant.
+        last: Last instant.
+    """
+    requested = line.requested[first + 1 : last + 2]
+    allocated = line.allocated[first + 1 : last + 2]
+    top = int(requested.max())
+    idle = line.idle[first + 1 : last + 2]
+    at_requested = _pick(np.flatnonzero(requested == top), -allocated, idle)
+    at_allocated = _pick(np.flatnonzero(allocated == allocated.max()), idle)
+    return Peak(top, first + at_requested, int(allocated[at_allocated]), first + at_allocated)
+
+
+def _pick(candidates: np.ndarray, *keys: np.ndarray) -> int:
+    """Return the first candidate with the least of the first key, then of the next."""
+    for key in keys:
+        candidates = candidates[key[candidates] == key[candidates].min()]
+    return int(candidates[0])
+
+
+def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
+    """Return the rows alive at ``instant``, with the category they have at that instant."""
+    alive = allocations[(allocations["born"] <= instant) & (allocations["dies"] > instant)]
+    later = (alive["turns_at"] > instant).fillna(False).to_numpy(dtype=bool)
+    if not later.any():
+        return alive
+    categories = alive["category"].astype(object).to_numpy().copy()
+    categories[later] = Category.TEMPORARY.value
+    return alive.assign(category=pd.Categorical(categories))
+
+
+def by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dict[str, int]:
+    """Return bytes per category, every category present, in the order of ``Category``."""
+    sums = alive.groupby("category", observed=True)[column].sum()
+    return {category.value: int(sums.get(category.value, 0)) for category in Category}
+
+
+def main_rows(recording: Recording) -> pd.DataFrame:
+    """Return what lived in the allocator that the recording is about.
+
+    Where the values inside of a compiled step's buffer are known, they stand in the buffer's place.
+    """
+    table = recording.allocations
+    own = (table["allocator"] == recording.allocator).to_numpy(dtype=bool)
+    return whole_rows(table if own.all() else table[own])
+
+
+def whole_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return ``table`` without the rows that other rows are parts of."""
+    divided = table["part_of"].dropna().unique()
+    return table[~table.index.isin(divided)] if len(divided) else table

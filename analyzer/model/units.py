@@ -1,0 +1,81 @@
+"""Bytes in and out: sizes are whole bytes inside and binary units only when shown."""
+
+from __future__ import annotations
+
+import re
+
+from analyzer.model.errors import InputError
+
+GRANULE_BYTES = 256
+"""TensorFlow's allocator rounds every request up to a multiple of this
+(``BFCAllocator::kMinAllocationSize``, ``xla/tsl/framework/bfc_allocator.h``)."""
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+_FACTORS: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def format_bytes(size_bytes: int | float) -> str:
+    """Return ``size_bytes`` in the largest binary unit that keeps it at 1 or more.
+
+    Three significant digits at least, so that columns can be compared: ``1536`` is ``1.50 KiB``,
+    ``1023`` is ``1023 B``.
+    """
+    sign = "-" if size_bytes < 0 else ""
+    size = abs(float(size_bytes))
+    unit = 0
+    # 1023.995 KiB would be printed as 1024.00 KiB: go up one unit where rounding reaches it.
+    while unit + 1 < len(_BINARY) and round(size, 2 if unit else 0) >= 1024:
+        size /= 1024
+        unit += 1
+    if unit == 0:
+        return f"{sign}{size:.0f} B"
+    digits = 2 if size < 100 else 1
+    return f"{sign}{size:.{digits}f} {_BINARY[unit]}"
+
+
+def signed_bytes(size_bytes: int | float) -> str:
+    """Return ``format_bytes`` of a difference, with its sign: ``+1.50 KiB``."""
+    return f"{'-' if size_bytes < 0 else '+'}{format_bytes(round(abs(size_bytes)))}"
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that ``text`` names: ``10GiB`` is binary, ``10GB`` decimal.
+
+    Raises:
+        InputError: ``text`` is not 0, or a number followed by B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match.group(2).lower()) if match else None
+    if match is not None and not match.group(2) and float(match.group(1)):
+        raise InputError(
+            f"{text!r} is a size without a unit.",
+            hint=f"Write it as {text.strip()}GiB or {text.strip()}MiB.",
+        )
+    if match is None or factor is None:
+        raise InputError(f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB.")
+    return round(float(match.group(1)) * factor)
+
+
+def slope_words(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
+    """Return bytes a step with the range that holds them at 95 %, which need not lie evenly about them.
+
+    >>> slope_words(26368, 7424, 82944)
+    '+25.75 KiB a step (+7.25 KiB to +81.00 KiB)'
+
+    Args:
+        per_step_bytes: The slope.
+        low_bytes, high_bytes: Its range.
+    """
+    slope, low, high = map(signed_bytes, (per_step_bytes, low_bytes, high_bytes))
+    return f"{slope} a step ({low} to {high})"
+
+
+def times(count: int) -> str:
+    """Return how often in words: ``once``, ``1,204 times``."""
+    return "once" if count == 1 else f"{count:,} times"

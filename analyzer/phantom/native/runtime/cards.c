@@ -1,0 +1,71 @@
+// The cards and the settings, read once from the environment that the process was started with.
+//
+// PHANTOM_CARDS   one card after the other, set apart by ';'; its figures set apart by ',' in the order
+//                 of the format below (written by analyzer/phantom/phantom_environment.py from
+//                 gpus/card_figures.csv)
+// PHANTOM_LOG     1 entries that only return success, at their first call; 2 requests of memory;
+//                 3 launches; 4 what is taken to be an output
+// PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS, PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE,
+// PHANTOM_RECURRENT_RESERVE, PHANTOM_BATCH_NORM_RESERVE  see phantom.h
+#include "phantom.h"
+
+#include <stdarg.h>
+
+Card cards[MOST_CARDS];
+int card_count;
+uint64_t copy_most = 4096, kernel_ns, convolution_workspace;
+uint64_t product_workspace, recurrent_reserve, batch_norm_reserve;
+static int verbose;
+
+void say(int level, const char *format, ...) {
+  if (verbose < level)
+    return;
+  va_list arguments;
+  va_start(arguments, format);
+  flockfile(stderr);
+  fputs("phantom: ", stderr);
+  vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+  funlockfile(stderr);
+  va_end(arguments);
+}
+
+static uint64_t number(const char *name, uint64_t otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? strtoull(text, 0, 0) : otherwise;
+}
+
+static int read_card(const char *text, Card *c) {
+  unsigned long long total, held;
+  int found = sscanf(text, "%127[^,],%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%llu,%llu", c->name, &c->major,
+                     &c->minor, &c->sms, &c->clock_khz, &c->memory_khz, &c->bus_bits, &c->l2_kib,
+                     &c->threads, &c->blocks, &c->shared_kib, &c->optin_kib, &total, &held);
+  c->total = total;
+  c->held = held;
+  return found == 14;
+}
+
+__attribute__((constructor)) static void start(void) {
+  verbose = (int)number("PHANTOM_LOG", 0);
+  copy_most = number("PHANTOM_COPY_MOST", copy_most);
+  kernel_ns = number("PHANTOM_KERNEL_NS", 0);
+  convolution_workspace = number("PHANTOM_CONVOLUTION_WORKSPACE", 0);
+  product_workspace = number("PHANTOM_PRODUCT_WORKSPACE", 0);
+  recurrent_reserve = number("PHANTOM_RECURRENT_RESERVE", 0);
+  batch_norm_reserve = number("PHANTOM_BATCH_NORM_RESERVE", 0);
+  const char *listed = getenv("PHANTOM_CARDS");
+  char *list = strdup(listed ? listed : ""), *rest;
+  for (char *text = strtok_r(list, ";", &rest); text && card_count < MOST_CARDS;
+       text = strtok_r(0, ";", &rest))
+    if (read_card(text, &cards[card_count]))
+      card_count++;
+    else
+      fprintf(stderr, "phantom: a card that cannot be read: %s\n", text);
+  free(list);
+}
+
+__attribute__((destructor)) static void stop(void) {
+  for (int i = 0; i < card_count; i++)
+    say(1, "%s: %llu requests of memory, at most %.1f MiB at once", cards[i].name,
+        (unsigned long long)cards[i].calls, (double)cards[i].peak / MIB);
+}

@@ -1,0 +1,70 @@
+"""The BFC allocator: replay, minimum limit, state at an instant.
+
+A table becomes a ``Sequence`` (``from_events``, ``from_allocations``,
+``from_recording``); ``replay`` runs it under ``BfcOptions`` or
+``AsyncOptions``; ``minimum_limit`` searches the least memory it needs.
+"""
+
+from analyzer.simulate.allocator.bfc.bfc_options import AsyncOptions, BfcOptions, Options
+from analyzer.simulate.allocator.bfc.reference import BfcAllocator
+from analyzer.simulate.allocator.events_to_sequence import from_events
+from analyzer.simulate.allocator.minimum_limit import MinimumLimit, minimum_limit
+from analyzer.simulate.allocator.pool_explanation import (
+    Growth,
+    Remedy,
+    Unserved,
+    growth_history,
+    remedies,
+    unserved,
+)
+from analyzer.simulate.allocator.pool_state import (
+    chunks_at,
+    curve,
+    op_at,
+    region_table,
+    regions_at,
+    relocated,
+)
+from analyzer.simulate.allocator.replay import (
+    Engine,
+    FailedRequest,
+    Replay,
+    operations_done,
+    replay,
+)
+from analyzer.simulate.allocator.replay_check import Match, compare, recorded_options
+from analyzer.simulate.allocator.sequence import Caution, Sequence, from_allocations, from_recording
+
+__all__ = [
+    "AsyncOptions",
+    "BfcAllocator",
+    "BfcOptions",
+    "Caution",
+    "Engine",
+    "FailedRequest",
+    "Growth",
+    "Match",
+    "MinimumLimit",
+    "Options",
+    "Remedy",
+    "Replay",
+    "Sequence",
+    "Unserved",
+    "chunks_at",
+    "compare",
+    "curve",
+    "from_allocations",
+    "from_events",
+    "from_recording",
+    "growth_history",
+    "minimum_limit",
+    "op_at",
+    "operations_done",
+    "recorded_options",
+    "region_table",
+    "regions_at",
+    "relocated",
+    "remedies",
+    "replay",
+    "unserved",
+]

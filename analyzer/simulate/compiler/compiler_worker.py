@@ -1,0 +1,47 @@
+"""The child process: loads the compiler, compiles one module, writes what it says.
+
+``python -m analyzer.simulate.compiler.compiler_worker FOLDER`` reads request and module in FOLDER
+and leaves its answer beside them (``compile_messages``); XLA's flags are
+in the environment, where XLA reads them once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from analyzer.model.contract.messages.compile_messages import (
+    ANSWER_FILE,
+    COMPILE_VERSION,
+    MODULE_FILE,
+    REQUEST_FILE,
+    CompileAnswer,
+    CompileRequest,
+)
+from analyzer.model.contract.messages.message_file import read_message, write_message
+from analyzer.model.parent_death import die_with_parent
+from analyzer.simulate.compiler.pjrt import PjrtError, Plugin
+
+
+def main(folder: Path) -> None:
+    """Compile what ``folder`` asks for; leave the statistics, or the compiler's refusal, there.
+
+    Raises:
+        AnalyzerError: the request is damaged or of another version.
+    """
+    die_with_parent()
+    request = read_message(folder / REQUEST_FILE, CompileRequest, COMPILE_VERSION)
+    try:
+        plugin = Plugin(request.library)
+        module = (folder / MODULE_FILE).read_bytes()
+        answer = CompileAnswer(statistics=plugin.compile_for(request.target, module))
+    except PjrtError as error:
+        answer = CompileAnswer(refused=str(error))
+    write_message(folder / ANSWER_FILE, answer)
+    sys.stderr.flush()
+    os._exit(0)  # the library's own tear-down has nothing more to give
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

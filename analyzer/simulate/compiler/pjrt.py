@@ -1,0 +1,197 @@
+"""The few calls of PJRT's C API that compile a module for a card that is described and not there.
+
+``xla/pjrt/c/pjrt_c_api.h``. The function table is append-only within major version 0, so that an
+index once read from the header stays right; a test compares them with the header that TensorFlow's
+wheel ships. Every argument struct begins with its own size, by which an older or newer library knows
+which fields are there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Final
+
+from analyzer.model.contract.card_note import Statistics
+
+TABLE: Final = {
+    "Error_Destroy": 0,
+    "Error_Message": 1,
+    "Plugin_Initialize": 3,
+    "TopologyDescription_Create": 82,
+    "Compile": 89,
+    "Executable_GetCompiledMemoryStats": 96,
+}
+"""Index of each function in ``PJRT_Api``."""
+
+MAJOR: Final = 0  # of PJRT's interface; another is another layout
+MINOR_MIN: Final = 90
+"""That of jax-cuda12-pjrt 0.9.0, the oldest that was seen to work (0.8.2 did not)."""
+
+STATISTICS: Final = ("code", "argument", "output", "alias", "temp")
+
+_OPTIONS: Final = b"\x1a\x11\x08" + b"\xff" * 9 + b"\x01\x20\x01\x28\x01\x50\x01"
+"""``CompileOptionsProto { executable_build_options { device_ordinal: -1 num_replicas: 1
+num_partitions: 1 alias_passthrough_params: true } }``: one device, none in particular; a result that
+is an argument is that argument's buffer, as TensorFlow asks for every function that says ``jit_compile``
+(``CreateXlaKernel`` tells ``GenerateCompilerOptions`` of no reference variables)."""
+
+_STRING: Final = 0  # PJRT_NamedValue_kString
+
+
+class PjrtError(Exception):
+    """The library refused a call; the message is its own."""
+
+
+def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
+    head = [("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p)]
+    return type(name, (ctypes.Structure,), {"_fields_": [*head, *fields]})
+
+
+_Version = _struct("_Version", ("major", ctypes.c_int), ("minor", ctypes.c_int))
+_Error = _struct("_Error", ("error", ctypes.c_void_p))
+_Message = _struct(
+    "_Message",
+    ("error", ctypes.c_void_p),
+    ("message", ctypes.c_void_p),
+    ("message_size", ctypes.c_size_t),
+)
+_Nothing = _struct("_Nothing")
+_NamedValue = _struct(
+    "_NamedValue",
+    ("name", ctypes.c_char_p),
+    ("name_size", ctypes.c_size_t),
+    ("type", ctypes.c_int),
+    ("value", ctypes.c_char_p),
+    ("value_size", ctypes.c_size_t),
+)
+_Topology = _struct(
+    "_Topology",
+    ("name", ctypes.c_char_p),
+    ("name_size", ctypes.c_size_t),
+    ("options", ctypes.c_void_p),
+    ("option_count", ctypes.c_size_t),
+    ("topology", ctypes.c_void_p),
+)
+_Program = _struct(
+    "_Program",
+    ("code", ctypes.c_char_p),
+    ("code_size", ctypes.c_size_t),
+    ("format", ctypes.c_char_p),
+    ("format_size", ctypes.c_size_t),
+)
+_Compile = _struct(
+    "_Compile",
+    ("topology", ctypes.c_void_p),
+    ("program", ctypes.c_void_p),
+    ("options", ctypes.c_char_p),
+    ("options_size", ctypes.c_size_t),
+    ("client", ctypes.c_void_p),
+    ("executable", ctypes.c_void_p),
+)
+# Five of the header's fields are read; the others are room for what the library writes.
+_Statistics = _struct(
+    "_Statistics",
+    ("executable", ctypes.c_void_p),
+    *((name, ctypes.c_int64) for name in STATISTICS),
+    ("others", ctypes.c_int64 * 10),
+)
+
+
+class Plugin:
+    """A loaded PJRT library.
+
+    Args:
+        path: The shared library.
+
+    Raises:
+        PjrtError: it cannot be loaded, is no PJRT library, or speaks another version.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+            entry = library.GetPjrtApi
+        except (OSError, AttributeError) as error:
+            raise PjrtError(f"the compiler cannot be loaded: {error}") from None
+        entry.restype = ctypes.c_void_p
+        api = entry()
+        if not api:
+            raise PjrtError("the compiler gave no PJRT interface")
+        size = ctypes.c_size_t.from_address(api).value
+        head = ctypes.sizeof(_Nothing)
+        version: Any = _Version.from_address(api + head)
+        self.version: tuple[int, int] = (version.major, version.minor)
+        self._functions = api + head + ctypes.sizeof(_Version)
+        needed = self._functions - api + 8 * (max(TABLE.values()) + 1)
+        if self.version[0] != MAJOR or self.version[1] < MINOR_MIN or size < needed:
+            raise PjrtError(
+                "the compiler speaks PJRT {}.{}, not {}.{} or later".format(
+                    *self.version, MAJOR, MINOR_MIN
+                )
+            )
+        self._call("Plugin_Initialize", _Nothing())
+
+    def compile_for(self, target: str, module: bytes) -> Statistics:
+        """Compile a module for a described card.
+
+        Args:
+            target: ``GpuTargetConfigProto`` in text form.
+            module: A serialized ``HloModuleProto``.
+
+        Returns:
+            The compiler's own totals.
+
+        Raises:
+            PjrtError: the library refused.
+        """
+        options = (_NamedValue * 2)(
+            _text_option(b"target_config", target.encode()), _text_option(b"topology", b"1x1x1")
+        )
+        topology = _Topology(
+            name=b"", name_size=0, options=ctypes.addressof(options), option_count=2
+        )
+        self._call("TopologyDescription_Create", topology)
+        program = _Program(code=module, code_size=len(module), format=b"hlo", format_size=3)
+        program.struct_size = ctypes.sizeof(program)
+        compiled = _Compile(
+            topology=topology.topology,
+            program=ctypes.addressof(program),
+            options=_OPTIONS,
+            options_size=len(_OPTIONS),
+        )
+        self._call("Compile", compiled)
+        told = _Statistics(executable=compiled.executable)
+        self._call("Executable_GetCompiledMemoryStats", told)
+        return Statistics(**{f"{name}_bytes": int(getattr(told, name)) for name in STATISTICS})
+
+    def _call(self, name: str, arguments: Any) -> None:
+        arguments.struct_size = ctypes.sizeof(arguments)
+        error = self._function(name, ctypes.c_void_p)(ctypes.addressof(arguments))
+        if not error:
+            return
+        told = _Message(error=error)
+        told.struct_size = ctypes.sizeof(told)
+        self._function("Error_Message", None)(ctypes.addressof(told))
+        text = ctypes.string_at(told.message, told.message_size).decode("utf-8", "replace")
+        done = _Error(error=error)
+        done.struct_size = ctypes.sizeof(done)
+        self._function("Error_Destroy", None)(ctypes.addressof(done))
+        raise PjrtError(text or f"{name} failed")
+
+    def _function(self, name: str, result: Any) -> Any:
+        address = ctypes.c_void_p.from_address(self._functions + 8 * TABLE[name]).value
+        if not address:
+            raise PjrtError(f"the compiler has no PJRT_{name}")
+        return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address)
+
+
+def _text_option(name: bytes, value: bytes) -> ctypes.Structure:
+    return _NamedValue(
+        struct_size=ctypes.sizeof(_NamedValue),
+        name=name,
+        name_size=len(name),
+        type=_STRING,
+        value=value,
+        value_size=len(value),
+    )

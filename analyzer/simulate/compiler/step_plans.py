@@ -1,0 +1,319 @@
+"""The memory plans of a noted step's compiled functions on a card, and how sure they are.
+
+Plans are kept in the run folder beside the note (``card.json`` and a file for each), so that an
+estimate opened again needs no compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from analyzer.cards.catalogue import Gpu
+from analyzer.cards.compiler_flags import taken_over
+from analyzer.model.contract.card_note import (
+    CardFile,
+    CompilerFailure,
+    FunctionPlans,
+    Products,
+    read_card_file,
+    write_card_file,
+)
+from analyzer.model.contract.reading import beside, file_bytes, unpack
+from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
+from analyzer.simulate.compiler.card_compilation import (
+    CardPlan,
+    central,
+    checked_plan,
+    plan_for_card,
+)
+from analyzer.simulate.compiler.card_options import CardOptions
+from analyzer.simulate.compiler.compile_child import CompilerRefused, Progress
+from analyzer.simulate.compiler.plan_cache import PlanCache, packed, unpacked
+from analyzer.simulate.compiler.plan_uncertainty import (
+    TRITON_FROM,
+    PlanDoubts,
+    card_doubts,
+    cpu_doubts,
+)
+from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
+from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.buffer_plan import BufferPlan
+from analyzer.tracing.xla.plan_contents import with_fixed
+
+CARD_FILE: Final = "card.json"
+
+_UNKNOWN: Final = "Unknown flag"
+"""In what XLA says before it dies of a flag that it does not know (``parse_flags_from_env.cc``)."""
+
+_NO_TRIALS: Final = "xla_gpu_autotune_level=0"
+"""The flag with which XLA tries nothing while it compiles."""
+
+BOTH_UP_TO_BYTES: Final = 1_000_000
+"""Modules together up to this size are compiled a second time, with cuBLAS' products: seconds. Larger
+ones (ResNet50: 3.5 MB, 10 s) only where it is asked for."""
+
+
+_USUAL: Final = CardOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardStep:
+    """What a step's compiled functions take on a card.
+
+    Attributes:
+        plans: By the name of the op that calls the function.
+        doubts: How sure they are.
+        compiler: The compiler with its version; empty where the plans are the CPU's.
+    """
+
+    plans: Mapping[str, BufferPlan]
+    doubts: PlanDoubts
+    compiler: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """The plans of one function, by who multiplies matrices."""
+
+    ops: tuple[str, ...]
+    plans: dict[Products, CardPlan] = field(default_factory=dict)
+
+
+def card_step(
+    note: RunNote,
+    folder: Path,
+    gpu: Gpu,
+    cache: PlanCache,
+    *,
+    options: CardOptions = _USUAL,
+    keep: bool = False,
+    progress: Progress | None = None,
+) -> CardStep:
+    """Return the plans of a note's compiled functions on a card.
+
+    Args:
+        note: The note; a function without its module has no plan.
+        folder: The run folder; plans that lie there are taken as they are.
+        gpu: The card.
+        cache: Where plans are kept between runs.
+        options: What the user chose.
+        keep: Leave the plans in the run folder.
+        progress: Called with the stage and the share done.
+
+    Raises:
+        CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the
+            folder was made (``keep_failure``).
+        TraceError: a module or a plan in the folder is damaged.
+    """
+    functions = [one for one in note.compiled if one.module is not None]
+    flags = taken_over(note.environment.get("XLA_FLAGS", ""))
+    found, unknown = _kept(folder, gpu, functions)
+    if found is None or (options.both and _lacks_cublas(found, gpu)):
+        job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)
+        found, unknown = job.run(functions, flags)
+        if keep:
+            _keep(folder, gpu, found, unknown)
+    shown = [central(one.plans) for one in found]
+    plans: dict[str, BufferPlan] = {}
+    for one, plan in zip(functions, shown, strict=True):
+        shown_plan = with_fixed(plan.plan, one)
+        if any(flag.endswith(_NO_TRIALS) for flag in flags):
+            shown_plan = replace(shown_plan, trials=())
+        plans |= dict.fromkeys(one.ops, shown_plan)
+    return CardStep(
+        plans=plans,
+        doubts=_with_flags(card_doubts([one.plans for one in found], gpu), flags, unknown),
+        compiler=shown[0].compiled.compiler if shown else "",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What is asked of the compiler; see ``card_step``."""
+
+    gpu: Gpu
+    cache: PlanCache
+    folder: Path
+    options: CardOptions
+    progress: Progress | None
+    flags: tuple[str, ...] = ()
+
+    def run(
+        self, functions: list[CompiledNote], flags: tuple[str, ...]
+    ) -> tuple[list[_Found], str]:
+        """Return the plans with the user's flags, or without those and why, where one is unknown."""
+        try:
+            return replace(self, flags=flags).plans(functions), ""
+        except CompilerRefused as why:
+            if not flags or _UNKNOWN not in why.message:
+                raise
+            return self.plans(functions), why.message
+
+    def plans(self, functions: list[CompiledNote]) -> list[_Found]:
+        """Return the plans of the functions."""
+        modules = [module_of(one) for one in functions]
+        total = sum(map(len, modules)) or 1
+        both = self.options.both
+        if both is None:
+            both = total <= BOTH_UP_TO_BYTES
+        found, done = [], 0
+        for one, module in zip(functions, modules, strict=True):
+            plans = self._compile(module, both=both, start=done / total, share=len(module) / total)
+            found.append(_Found(one.ops, {plan.products: plan for plan in plans}))
+            done += len(module)
+        return found
+
+    def _compile(
+        self, module: bytes, *, both: bool, start: float, share: float
+    ) -> Iterator[CardPlan]:
+        """Compile one module, with cuBLAS' products alone where a plan with Triton's cannot be had."""
+        has_triton = self.gpu.compute_capability >= TRITON_FROM
+        half = share / 2 if has_triton and both else share
+        try:
+            yield self._plan(module, cublas=False, start=start, share=half)
+        except CompilerRefused as why:
+            if not has_triton or _UNKNOWN in why.message:
+                raise
+            both = True
+        if both and has_triton:
+            yield self._plan(module, cublas=True, start=start + share - half, share=half)
+
+    def _plan(self, module: bytes, *, cublas: bool, start: float, share: float) -> CardPlan:
+        return plan_for_card(
+            module,
+            self.gpu,
+            self.cache,
+            cublas=cublas,
+            users=self.flags,
+            time_out_s=self.options.time_out_s,
+            folder=self.folder,
+            progress=_part(self.progress, start, share),
+        )
+
+
+def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
+    """Return the CPU's plans in the place of a card's; None where the note holds none.
+
+    Args:
+        note: The note.
+        gpu: The card that was asked for.
+        why: What became of the card's own compiler.
+    """
+    if any(one.plan is None for one in note.compiled):
+        return None
+    plans = {
+        name: with_fixed(plan_of(one.plan, platform=one.platform), one)
+        for one in note.compiled
+        if one.plan is not None
+        for name in one.ops
+    }
+    return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
+
+
+def _with_flags(doubts: PlanDoubts, flags: tuple[str, ...], unknown: str) -> PlanDoubts:
+    """Return the doubts with a word on the user's ``XLA_FLAGS``."""
+    if not flags:
+        return doubts
+    word = f"Compiled with the XLA_FLAGS that are set here: {' '.join(flags)}"
+    if unknown:
+        word = f"Compiled without the XLA_FLAGS that are set here ({' '.join(flags)}): {unknown}"
+    return replace(doubts, because=(*doubts.because, word))
+
+
+def _lacks_cublas(found: list[_Found], gpu: Gpu) -> bool:
+    return gpu.compute_capability >= TRITON_FROM and any("cublas" not in one.plans for one in found)
+
+
+def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
+    """Leave word in the run folder that a card's compiler gave no plan: it is not asked again.
+
+    Args:
+        folder: The run folder.
+        gpu: The card.
+        why: Why its compiler gave no plan.
+    """
+    failed = CompilerFailure(message=why.message, hint=why.hint)
+    write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, failed=failed))
+
+
+def module_of(one: CompiledNote) -> bytes:
+    """Return the serialized module of a function, as it was before XLA's passes.
+
+    Raises:
+        TraceError: its file cannot be read.
+    """
+    assert one.module is not None
+    try:
+        return unpack(file_bytes(one.module))
+    except (OSError, ValueError) as error:
+        raise TraceError(
+            f"{one.module} cannot be read ({error}).", hint="Estimate again."
+        ) from None
+
+
+def _part(progress: Progress | None, start: float, share: float) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda stage, done: progress(stage, start + share * done)
+
+
+def _keep(folder: Path, gpu: Gpu, found: list[_Found], unknown: str) -> None:
+    rows = []
+    for number, one in enumerate(found):
+        files: dict[Products, str] = {}
+        for products, plan in one.plans.items():
+            files[products] = f"card-{number}-{products}.plan.gz"
+            (folder / files[products]).write_bytes(packed(plan.compiled))
+        rows.append(FunctionPlans(ops=one.ops, plans=files))
+    card = CardFile(card=gpu.id, functions=tuple(rows), without_flags=unknown)
+    write_card_file(folder / CARD_FILE, card)
+
+
+def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_Found] | None, str]:
+    """Return the plans that lie in the folder, and why they were made without the user's flags.
+
+    None where there are none of this card and step.
+
+    Raises:
+        CompilerUnavailable: the compiler gave none when the folder was made.
+        TraceError: what lies there is damaged, or belongs to another module.
+    """
+    file = folder / CARD_FILE
+    if not file.is_file():
+        return None, ""
+    told = read_card_file(file)
+    if told.card != gpu.id:
+        return None, ""
+    if told.failed is not None:
+        raise CompilerUnavailable(told.failed.message, hint=told.failed.hint)
+    rows = told.functions or ()
+    if [row.ops for row in rows] != [one.ops for one in functions]:
+        return None, ""
+    found = []
+    for row, one in zip(rows, functions, strict=True):
+        if not row.plans:
+            return None, ""
+        digest = hashlib.sha256(module_of(one)).hexdigest()
+        plans = {
+            products: _read_plan(file, name, products, gpu, digest)
+            for products, name in row.plans.items()
+        }
+        found.append(_Found(one.ops, plans))
+    return found, told.without_flags
+
+
+def _read_plan(file: Path, name: str, products: Products, gpu: Gpu, digest: str) -> CardPlan:
+    """Read a plan beside ``card.json`` that the module with this digest was compiled to."""
+    try:
+        compiled = unpacked(file_bytes(beside(file, name)))
+        if compiled.module_sha256 not in ("", digest):
+            raise ValueError("it was compiled from another module")
+        return CardPlan(plan=checked_plan(compiled, gpu), compiled=compiled, products=products)
+    except (OSError, ValueError, AccountingError) as error:
+        raise TraceError(
+            f"The plan {name[:80]!r} of {file} is damaged ({error}).", hint="Estimate again."
+        ) from None

@@ -1,0 +1,85 @@
+"""cuDNN's recurrent layers (``CudnnRNN*``), which Keras' LSTM and GRU become on a GPU.
+
+The whole sequence is one kernel. cuDNN keeps what the backward pass needs in a *reserve space* whose
+layout it does not publish; what has to be in it is known: every gate's activation and the states of each
+step, the sequence padded to its full length. ``cudnn_rnn_ops.cc``: ``CudnnRNNForwardOp`` allocates the
+results, then the length of each row's sequence is copied to the card (``seq_lengths``, 4 bytes a row),
+then cuDNN asks for the workspace (a temporary) and after it for the reserve space (output 3;
+``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass asks for lengths and workspace last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way, asked_for
+from analyzer.simulate.kernels.shared.op_call import Call, allocate, allocate_all
+
+_KEPT: Final = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
+"""Numbers kept for each unit, step and row of the batch: the gates (four, three, one), the cell's state
+and its tanh (LSTM), the candidate before its gate (GRU), the state."""
+
+_LENGTH_BYTES: Final = 4
+
+_GATES: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def plan_forward(call: Call) -> MemoryPlan:
+    """Outputs, the inputs' products with the gates' weights as workspace, and the reserve space."""
+    outputs = list(allocate_all(call))
+    units = _unit_steps_bytes(call, call.out_shape(0), call.size(0))
+    mode = str(call.attr("rnn_mode", "lstm"))
+    reserve = _KEPT.get(mode, 6) * units if call.attr("is_training", True) else 0
+    if len(outputs) > 3:
+        outputs[3] = Output(Way.ALLOCATE if reserve else Way.NONE, reserve)
+    if mode != "lstm" and len(outputs) > 2:
+        outputs[2] = Output(Way.NONE)
+    if len(outputs) > 4:
+        outputs[4] = Output(Way.NONE, elsewhere=True)  # host_reserved
+    workspace = _GATES.get(mode, 4) * units
+    beside = asked_for((_lengths_bytes(call), workspace))
+    return MemoryPlan(
+        outputs=tuple(outputs),
+        amid_bytes=beside if reserve else (),
+        after_bytes=() if reserve else beside,
+        workspace_bytes=workspace + reserve,
+    )
+
+
+def plan_backward(call: Call) -> MemoryPlan:
+    """Gradients of input, states and parameters; the gates' gradients as workspace."""
+    shape, size = call.shape(0), call.input_size(0)
+    mode = str(call.attr("rnn_mode", "lstm"))
+    output_shape, output_size = call.shape(5), call.input_size(5)
+    units = _unit_steps_bytes(call, output_shape or shape, output_size or size)
+    workspace = _GATES.get(mode, 4) * units
+    outputs = list(allocate_all(call))
+    if mode != "lstm" and len(outputs) > 2:
+        outputs[2] = Output(Way.NONE)
+    for index, output in enumerate(outputs):  # each has the shape of the input of its number
+        if not output.size_bytes and call.input_size(index) and (index != 2 or mode == "lstm"):
+            outputs[index] = Output(Way.ALLOCATE, call.input_size(index))
+    return MemoryPlan(
+        outputs=tuple(outputs) or (allocate(call),),
+        after_bytes=asked_for((_lengths_bytes(call), workspace)),
+        workspace_bytes=workspace,
+    )
+
+
+def _lengths_bytes(call: Call) -> int:
+    """Return bytes of the lengths of the rows' sequences, which the third version of the ops has."""
+    states = call.shape(1)
+    has_lengths = call.op.type.endswith("V3")
+    return _LENGTH_BYTES * states[1] if has_lengths and states and len(states) > 1 else 0
+
+
+def _unit_steps_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:
+    """Return bytes of one number for each unit, step and row; the output has just that."""
+    if shape is not None and size_bytes:
+        return size_bytes
+    inputs, state = call.shape(0), call.shape(1)
+    if inputs is None or state is None:
+        return 0
+    item_bytes = call.input_size(0) // max(math.prod(inputs), 1)
+    return inputs[0] * inputs[1] * state[-1] * item_bytes

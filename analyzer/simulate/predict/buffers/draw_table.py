@@ -1,0 +1,110 @@
+"""A draw's buffers as the allocations table that every analysis reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
+from analyzer.model.recording.schema import ALLOCATIONS, conform
+from analyzer.model.units import GRANULE_BYTES
+from analyzer.simulate.predict.buffers.reference_counts import Buffers
+from analyzer.simulate.predict.played_step import Draw, Prepared
+
+
+def allocations_of(prepared: Prepared, draw: Draw) -> pd.DataFrame:
+    """Return what lived, with the columns of ``ALLOCATIONS``.
+
+    ``allocated_bytes`` is the request rounded up to the allocator's granularity; a replay puts the
+    chunks that it really gets in its place. Categories are those that need no more than the graph:
+    variables, constants, inputs, temporaries; the rest is unattributed.
+    """
+    buffers = draw.buffers
+    rows = rows_of(buffers)
+    size = np.asarray([buffers.size_bytes[k] for k in rows], dtype=np.int64)
+    dies = [buffers.dies[k] if buffers.dies[k] >= 0 else draw.instants for k in rows]
+    described = [_describe(prepared, buffers, k) for k in rows]
+    born = np.asarray([buffers.born[k] for k in rows], dtype=np.int64)
+    table = pd.DataFrame(
+        {
+            "allocator": prepared.device.allocator,
+            "address": pd.NA,
+            "requested_bytes": size,
+            "allocated_bytes": -(-size // GRANULE_BYTES) * GRANULE_BYTES,
+            "born": born,
+            "dies": dies,
+            "born_ps": pd.NA,
+            "dies_ps": pd.NA,
+            "step": _steps(born, draw.steps),
+            "run_id": 0,
+            "region": [buffers.region[k] for k in rows],
+            "turns_at": [buffers.turned[k] if buffers.turned[k] >= 0 else pd.NA for k in rows],
+            "role": "",
+            "layer": "",
+            **{key: [row[key] for row in described] for key in described[0]},
+        }
+        if rows
+        else {name: [] for name in ALLOCATIONS}
+    )
+    return conform(table, ALLOCATIONS)
+
+
+def rows_of(buffers: Buffers) -> list[int]:
+    """Return the buffers that have bytes: those with a row in the table, in its order."""
+    return [k for k, size in enumerate(buffers.size_bytes) if size]
+
+
+def unmodelled_of(prepared: Prepared) -> pd.DataFrame:
+    """Return the op types without a rule: ``op_type``, ``count``, ``bytes`` of their outputs."""
+    bytes_by_type: dict[str, tuple[int, int]] = {}
+    for node in prepared.kernels.unmodelled:
+        op = prepared.wiring.ops[node]
+        count, total = bytes_by_type.get(op.type, (0, 0))
+        size = sum(spec.size_bytes or 0 for spec in op.outputs)
+        bytes_by_type[op.type] = count + 1, total + size
+    return pd.DataFrame(
+        [(kind, count, size) for kind, (count, size) in sorted(bytes_by_type.items())],
+        columns=["op_type", "count", "bytes"],
+    )
+
+
+def _steps(born: np.ndarray, steps: Sequence[tuple[int, int]]) -> list[object]:
+    starts = np.asarray([first for first, _ in steps], dtype=np.int64)
+    found = np.searchsorted(starts, born, side="right") - 1
+    return [int(step) if instant >= 0 else pd.NA for step, instant in zip(found, born, strict=True)]
+
+
+def _describe(prepared: Prepared, buffers: Buffers, row: int) -> Mapping[str, object]:
+    node, output, variable = buffers.node[row], buffers.output[row], buffers.variable[row]
+    op = prepared.wiring.ops[node] if node >= 0 else None
+    spec = op.outputs[output] if op is not None and 0 <= output < len(op.outputs) else None
+    # A TensorList's own buffer is a handle and no tensor of the graph, as in a trace.
+    is_tensor = op is not None and spec is not None and spec.dtype != "variant"
+    path, category = "", _category(op, output)
+    if variable >= 0:
+        owner = prepared.owners[variable]
+        path, category = owner.path, owner.category
+    return {
+        "op": op.name if op is not None else "",
+        "op_type": op.type if op is not None else "",
+        "source": op.source if op is not None else "",
+        "dtype": spec.dtype if spec is not None else "",
+        "shape": spec.shape_text if spec is not None else "",
+        "tensor": f"{op.name}:{output}" if op is not None and is_tensor else "",
+        "variable": path,
+        "category": str(category),
+    }
+
+
+def _category(op: Op | None, output: int) -> Category:
+    if op is None:
+        return Category.UNATTRIBUTED
+    if op.type in ("Const", "HostConst", "ImmutableConst"):
+        return Category.CONSTANT
+    if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
+        is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
+        return Category.CONSTANT if is_handle else Category.INPUT
+    return Category.TEMPORARY if output < 0 else Category.UNATTRIBUTED

@@ -1,0 +1,161 @@
+"""Addresses and chunks for a predicted table, and the events that would have been traced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.errors import AccountingError
+from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
+from analyzer.model.units import GRANULE_BYTES
+from analyzer.simulate.allocator import (
+    BfcOptions,
+    Engine,
+    Replay,
+    Sequence,
+    from_allocations,
+    replay,
+)
+from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
+from analyzer.simulate.allocator.replay import in_use_bytes
+from analyzer.simulate.allocator.sequence import NOWHERE
+
+UNSEEN: Final = 8
+"""Tiny requests laid out beside those of an order, to see what they decide."""
+
+
+def place(
+    table: pd.DataFrame, instants: int, options: BfcOptions | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
+    """Play a table through the device's allocator.
+
+    Args:
+        table: Columns of ``ALLOCATIONS``, every instant used once.
+        instants: Number of allocations and frees.
+        options: The allocator's set-up; None for the CPU's. Where the table does not fit its limit,
+            there is none.
+
+    Returns:
+        The table with addresses and the bytes of the chunks, the table of
+        ``EVENTS``, and the allocator's set-up.
+
+    Raises:
+        AccountingError: the table leaves an instant out or uses one twice.
+    """
+    sequence = from_allocations(table, n_events=instants)
+    _check(sequence, instants)
+    options = options or BfcOptions.cpu()
+    result = replay(sequence, options)
+    if result.failure is not None:
+        result = replay(sequence, _unlimited(options))
+    address, chunk_bytes = result.buffers()
+    addresses = np.zeros(len(table), dtype=np.int64)
+    chunks = np.zeros(len(table), dtype=np.int64)
+    addresses[sequence.row], chunks[sequence.row] = address, chunk_bytes
+    placed = table.assign(address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks)
+    assert isinstance(result.options, BfcOptions)
+    return conform(placed, ALLOCATIONS), _events(placed, result), result.options
+
+
+def allocated_in_step(
+    sequence: Sequence,
+    step: Step,
+    options: BfcOptions | None = None,
+    *,
+    engine: Engine = Engine.AUTO,
+) -> tuple[int, int]:
+    """Return the most bytes of chunks in use at once in a step, and those in use before it.
+
+    Args:
+        sequence: The predicted requests and frees.
+        step: The step.
+        options: The allocator's settings; TensorFlow's for the CPU where None.
+        engine: Which allocator replays.
+    """
+    options = options or BfcOptions.cpu()
+    in_use = in_use_bytes(sequence, options, engine=engine)
+    if len(in_use) < len(sequence):
+        in_use = in_use_bytes(sequence, _unlimited(options), engine=engine)
+    first, end = np.searchsorted(sequence.instant, (step.first, step.last + 1))
+    before = int(in_use[first - 1]) if first else 0
+    return int(in_use[first:end].max(initial=before)), before
+
+
+def with_unseen(sequence: Sequence, seed: int) -> Sequence:
+    """Return the requests with a few tiny ones among them, where chance puts them.
+
+    A process asks for some that no order of the step's graph has, or elsewhere: the seeds of
+    initializers, scalars that Python holds. They are worth nothing, but where a gap is a little less or
+    more than a large request, they decide whether it is given out whole.
+
+    Args:
+        sequence: The predicted requests and frees.
+        seed: Of the chances. Each lives for anything from one operation to all that are left, the short
+            lives as likely as the long ones.
+    """
+    chance, count = np.random.default_rng(seed), len(sequence)
+    born = np.sort(chance.integers(0, count, UNSEEN))
+    ends = born + np.exp(chance.uniform(0, np.log(count), UNSEEN)).astype(np.int64)
+    slots = sequence.n_buffers + np.arange(UNSEEN)
+    freed = ends < count
+    at = np.concatenate([born, ends[freed]])
+    slot = np.concatenate([slots, slots[freed]])
+    asked = np.concatenate([np.full(UNSEEN, GRANULE_BYTES), np.zeros(int(freed.sum()), np.int64)])
+    order = np.argsort(at, kind="stable")
+    at, unknown = at[order], np.full(UNSEEN, NOWHERE)
+    return replace(
+        sequence,
+        slot=np.insert(sequence.slot, at, slot[order]),
+        request=np.insert(sequence.request, at, asked[order]),
+        instant=np.insert(sequence.instant, at, sequence.instant[at]),
+        requested_bytes=np.append(sequence.requested_bytes, np.full(UNSEEN, GRANULE_BYTES)),
+        address=np.append(sequence.address, unknown),
+        row=np.append(sequence.row, unknown),
+        spare=np.append(sequence.spare, np.zeros(UNSEEN, bool))
+        if sequence.spare.size
+        else sequence.spare,
+    )
+
+
+def _check(sequence: Sequence, instants: int) -> None:
+    if not np.array_equal(sequence.instant, np.arange(instants)):
+        raise AccountingError("the prediction leaves an instant out or uses one twice")
+
+
+def _unlimited(options: BfcOptions) -> BfcOptions:
+    return replace(options, memory_limit_bytes=UNLIMITED_BYTES)
+
+
+def _events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
+    sequence = result.sequence
+    rows = sequence.row[sequence.slot]
+    limit = result.options.memory_limit_bytes
+    chosen = table.iloc[rows]
+    count = len(sequence)
+    return conform(
+        pd.DataFrame(
+            {
+                "time_ps": np.arange(count, dtype=np.int64),
+                "kind": np.where(sequence.request > 0, 1, -1),
+                "allocator": chosen["allocator"].to_numpy(),
+                "address": result.address,
+                "requested_bytes": chosen["requested_bytes"].to_numpy(),
+                "allocated_bytes": result.chunk_bytes,
+                "in_use_bytes": result.in_use_bytes,
+                "available_bytes": limit - result.in_use_bytes,
+                "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
+                "fragmentation": np.nan_to_num(result.fragmentation),
+                "op": chosen["op"].astype(object).to_numpy(),
+                "run_id": 0,
+                "region": chosen["region"].astype(object).to_numpy(),
+                "dtype": chosen["dtype"].astype(object).to_numpy(),
+                "shape": chosen["shape"].astype(object).to_numpy(),
+                "thread": 0,
+            }
+        ),
+        EVENTS,
+    )

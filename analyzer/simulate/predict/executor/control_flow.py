@@ -1,0 +1,332 @@
+"""The executor with branches and loops: frames, iterations and dead tensors.
+
+A lowered ``cond`` is ``Switch`` and ``Merge``: the branch not taken runs *dead*, which costs nothing.
+A lowered ``while`` is a frame: ``Enter`` brings a tensor in, each ``NextIteration`` starts the next
+iteration's copy of the body, ``Exit`` brings a tensor out. (``propagator_state.cc``.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from analyzer.simulate.predict.executor.data_decisions import NOTHING_TOLD, Assumptions, Deciding
+from analyzer.simulate.predict.executor.loop_frames import Entry, Frame, Iteration, Task
+from analyzer.simulate.predict.executor.node_execution import MERGES, Computing
+from analyzer.simulate.predict.executor.scalar_values import Value
+from analyzer.simulate.predict.executor.sequential import NodeRunner, Pool
+from analyzer.simulate.predict.executor.thread_pool import Workers
+from analyzer.simulate.predict.graph.edges import Wiring
+from analyzer.simulate.predict.graph.successor_order import FanOut
+
+_ENTER: Final = frozenset(("Enter", "RefEnter"))
+_EXIT: Final = frozenset(("Exit", "RefExit"))
+_NEXT: Final = frozenset(("NextIteration", "RefNextIteration"))
+_BORDER: Final = _ENTER | _EXIT | _NEXT
+
+
+class ControlExecutor:
+    """Runs a graph with control flow.
+
+    Args:
+        wiring: The graph.
+        fan_out: The order of successors.
+        machine: What each node's turn does.
+        handles: For each node, the node that brings in the handle in its first input; -1 for none.
+        variables: Values of the whole-number variables, by that node; changed by the run.
+        assumed: What is taken for branches and loops that the data decide.
+
+    Attributes:
+        deciding: Which those were.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        fan_out: FanOut,
+        machine: NodeRunner,
+        handles: Sequence[int],
+        variables: dict[int, Value],
+        assumed: Assumptions = NOTHING_TOLD,
+    ) -> None:
+        self._wiring = wiring
+        self._fan_out = fan_out
+        self._machine = machine
+        self._types = [op.type for op in wiring.ops]
+        self._is_merge = [kind in MERGES for kind in self._types]
+        self._at_border = [kind in _BORDER for kind in self._types]
+        self._waits_for = [
+            1 + 2 * len(waits) if is_merge else len(data) + len(waits)
+            for data, waits, is_merge in zip(
+                wiring.inputs, wiring.control, self._is_merge, strict=True
+            )
+        ]
+        self._references = machine.references
+        self._pool = Pool(self._process)  # type: ignore[arg-type]
+        self._enters: dict[str, int] = {}
+        for op in wiring.ops:
+            if op.type in _ENTER:
+                name = str(op.attrs["frame_name"])
+                self._enters[name] = self._enters.get(name, 0) + 1
+        self.deciding = Deciding(wiring, assumed)
+        self._computing = Computing(wiring, machine, handles, variables, self.deciding)
+        self._reached = [False] * len(wiring.ops)
+
+    def run(self) -> None:
+        """Run the graph once."""
+        queue: deque[Task] = deque()
+        self._schedule(self._roots(), queue)
+        self._follow(queue)
+        self._pool.drain()
+
+    def run_on(self, workers: Workers[Task]) -> None:
+        """Run the graph once on several threads; the machine's ops take time there."""
+        workers.run(self._roots(), self._begin, self._end, lambda task: -1 if task[2] else task[0])
+
+    @property
+    def stranded(self) -> list[int]:
+        """Nodes that were neither run nor passed over as dead, which real ones always are."""
+        return [node for node, reached in enumerate(self._reached) if not reached]
+
+    def _roots(self) -> list[Task]:
+        root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        iteration = root.iterations[0] = Iteration(root, 0)
+        ready = [(node, iteration, False) for node in self._fan_out.roots]
+        iteration.outstanding = len(ready)
+        return ready
+
+    def _process(self, task: Task) -> None:
+        self._follow(deque((task,)))
+
+    def _schedule(self, ready: list[Task], queue: deque[Task]) -> None:
+        expensive: list[Any] = []
+        for task in ready:
+            if self._wiring.expensive[task[0]] and not task[2]:
+                expensive.append(task)
+            else:
+                queue.append(task)
+        if expensive and not queue:
+            queue.append(expensive.pop())
+        if expensive:
+            self._pool.dispatch(expensive)
+
+    def _follow(self, queue: deque[Task]) -> None:
+        while queue:
+            task = queue.popleft()
+            self._schedule(self._end(task, self._begin(task)), queue)
+
+    def _begin(self, task: Task) -> list[Entry | None]:
+        """Start a node and return its outputs."""
+        node, iteration, dead = task
+        self._reached[node] = True
+        slots = iteration.slots.pop(node, None)
+        if slots is None:
+            slots = [None] * len(self._wiring.inputs[node])
+        if dead and self._types[node] not in _NEXT:
+            self._drop(slots)
+            return [None] * len(self._wiring.ops[node].outputs)
+        return self._computing.outputs(node, slots, iteration)
+
+    def _end(self, task: Task, outputs: list[Entry | None]) -> list[Task]:
+        """Hand a node's outputs on and return what became ready."""
+        node, iteration, dead = task
+        ready: list[Task] = []
+        if self._at_border[node]:
+            self._cross(node, iteration, outputs, dead, ready)
+        else:
+            self._activate(node, iteration, outputs, dead, ready)
+        self._drop(outputs)
+        iteration.outstanding -= 1
+        if not iteration.outstanding and iteration.frame.parent is not None:
+            self._clean(iteration.frame, iteration.number, ready)
+        return ready
+
+    def _drop(self, entries: Sequence[Entry | None]) -> None:
+        references = self._references
+        for entry in entries:
+            if entry is not None and entry[0] >= 0:
+                if references[entry[0]] > 1:
+                    references[entry[0]] -= 1
+                else:
+                    self._machine.release(entry[0])
+
+    def _cross(
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
+        ready: list[Task],
+    ) -> None:
+        """Hand outputs on into a loop, to its next iteration, or out of it."""
+        kind = self._types[node]
+        frame = iteration.frame
+        if kind in _ENTER:
+            self._enter(node, iteration, outputs, dead, ready)
+        elif kind in _EXIT:
+            if not dead and frame.parent is not None:
+                self._activate(node, frame.parent, outputs, False, ready)
+            elif iteration.number == frame.count:
+                frame.dead_exits.append(node)
+        else:
+            entry = outputs[0] if outputs else None
+            if dead or entry is None:
+                return
+            if iteration.number == frame.count:
+                if len(frame.iterations) >= frame.parallel:
+                    self._hold(entry)
+                    frame.deferred.append((node, entry))
+                    return
+                self._increment(frame, ready)
+            self._activate(node, frame.iterations[iteration.number + 1], outputs, False, ready)
+
+    def _enter(
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
+        ready: list[Task],
+    ) -> None:
+        attrs = self._wiring.ops[node].attrs
+        child = self._child(
+            iteration, str(attrs["frame_name"]), int(attrs.get("parallel_iterations", 10))
+        )
+        if attrs.get("is_constant") and outputs[0] is not None:
+            self._hold(outputs[0])
+            child.invariants.append((node, outputs[0]))
+            for number in sorted(child.iterations):
+                self._activate(node, child.iterations[number], outputs, dead, ready)
+        else:
+            self._activate(node, child.iterations[0], outputs, dead, ready)
+        child.pending_inputs -= 1
+
+    def _child(self, iteration: Iteration, name: str, parallel: int) -> Frame:
+        key = (iteration.number, name)
+        child = iteration.frame.children.get(key)
+        if child is None:
+            child = Frame(name, iteration, self._enters[name], parallel)
+            child.iterations[0] = Iteration(child, 0)
+            iteration.frame.children[key] = child
+            iteration.frames += 1
+        return child
+
+    def _hold(self, entry: Entry) -> None:
+        if entry[0] >= 0:
+            self._references[entry[0]] += 1
+
+    def _activate(
+        self,
+        node: int,
+        iteration: Iteration,
+        outputs: list[Entry | None],
+        dead: bool,
+        ready: list[Task],
+    ) -> None:
+        waits, waits_for, is_merge = iteration.pending, self._waits_for, self._is_merge
+        slots, inputs, references = iteration.slots, self._wiring.inputs, self._references
+        made = 0 if dead else len(outputs)
+        for consumer, output, slot in self._fan_out.data[node]:
+            entry = outputs[output] if output < made else None
+            pending = waits.get(consumer, waits_for[consumer])
+            if is_merge[consumer]:
+                self._activate_merge(consumer, iteration, slot, entry, pending, ready)
+                continue
+            if entry is None:
+                iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
+            else:
+                if entry[0] >= 0:
+                    references[entry[0]] += 1
+                if consumer not in slots:
+                    slots[consumer] = [None] * len(inputs[consumer])
+                slots[consumer][slot] = entry
+            waits[consumer] = pending - 1
+            if pending == 1:
+                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
+        for consumer in self._fan_out.control[node]:
+            pending = waits.get(consumer, waits_for[consumer])
+            if is_merge[consumer]:
+                pending -= 2
+                waits[consumer] = pending
+                all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
+                if pending == 0 or (pending == 1 and all_dead):
+                    self._make_ready(consumer, iteration, all_dead, ready)
+                continue
+            if dead:
+                iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
+            waits[consumer] = pending - 1
+            if pending == 1:
+                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
+
+    def _activate_merge(
+        self,
+        node: int,
+        iteration: Iteration,
+        slot: int,
+        entry: Entry | None,
+        pending: int,
+        ready: list[Task],
+    ) -> None:
+        """The first live input counts; bit 0 of the count says that none has come yet."""
+        if entry is not None:
+            if pending & 1:
+                self._deliver(node, iteration, slot, entry)
+                iteration.pending[node] = pending & ~1
+                if pending == 1:
+                    self._make_ready(node, iteration, False, ready)
+            return
+        iteration.dead[node] = iteration.dead.get(node, 0) + 1
+        if pending == 1 and iteration.dead[node] == len(self._wiring.inputs[node]):
+            self._make_ready(node, iteration, True, ready)
+
+    def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
+        if entry[0] >= 0:
+            self._references[entry[0]] += 1
+        slots = iteration.slots.get(node)
+        if slots is None:
+            slots = iteration.slots[node] = [None] * len(self._wiring.inputs[node])
+        slots[slot] = entry
+
+    def _make_ready(self, node: int, iteration: Iteration, dead: bool, ready: list[Task]) -> None:
+        iteration.outstanding += 1
+        ready.append((node, iteration, dead))
+
+    def _increment(self, frame: Frame, ready: list[Task]) -> None:
+        frame.count += 1
+        iteration = frame.iterations[frame.count] = Iteration(frame, frame.count)
+        frame.dead_exits.clear()
+        deferred, frame.deferred = frame.deferred, []
+        for node, entry in deferred:
+            self._activate(node, iteration, [entry], False, ready)
+            self._drop([entry])
+        for node, entry in frame.invariants:
+            self._activate(node, iteration, [entry], False, ready)
+
+    def _clean(self, frame: Frame, number: int, ready: list[Task]) -> None:
+        while number in frame.iterations and self._is_done(frame, frame.iterations[number]):
+            gone = frame.iterations.pop(number)
+            for slots in gone.slots.values():
+                self._drop(slots)
+            if frame.deferred:
+                self._increment(frame, ready)
+            number += 1
+        if frame.pending_inputs or frame.iterations or frame.parent is None:
+            return
+        parent = frame.parent
+        for node in frame.dead_exits:
+            self._activate(node, parent, [None], True, ready)
+        for _, entry in frame.invariants:
+            self._drop([entry])
+        frame.invariants.clear()
+        parent.frame.children.pop((parent.number, frame.name), None)
+        parent.frames -= 1
+        if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
+            self._clean(parent.frame, parent.number, ready)
+
+    def _is_done(self, frame: Frame, iteration: Iteration) -> bool:
+        if iteration.outstanding or iteration.frames:
+            return False
+        if iteration.number == 0:
+            return frame.pending_inputs == 0
+        return iteration.number - 1 not in frame.iterations

@@ -1,0 +1,85 @@
+"""What was alive before the trace began and was not freed in it: the trace has no event of it.
+
+TensorFlow writes the bytes in use into every event. What was in use before the first event and is not
+freed later must have been there all along: the variables that the capture knows by their address, and
+a remainder of which only the size is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analyzer.model.recording.schema import ALLOCATIONS, conform
+from analyzer.model.units import GRANULE_BYTES
+
+
+def resident_bytes(events: pd.DataFrame) -> dict[str, int]:
+    """Return the allocated bytes in use before the first event, by allocator."""
+    first = events.drop_duplicates("allocator")
+    before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
+    return {str(name): int(size) for name, size in zip(first["allocator"], before, strict=True)}
+
+
+def add_unseen(
+    events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
+) -> pd.DataFrame:
+    """Return ``allocations`` with rows for what was there before the trace and after it.
+
+    Args:
+        events: Table with the columns of ``EVENTS``.
+        allocations: Table with the columns of ``ALLOCATIONS``.
+        known: Address -> requested bytes of buffers that no event tells of, in groups: a group is
+            taken whole or not at all.
+    """
+    old = allocations[allocations["born"] < 0]
+    freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
+    rows: list[dict[str, Any]] = []
+    waiting = list(known)
+    for name, before in resident_bytes(events).items():
+        left = before - int(freed.get(name, 0))
+        if left <= 0:
+            continue
+        for group in tuple(waiting):
+            # Values that came from NumPy lie outside the allocator: where not all fit, none is taken.
+            chunks = {a: -(-size // GRANULE_BYTES) * GRANULE_BYTES for a, size in group.items()}
+            if sum(chunks.values()) <= left:
+                waiting.remove(group)
+                for address, size in group.items():
+                    rows.append(_row(name, address, size, chunks[address], len(events)))
+                    left -= chunks[address]
+        if left:
+            rows.append(_row(name, pd.NA, left, left, len(events)))
+    if not rows:
+        return allocations
+    more = pd.DataFrame(rows)
+    for column in allocations.columns.difference(more.columns):
+        more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
+    added = conform(more, ALLOCATIONS)
+    return pd.DataFrame(
+        {name: _joined(allocations[name], added[name]) for name in allocations}, copy=False
+    )
+
+
+def _joined(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
+    """Return a column with the rows of another behind it; both are of one dtype."""
+    if str(column.dtype) == "category":
+        return pd.api.types.union_categoricals([column, more], sort_categories=True)
+    return pd.concat([column, more], ignore_index=True)
+
+
+def _row(
+    allocator: str, address: Any, requested: int, allocated: int, count: int
+) -> dict[str, Any]:
+    return {
+        "allocator": allocator,
+        "address": address,
+        "requested_bytes": requested,
+        "allocated_bytes": allocated,
+        "born": -1,
+        "dies": count,
+        "run_id": 0,
+        "category": "unattributed",
+    }

@@ -1,0 +1,95 @@
+"""The attribution columns of the allocations table while they are being filled."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.recording.text_columns import TextColumn
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Labels:
+    """One column of texts for each, one entry a buffer.
+
+    Attributes:
+        op_type, layer, source, tensor, variable: Texts, empty where unknown.
+        specs: Element type and shape of what rows hold, for those where neither is written.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Start with ``count`` buffers, all unattributed."""
+        self._category = TextColumn(count, Category.UNATTRIBUTED.value)
+        self._role = TextColumn(count)
+        self._turns_at = np.zeros(count, np.int64)
+        self._turns = np.zeros(count, bool)
+        self.op_type = TextColumn(count)
+        self.layer = TextColumn(count)
+        self.source = TextColumn(count)
+        self.tensor = TextColumn(count)
+        self.variable = TextColumn(count)
+        self.specs: dict[int, TensorSpec] = {}
+
+    def set(
+        self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
+    ) -> None:
+        """Give a buffer its category.
+
+        Args:
+            row: Row of the allocations table.
+            category: What the buffer is for.
+            role: Finer than the category, in words.
+            turns_at: Instant from which on it is; None from birth.
+        """
+        self._category[row] = Category(category).value
+        self._role[row] = role
+        self._turns[row] = turns_at is not None
+        self._turns_at[row] = turns_at or 0
+
+    def fill(self, rows: Mask, category: Category, role: str) -> None:
+        """Give buffers their category, from birth on.
+
+        Args:
+            rows: Which buffers, shape ``(n,)``.
+            category: What they are for.
+            role: Finer than the category, in words.
+        """
+        self._category.fill(rows, category.value)
+        self._role.fill(rows, role)
+
+    def is_open(self, row: int) -> bool:
+        """Say whether the buffer has no category yet."""
+        return self._category[row] == Category.UNATTRIBUTED.value
+
+    def open_rows(self) -> Mask:
+        """Return which buffers have no category, shape ``(n,)``."""
+        return self._category.equal(Category.UNATTRIBUTED.value)
+
+    def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
+        """Return ``allocations`` with the columns filled."""
+        return allocations.assign(
+            **self._specified(allocations),
+            op_type=self.op_type.category(),
+            layer=self.layer.category(),
+            source=self.source.category(),
+            tensor=self.tensor.category(),
+            variable=self.variable.category(),
+            category=self._category.category(),
+            role=self._role.category(),
+            turns_at=pd.arrays.IntegerArray(self._turns_at, ~self._turns),
+        )
+
+    def _specified(self, allocations: pd.DataFrame) -> dict[str, pd.Categorical]:
+        if not self.specs:
+            return {}
+        dtype, shape = (allocations[key].astype(object).tolist() for key in ("dtype", "shape"))
+        for row, spec in self.specs.items():
+            if not shape[row]:
+                dtype[row], shape[row] = spec.dtype, spec.shape_text
+        return {"dtype": pd.Categorical(dtype), "shape": pd.Categorical(shape)}

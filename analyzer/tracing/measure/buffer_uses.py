@@ -1,0 +1,86 @@
+"""Who keeps a buffer alive: its consumers, and when each of them ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.input_copies import input_copies
+from analyzer.model.recording.records import Step
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUse:
+    """The uses of one buffer.
+
+    Attributes:
+        waits_for: The consumer that runs last, empty where none is known.
+        waits_for_type: Its type.
+        last_use_ps: When the last consumer was done, None where no time is known.
+        consumers: Number of ops that use the buffer.
+        copied_by: Type of the op that copied an input of the step into it; empty where none did.
+    """
+
+    waits_for: str = ""
+    waits_for_type: str = ""
+    last_use_ps: int | None = None
+    consumers: int = 0
+    copied_by: str = ""
+
+
+def uses_of(
+    rows: pd.DataFrame,
+    structure: Structure | None,
+    sharing: Sharing | None,
+    op_runs: pd.DataFrame,
+    step: Step | None,
+) -> dict[int, BufferUse]:
+    """Return the uses of the buffers in ``rows``, by their index in the allocations table.
+
+    Args:
+        rows: Rows of the allocations table, with their index.
+        structure: The graph, None where there is none.
+        sharing: Which tensors share a buffer.
+        op_runs: When each op ran: ``op``, ``start_ps``, ``end_ps``.
+        step: The step to look at, None for the whole trace.
+    """
+    if structure is None or sharing is None:
+        return {}
+    ends = _last_ends(op_runs, step)
+    order = {name: number for number, name in enumerate(structure.ops)}
+    copies = input_copies(structure)
+    uses = {}
+    for index, tensor in rows["tensor"].items():
+        if tensor:
+            names = list(sharing.consumers(str(tensor)))
+            if names:
+                use = _use(names, structure, ends, order)
+                uses[int(index)] = replace(use, copied_by=copies.get(str(tensor), ""))
+    return uses
+
+
+def _last_ends(op_runs: pd.DataFrame, step: Step | None) -> dict[str, int]:
+    runs = op_runs
+    if step is not None and step.start_ps is not None and step.end_ps is not None:
+        runs = runs[(runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)]
+    return {
+        str(op): int(end) for op, end in runs.groupby("op", observed=True)["end_ps"].max().items()
+    }
+
+
+def _use(
+    names: list[str], structure: Structure, ends: dict[str, int], order: dict[str, int]
+) -> BufferUse:
+    def when(name: str) -> tuple[int, int]:
+        return ends.get(name, -1), order[name]
+
+    last = max(names, key=when)
+    return BufferUse(
+        waits_for=last,
+        waits_for_type=structure.ops[last].type,
+        last_use_ps=ends.get(last),
+        consumers=len(names),
+    )

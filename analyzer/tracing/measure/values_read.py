@@ -1,0 +1,113 @@
+"""Which ops of a step on a phantom card let a value decide that no kernel computed.
+
+What is read back from such a card is 0. A branch, a loop, an assertion or a result's size that depends
+on it goes the way of zero, which the reader has to know; what TensorFlow computes in host memory
+(integers of 32 bits, shapes) is right, and so is the question whether gradients are finite.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.ops import split_tensor
+
+_DECIDE: Final = {
+    **dict.fromkeys(("Switch", "RefSwitch"), 1),
+    **dict.fromkeys(("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0),
+}
+"""Op type -> the input whose value decides."""
+
+_SIZED: Final = (
+    *("Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"),
+    *("DynamicPartition", "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4"),
+)
+"""Op types whose result has a size that the values of input 0 decide; on a card a kernel counts, whose
+answer is read back (``WhereGPUOp``, ``UniqueOpGPU``), however right what it counts is."""
+
+_VIEWS: Final = ("Identity", "Reshape", "Squeeze", "ExpandDims", "Pack", "Cast")
+_LOGIC: Final = ("All", "Any", "LogicalAnd", "LogicalOr", "LogicalNot")
+_COMPARES: Final = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
+_TRUTHS_IN: Final = {"TensorScatterUpdate": (0, 2), "Fill": (1,)}
+"""Op type -> the inputs that its result's values come from; the others say where they go."""
+
+_FLOW: Final = ("Enter", "Merge", "NextIteration", "Exit", "Switch", "LoopCond")
+_SEEN_THROUGH: Final = frozenset((*_VIEWS, *_LOGIC, *_COMPARES, *_FLOW))
+_KNOWN: Final = frozenset({"Const", "HostConst", "IsFinite", "Shape", "ShapeN", "Size", "Rank"})
+_RECEIVES: Final = ("_Recv", "_HostRecv")
+_NUMBER: Final = re.compile(r"/_\d+$")
+_ON_HOST: Final = ("int32", "string", "resource", "variant")
+_MOST_TOLD: Final = 3  # ops told by name
+
+
+def values_read(structure: Structure) -> list[str]:
+    """Return the ops that decide by a value of the card, or make it, each as ``name at file:line``."""
+    found: dict[str, None] = {}
+    for op in structure.ops.values():
+        at = 0 if op.type in _SIZED else _DECIDE.get(op.type)
+        if at is None or at >= len(op.inputs):
+            continue
+        counts_on_card = op.type in _SIZED and "GPU" in op.device
+        if counts_on_card or any(
+            _is_of_card(structure, leaf) for leaf in _leaves(structure, op.inputs[at])
+        ):
+            maker = _maker(structure, op.inputs[at])
+            told = op if maker is None or op.type in _SIZED else maker
+            found[f"{told.name} at {told.source}" if told.source else told.name] = None
+    return list(found)
+
+
+def values_warning(structure: Structure | None) -> list[str]:
+    """Return what to say before any figure: nothing where no value decides."""
+    found = values_read(structure) if structure is not None else []
+    if not found:
+        return []
+    more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+    named = ", ".join(found[:_MOST_TOLD])
+    return [
+        f"Values that were read from the card decide what runs, and read as 0, in {named}{more}. No "
+        "kernel computed them: branches, loops and sizes that depend on them went the way of zero."
+    ]
+
+
+def _leaves(structure: Structure, tensor: str) -> Iterator[str]:
+    """Yield the tensors that a decision rests on, comparisons and copies seen through."""
+    queue, seen = [tensor], set()
+    while queue:
+        name = queue.pop()
+        if name in seen or name.startswith("^"):
+            continue
+        seen.add(name)
+        op = _maker(structure, name)
+        if op is not None and op.type in _SEEN_THROUGH:
+            queue.extend(op.inputs)
+        elif op is not None and op.type in _TRUTHS_IN and _is_truth(op):
+            queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
+        else:
+            yield name
+
+
+def _is_truth(op: Op) -> bool:
+    return bool(op.outputs) and op.outputs[0].dtype == "bool"
+
+
+def _is_of_card(structure: Structure, tensor: str) -> bool:
+    op = _maker(structure, tensor)
+    if op is None or op.type in _KNOWN or not op.outputs:
+        return False
+    index = split_tensor(tensor)[1] if structure.spec(tensor) is not None else 0
+    return op.outputs[min(index, len(op.outputs) - 1)].dtype not in _ON_HOST
+
+
+def _maker(structure: Structure, tensor: str) -> Op | None:
+    """Return the op that makes a tensor; of one that was sent to the host, the op that made it there.
+
+    The graph's partition names the receiving op after the sending one (``graph_partition.cc``).
+    """
+    op = structure.ops.get(split_tensor(tensor)[0])
+    if op is None or op.type not in _RECEIVES:
+        return op
+    return structure.ops.get(_NUMBER.sub("", op.name), op)

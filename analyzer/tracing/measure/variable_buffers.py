@@ -1,0 +1,211 @@
+"""Which buffers hold variables, and since when.
+
+The capture noted where each variable's bytes lie before the first step and after each. The buffer at
+that address then is the variable's. Between two notes a variable may move to a new buffer (an
+assignment replaces it, a write while someone still reads copies it): the old buffer is the variable's
+until it dies, the new one from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.run_note import VariableNote
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.ops import split_tensor
+from analyzer.tracing.parse.run_folder import RunNote
+
+_ADDS_IN_PLACE: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A buffer that holds a variable.
+
+    Attributes:
+        row: Position of the buffer in the allocations table.
+        variable: Index of the variable in the note.
+        since: Instant from which it does; None for from birth.
+    """
+
+    row: int
+    variable: int
+    since: int | None
+
+
+class AddressIndex:
+    """Finds the buffer at an address at an instant."""
+
+    def __init__(self, allocations: pd.DataFrame) -> None:
+        """Index ``allocations`` by address."""
+        addresses = allocations["address"].to_numpy(dtype=np.int64, na_value=-1)
+        self._born = allocations["born"].to_numpy()
+        self._dies = allocations["dies"].to_numpy()
+        self._order = np.argsort(addresses, kind="stable")
+        self._sorted = addresses[self._order]
+
+    def at(self, address: int, instant: int) -> int | None:
+        """Return the row alive at ``instant`` that starts at ``address``, None if there is none."""
+        left = np.searchsorted(self._sorted, address, side="left")
+        right = np.searchsorted(self._sorted, address, side="right")
+        for row in self._order[left:right]:
+            if self._born[row] <= instant < self._dies[row]:
+                return int(row)
+        return None
+
+
+def size_of(variable: VariableNote) -> int | None:
+    """Return the variable's bytes, None where they are not known."""
+    item = ITEM_BYTES.get(variable.dtype)
+    if item is None or variable.shape is None:
+        return None
+    return item * int(np.prod(variable.shape, dtype=np.int64))
+
+
+def find_holdings(
+    allocations: pd.DataFrame,
+    note: RunNote,
+    moments: Sequence[int],
+    structure: Structure | None,
+) -> list[Holding]:
+    """Return the buffers that hold variables, in the order of time for each variable.
+
+    Args:
+        allocations: Table with the columns of ``ALLOCATIONS``.
+        note: The capture's note.
+        moments: The instant of each snapshot.
+        structure: The graph, to follow variables that could not be read; None if there is none.
+    """
+    index = AddressIndex(allocations)
+    born = allocations["born"].to_numpy()
+    dies = allocations["dies"].to_numpy()
+    writers = _writers(note, structure)
+    found: dict[int, tuple[int, Holding]] = {}  # by buffer, with the last snapshot that saw it so
+    for number, variable in enumerate(note.variables):
+        previous: int | None = None
+        since: int | None = None
+        for turn, (moment, snapshot) in enumerate(zip(moments, note.snapshots, strict=False)):
+            address = snapshot[number] if number < len(snapshot) else None
+            row = index.at(address, moment) if address is not None else None
+            if row is None and previous is not None:
+                row = (
+                    previous
+                    if dies[previous] > moment
+                    else _replacement(
+                        allocations, variable, writers.get(number, frozenset()), moment
+                    )
+                )
+            if row is None:
+                continue
+            if row != previous:
+                since = None
+                if previous is not None and born[row] < dies[previous] <= moment:
+                    since = int(dies[previous])
+                previous = row
+            # Two variables may share one buffer until one of them is written: it is the other's.
+            if row not in found or found[row][0] < turn:
+                found[row] = turn, Holding(row, number, since)
+        # A step that failed left no snapshot after it: the last move is told from the graph.
+        last = int(dies.max(initial=0))
+        if previous is not None and dies[previous] < last:
+            moved = int(dies[previous])
+            row = _replacement(allocations, variable, writers.get(number, frozenset()), moved)
+            if row is not None and row not in found:
+                found[row] = len(moments), Holding(row, number, moved)
+    holdings = [holding for _, holding in found.values()]
+    holdings += _copies(allocations, note, structure, holdings)
+    return sorted(holdings, key=lambda holding: (holding.variable, int(born[holding.row])))
+
+
+def _copies(
+    allocations: pd.DataFrame,
+    note: RunNote,
+    structure: Structure | None,
+    known: Sequence[Holding],
+) -> list[Holding]:
+    """Return the copies on write that no snapshot saw, because the variable moved on in the step.
+
+    An op that adds to a variable in place asks for no scratch of the variable's size but its copy
+    (``PrepareToUpdateVariable``): the variable's new value, once the old one is gone.
+    """
+    if structure is None:
+        return []
+    seen = {holding.row for holding in known}
+    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    ops = allocations["op"].astype(object).to_numpy()
+    sizes = allocations["requested_bytes"].to_numpy()
+    copies = np.flatnonzero((allocations["region"] == "temp").to_numpy())
+    by_op: dict[str, list[int]] = {}
+    for row in copies.tolist():
+        if row not in seen:
+            by_op.setdefault(ops[row], []).append(row)
+    holders: dict[int, list[int]] = {}
+    for holding in known:
+        holders.setdefault(holding.variable, []).append(holding.row)
+    handles = _handles(structure)
+    found = []
+    for number, variable in enumerate(note.variables):
+        size_bytes = size_of(variable)
+        handle = handles.get(variable.argument, "")
+        for user in structure.consumers.get(f"{handle}:0", ()):
+            if structure.ops[user].type not in _ADDS_IN_PLACE:
+                continue
+            for row in by_op.get(user, ()):
+                if sizes[row] != size_bytes:
+                    continue
+                before = [other for other in holders.get(number, ()) if born[other] < born[row]]
+                old = max(before, key=lambda other: int(born[other]), default=None)
+                moved = old is not None and dies[old] > born[row]
+                found.append(Holding(row, number, int(dies[old]) if moved else None))
+                holders.setdefault(number, []).append(row)
+    return found
+
+
+def _handles(structure: Structure) -> dict[object, str]:
+    """Return the ops that bring the arguments in, by index."""
+    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
+
+
+def _writers(note: RunNote, structure: Structure | None) -> Mapping[int, frozenset[str]]:
+    """Return for each variable the ops whose buffer may become its own.
+
+    An op that writes in place asks for a copy where someone still reads; a plain assignment takes
+    the buffer of the value that it is given, from whatever op made that.
+    """
+    if structure is None:
+        return {}
+    by_argument = _handles(structure)
+    writers = {}
+    for number, variable in enumerate(note.variables):
+        name = by_argument.get(variable.argument)
+        if name is None or variable.argument is None:
+            continue
+        users = structure.consumers.get(f"{name}:0", ())
+        values = (
+            split_tensor(structure.ops[user].inputs[1])[0]
+            for user in users
+            if structure.ops[user].type == "AssignVariableOp"
+            and len(structure.ops[user].inputs) > 1
+        )
+        writers[number] = frozenset((*users, *values))
+    return writers
+
+
+def _replacement(
+    allocations: pd.DataFrame, variable: VariableNote, writers: frozenset[str], moment: int
+) -> int | None:
+    """Return the buffer of the variable's size that an op writing to it made and that is alive."""
+    size_bytes = size_of(variable)
+    rows = allocations.index[
+        (allocations["born"] <= moment)
+        & (allocations["dies"] > moment)
+        & (allocations["requested_bytes"] == size_bytes)
+        & allocations["op"].isin(list(writers))
+    ]
+    return int(rows[-1]) if len(rows) else None

@@ -1,0 +1,220 @@
+"""XLA's HloProto to the records of ``hlo_module``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from analyzer.model.errors import TraceError
+from analyzer.tracing.parse.hlo_module import (
+    Alias,
+    BufferAllocation,
+    HeapAction,
+    HeapEvent,
+    HeapTrace,
+    Hlo,
+    Instruction,
+    LogicalBuffer,
+    Slice,
+)
+from analyzer.tracing.parse.hlocheck import check_hlo
+from analyzer.tracing.parse.hloproto import Hlo as _Proto
+from analyzer.tracing.parse.untrusted_text import text_of
+
+ELEMENT_TYPES: Final[dict[int, str]] = {
+    1: "bool",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "uint8",
+    7: "uint16",
+    8: "uint32",
+    9: "uint64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
+    13: "tuple",
+    14: "opaque",
+    15: "complex64",
+    16: "bfloat16",
+    17: "token",
+    18: "complex128",
+    19: "float8_e5m2",
+    20: "float8_e4m3fn",
+    21: "int4",
+    22: "uint4",
+}
+"""XLA's numbers for element types (``xla/xla_data.proto``) by the names that TensorFlow uses."""
+
+
+_ACTIONS: Final = (HeapAction.ALLOC, HeapAction.FREE, HeapAction.SHARE)
+
+
+def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
+    """Read an HloProto.
+
+    Args:
+        content: The serialized message.
+        module: A serialized HloModuleProto to use instead of the one in ``content``: TensorFlow's
+            ``optimized_hlo_proto_serialized`` stage holds the buffer assignment of the compiled
+            module beside a module from before the last passes; ``optimized_hlo_serialized`` is the
+            one it belongs to.
+
+    Raises:
+        TraceError: it is no HloProto, or names an instruction or a buffer that it does not hold.
+    """
+    proto = _Proto()
+    try:
+        proto.ParseFromString(content)
+        if module:
+            proto.hlo_module.Clear()
+            proto.hlo_module.ParseFromString(module)
+        hlo = _hlo(proto)
+        check_hlo(hlo)
+    except (DecodeError, KeyError, ValueError, IndexError) as error:
+        raise TraceError(
+            f"The compiled module cannot be read ({type(error).__name__}: {error}).",
+            hint="Estimate again.",
+        ) from None
+    return hlo
+
+
+def _hlo(proto: Any) -> Hlo:
+    module, assignment = proto.hlo_module, proto.buffer_assignment
+    files = _sources(module.stack_frame_index)
+    instructions = {
+        raw.id: _instruction(raw, computation.id, files)
+        for computation in module.computations
+        for raw in computation.instructions
+    }
+    by_name = {instruction.name: instruction.id for instruction in instructions.values()}
+    buffers = {raw.id: _buffer(raw, instructions, by_name) for raw in assignment.logical_buffers}
+    return Hlo(
+        name=text_of(module.name),
+        entry=module.entry_computation_id,
+        roots={computation.id: computation.root_id for computation in module.computations},
+        instructions=instructions,
+        schedule={
+            entry.key: tuple(entry.value.instruction_ids) for entry in module.schedule.sequences
+        },
+        buffers=buffers,
+        allocations=tuple(
+            sorted(
+                (_allocation(raw, buffers) for raw in assignment.buffer_allocations),
+                key=lambda allocation: allocation.index,
+            )
+        ),
+        traces=tuple(
+            HeapTrace(
+                allocation=trace.buffer_allocation_index,
+                events=tuple(_event(event, buffers) for event in trace.events),
+            )
+            for trace in assignment.heap_simulator_traces
+        ),
+        aliases=tuple(
+            Alias(
+                output_index=tuple(entry.output_shape_index),
+                parameter=entry.parameter_number,
+            )
+            for entry in module.input_output_alias.entries
+        ),
+    )
+
+
+def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
+    metadata = raw.metadata
+    source = ""
+    if metadata.source_file:
+        source = f"{text_of(metadata.source_file)}:{metadata.source_line}"
+    elif 0 < metadata.stack_frame_id <= len(files):
+        source = files[metadata.stack_frame_id - 1]
+    opcode = text_of(raw.opcode)
+    return Instruction(
+        id=raw.id,
+        name=text_of(raw.name),
+        opcode=opcode,
+        target=text_of(raw.custom_call_target),
+        shapes=dict(_shapes(raw.shape, ())),
+        op_name=text_of(metadata.op_name),
+        op_type=text_of(metadata.op_type),
+        source=source,
+        parameter=raw.parameter_number if opcode == "parameter" else None,
+        tuple_index=raw.tuple_index,
+        operands=tuple(raw.operand_ids),
+        calls=tuple(raw.called_computation_ids),
+        computation=computation,
+        fusion_kind=text_of(raw.fusion_kind),
+        axes=tuple(raw.dimensions),
+    )
+
+
+def _shapes(
+    shape: Any, index: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]]:
+    dtype = ELEMENT_TYPES.get(shape.element_type, f"type {shape.element_type}")
+    found = [(index, (dtype, tuple(shape.dimensions)))]
+    for position, inner in enumerate(shape.tuple_shapes):
+        found += _shapes(inner, (*index, position))
+    return found
+
+
+def _sources(frames: Any) -> list[str]:
+    """Return ``file:line`` of each stack frame, in order; frames are numbered from 1."""
+    names = [text_of(name) for name in frames.file_names]
+    found = []
+    for frame in frames.stack_frames:
+        at = frame.file_location_id - 1
+        if not 0 <= at < len(frames.file_locations):
+            found.append("")
+            continue
+        location = frames.file_locations[at]
+        is_known = 0 < location.file_name_id <= len(names)
+        found.append(f"{names[location.file_name_id - 1]}:{location.line}" if is_known else "")
+    return found
+
+
+def _buffer(
+    raw: Any, instructions: Mapping[int, Instruction], by_name: Mapping[str, int]
+) -> LogicalBuffer:
+    name = text_of(raw.defined_at.instruction_name)
+    instruction = by_name[name] if name else raw.defined_at.instruction_id
+    if instruction not in instructions:
+        raise KeyError(f"instruction {instruction}")
+    return LogicalBuffer(
+        id=raw.id,
+        size_bytes=raw.size,
+        instruction=instruction,
+        shape_index=tuple(raw.defined_at.shape_index),
+    )
+
+
+def _allocation(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> BufferAllocation:
+    return BufferAllocation(
+        index=raw.index,
+        size_bytes=raw.size,
+        parameter=raw.parameter_number if raw.is_entry_computation_parameter else None,
+        is_live_out=raw.maybe_live_out,
+        is_constant=raw.is_constant,
+        is_thread_local=raw.is_thread_local,
+        is_tuple=raw.is_tuple,
+        slices=tuple(
+            Slice(
+                buffer=buffers[part.logical_buffer_id].id,
+                offset_bytes=part.offset,
+                size_bytes=part.size,
+            )
+            for part in raw.assigned
+        ),
+    )
+
+
+def _event(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> HeapEvent:
+    action = _ACTIONS[raw.kind]
+    return HeapEvent(
+        action=action,
+        buffer=buffers[raw.buffer_id].id,
+        shares_with=buffers[raw.share_with_canonical_id].id if action is HeapAction.SHARE else None,
+    )

@@ -1,0 +1,167 @@
+"""A compiled module as records: instructions, schedule, buffers, live ranges.
+
+XLA gives every value of the module a *logical buffer* and puts the logical buffers into *allocations*.
+All temporary values of a module normally lie in one allocation, each at its offset, and share bytes
+where their live ranges do not overlap; the *heap trace* tells those ranges, in the order of the
+schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analyzer.model.choice import Choice
+
+
+class HeapAction(Choice):
+    """What the compiler's heap simulator did with a logical buffer."""
+
+    ALLOC = "alloc"
+    FREE = "free"
+    SHARE = "share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One HLO instruction.
+
+    Attributes:
+        id: Its number, unique in the module.
+        name, opcode: As XLA names it.
+        target: What a custom call calls; empty for others.
+        shapes: Element type and shape of each array of its result, by shape index; ``()`` is the
+            index of a result that is no tuple.
+        op_name, op_type: The framework's op that it was made from; empty where there is none.
+        source: ``file:line`` that XLA noted; empty where none.
+        parameter: Number of the parameter that it is, None for others.
+        tuple_index: Which part of its operand a ``get-tuple-element`` is; 0 for others.
+        operands, calls: Instructions that it reads, computations that it calls.
+        computation: The computation that it belongs to.
+        fusion_kind: Of a fusion, ``kLoop``, ``kInput`` or ``kCustom``; empty for others.
+        axes: Of a reduction the axes that are reduced, of a transposition their order.
+    """
+
+    id: int
+    name: str
+    opcode: str
+    target: str
+    shapes: Mapping[tuple[int, ...], tuple[str, tuple[int, ...]]]
+    op_name: str
+    op_type: str
+    source: str
+    parameter: int | None
+    tuple_index: int
+    operands: tuple[int, ...]
+    calls: tuple[int, ...]
+    computation: int
+    fusion_kind: str = ""
+    axes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalBuffer:
+    """One value: ``size_bytes`` of what ``instruction`` makes at ``shape_index`` of its result."""
+
+    id: int
+    size_bytes: int
+    instruction: int
+    shape_index: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Where a logical buffer lies in its allocation."""
+
+    buffer: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferAllocation:
+    """One stretch of memory that the compiled module uses.
+
+    Attributes:
+        index: Its number.
+        size_bytes: Its bytes.
+        parameter: Number of the module's parameter that it is, None for others.
+        is_live_out: It holds a part of the result.
+        is_constant: It lies in the executable.
+        is_thread_local: It lies on the stack of whoever runs a kernel.
+        is_tuple: It holds a table of addresses.
+        slices: The logical buffers in it.
+    """
+
+    index: int
+    size_bytes: int
+    parameter: int | None
+    is_live_out: bool
+    is_constant: bool
+    is_thread_local: bool
+    is_tuple: bool
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeapEvent:
+    """One step of the heap simulator.
+
+    Attributes:
+        action: Whether ``buffer`` begins, ends, or begins in the bytes of ``shares_with``.
+        buffer: The logical buffer.
+        shares_with: The logical buffer whose bytes it takes over, None unless it shares.
+    """
+
+    action: HeapAction
+    buffer: int
+    shares_with: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeapTrace:
+    """The heap simulator's steps for one allocation, in the order of the schedule."""
+
+    allocation: int
+    events: tuple[HeapEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """A part of the result that is written into a parameter's buffer where the caller lets it.
+
+    Attributes:
+        output_index: Which part of the result.
+        parameter: Which parameter.
+    """
+
+    output_index: tuple[int, ...]
+    parameter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hlo:
+    """A module, and its buffer assignment where it is compiled.
+
+    Attributes:
+        name: The module's name.
+        entry: The computation that runs.
+        roots: Computation -> the instruction that makes its result.
+        instructions: By id.
+        schedule: Computation -> its instructions in the order in which they run; empty for a module
+            that is not compiled.
+        buffers: Logical buffers by id.
+        allocations: In order of their index.
+        traces: The heap simulator's traces.
+        aliases: Results that may take a parameter's place.
+    """
+
+    name: str
+    entry: int
+    roots: Mapping[int, int]
+    instructions: Mapping[int, Instruction]
+    schedule: Mapping[int, tuple[int, ...]]
+    buffers: Mapping[int, LogicalBuffer]
+    allocations: tuple[BufferAllocation, ...]
+    traces: tuple[HeapTrace, ...]
+    aliases: tuple[Alias, ...]

@@ -1,0 +1,58 @@
+"""Find the trace in what the user named: a file, a run folder or a TensorBoard logdir."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from analyzer.model.errors import TraceError
+
+RUN_FILE: Final = "run.json"
+"""What our own capture writes beside the trace."""
+
+_SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
+
+
+def is_trace(path: Path) -> bool:
+    """Say whether ``path`` is named like a trace file (or like a file that claims to be one)."""
+    return path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
+
+
+def find_traces(path: Path) -> list[Path]:
+    """Return the trace files of the newest run at ``path``, one for each host, in order of name.
+
+    Args:
+        path: A trace file; a run folder of ours; a folder of a profiler run; or a logdir with
+            ``plugins/profile/RUN/HOST.xplane.pb`` in it.
+
+    Raises:
+        TraceError: there is none.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise TraceError(f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir.")
+    for pattern in ("", "plugins/profile/*/", "*/plugins/profile/*/"):
+        files = [
+            file
+            for suffix in _SUFFIXES
+            for file in path.glob(f"{pattern}*{suffix}")
+            if file.is_file()
+        ]
+        if files:
+            newest = max(file.parent for file in files)
+            return sorted(file for file in files if file.parent == newest)
+    raise TraceError(
+        f"{path} holds no trace.",
+        hint="Expected an .xplane.pb in it or under plugins/profile/RUN/; capture one with "
+        "`analyze trace MODEL`.",
+    )
+
+
+def find_run_file(trace: Path) -> Path | None:
+    """Return the note that our capture left beside ``trace``, or None for a trace of others."""
+    for folder in (trace.parent, *list(trace.parents)[1:5]):
+        candidate = folder / RUN_FILE
+        if candidate.is_file():
+            return candidate
+    return None

@@ -1,0 +1,127 @@
+"""The note that our capture leaves beside a trace, with the graph and the plans that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from analyzer.model.contract.graph_note import (
+    GraphFile,
+    Op,
+    TracedGraph,
+    check_tensor,
+    read_graph_file,
+)
+from analyzer.model.contract.reading import beside, file_bytes, unpack
+from analyzer.model.contract.run_note import (
+    DAMAGED,
+    BirthNote,
+    CompiledFunction,
+    Input,
+    RunFile,
+    VariableNote,
+    read_run_file,
+)
+from analyzer.model.errors import TraceError
+from analyzer.model.graph.device_edges import with_device_edges
+from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.hlo_module import Hlo
+
+_KEPT_BY_AN_OP: Final = 16
+"""Constants that a graph keeps for one op at most: its shape function asks for some of its inputs."""
+
+__all__ = ["BirthNote", "CompiledNote", "Input", "RunNote", "VariableNote", "read_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledNote:
+    """A function of the step that XLA compiles.
+
+    Attributes:
+        ops: Names of the ops that call it.
+        function: Its name.
+        platform: The device that ``plan`` was compiled for.
+        module: File with the module before XLA's passes (gzip, HloModuleProto); None where not kept.
+        plan: The compiled module with its buffer assignment; None where not kept.
+        fixed: The inputs of such an op whose values are compiled in, and the op that needs each.
+        compilations: How often it was compiled while it ran; 0 where nothing ran.
+    """
+
+    ops: tuple[str, ...]
+    function: str
+    platform: str
+    module: Path | None
+    plan: Hlo | None
+    fixed: tuple[tuple[int, str], ...] = ()
+    compilations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNote(RunFile):
+    """What the capture knew and the trace does not say: ``run.json`` and the files that it names.
+
+    Attributes:
+        ops: The graph; empty for an eager step.
+        traced: The graph as it was traced, with the functions in it.
+        inside: The ops of functions that run as one op, as they were traced; see ``compiled``.
+        compiled: The functions of the step that XLA compiles.
+        compiling: For each of them, what lowering it asks for: (number of a buffer, its bytes) where
+            it is born, (number, 0) where it dies.
+    """
+
+    ops: tuple[Op, ...] = ()
+    traced: tuple[TracedGraph, ...] = ()
+    inside: tuple[Op, ...] = ()
+    compiled: tuple[CompiledNote, ...] = ()
+    compiling: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+
+def read_run(path: Path) -> RunNote:
+    """Read ``run.json`` and the graph that it names.
+
+    Raises:
+        TraceError: they are damaged, or were written by a newer version.
+    """
+    run = read_run_file(path)
+    try:
+        for tensor in (*run.gradients, *run.nested_gradients):
+            check_tensor(tensor)
+        graph = read_graph_file(beside(path, run.graph)) if run.graph else GraphFile(ops=())
+        compiled = tuple(_compiled(path, row) for row in run.xla)
+        _check_kept(run, graph)
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
+    return RunNote(
+        **{field.name: getattr(run, field.name) for field in fields(run)},
+        ops=with_device_edges(graph.ops),
+        traced=graph.traced,
+        inside=graph.inside,
+        compiled=compiled,
+        compiling=graph.compiling,
+    )
+
+
+def _check_kept(run: RunFile, graph: GraphFile) -> None:
+    """Check that tracing kept no more constants than its ops could ask for.
+
+    Raises:
+        ValueError: it did.
+    """
+    most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
+    kept = run.kept_by_tracing + run.kept_by_slots
+    if kept > most:
+        raise ValueError(f"{kept} constants kept by a graph that asks for {most} at most")
+
+
+def _compiled(path: Path, row: CompiledFunction) -> CompiledNote:
+    plan = read_hlo(unpack(file_bytes(beside(path, row.plan)))) if row.plan else None
+    return CompiledNote(
+        ops=row.ops,
+        function=row.function,
+        platform=row.platform,
+        module=beside(path, row.module) if row.module else None,
+        plan=plan,
+        fixed=row.fixed,
+        compilations=row.compilations,
+    )

@@ -1,0 +1,174 @@
+"""The allocators' events of a trace as columns, texts as numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from analyzer.model.recording.records import Damage
+from analyzer.model.recording.schema import EVENTS
+from analyzer.model.recording.text_columns import TextNumbers, text_category
+from analyzer.model.units import times
+from analyzer.tracing.parse.dtypes import DTYPE_NAMES
+from analyzer.tracing.parse.untrusted_text import text_of
+from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
+from analyzer.tracing.parse.wire.growing_column import GrowingColumn
+from analyzer.tracing.parse.wire.plane_names import (
+    COLUMNS,
+    INTEGER_STATS,
+    REAL_STATS,
+    TEXT_STATS,
+    PlaneNames,
+)
+from analyzer.tracing.parse.wire.wire_fields import Positions
+
+_OWN: Final = {"time_ps": np.int64, "kind": np.int8, "line": np.int32}
+_TYPES: Final = {
+    **_OWN,
+    **dict.fromkeys(INTEGER_STATS.values(), np.int64),
+    **dict.fromkeys(TEXT_STATS.values(), np.int32),
+    **dict.fromkeys(REAL_STATS.values(), np.float64),
+}
+
+
+_NULL: Final = "(null)"
+"""What TensorFlow 2.18 and 2.19 write for an op or a region that nothing annotated."""
+
+
+class MemoryColumns:
+    """Memory events as columns; times count from their line's."""
+
+    def __init__(self) -> None:
+        self.texts = TextNumbers("")
+        self._columns = {name: GrowingColumn(kept) for name, kept in _TYPES.items()}
+        self._without_address = 0
+        self._unreadable = 0
+
+    def add(
+        self, events: EventBlock, kind: npt.NDArray[np.int8], line: int, names: PlaneNames
+    ) -> None:
+        """Append the memory events of a block.
+
+        Args:
+            events: The block.
+            kind: 1 an allocation, -1 a free, 0 no memory event; shape ``(n,)``.
+            line: Number of the line.
+            names: The plane's names.
+
+        Raises:
+            WireError: a statistic of one of them is no message.
+        """
+        rows = np.flatnonzero(kind)
+        place = np.zeros(len(kind), np.int64)
+        place[rows] = np.arange(len(rows))
+        stats = events.stats((kind != 0)[events.stat_event])
+        owner = place[stats.event]
+        at, known = names.stat_places(stats.name_id)
+        unreadable = events.duration_ps[rows] < 0
+        unreadable[owner[~known | ~names.has_name[at]] if len(names.has_name) else owner] = True
+        refers, has_text = names.stat_places(stats.ref)
+        unreadable[owner[(stats.ref != 0) & ~has_text]] = True
+        columns = {name: np.zeros(len(rows), kept) for name, kept in _TYPES.items()}
+        columns["time_ps"], columns["kind"] = events.offset_ps[rows], kind[rows]
+        columns["line"][:] = line
+        number_of = (
+            np.where(known, names.column[at], 0) if len(names.column) else np.zeros(0, np.int8)
+        )
+        has_address = np.zeros(len(rows), bool)
+        for number, name in enumerate(COLUMNS[1:], 1):
+            here = np.flatnonzero(number_of == number)
+            values: npt.NDArray[Any]
+            if name in TEXT_STATS.values():
+                values = self._texts(events, stats, here, names, refers, has_text)
+            elif name in REAL_STATS.values():
+                real, whole = stats.real[here], stats.integer[here]
+                values = np.where(real != 0, real, whole)
+            else:
+                values = stats.integer[here]
+            columns[name][owner[here]] = values
+            if name == "address":
+                has_address[owner[here]] = True
+        self._without_address += int((~has_address).sum())
+        self._unreadable += int((unreadable & has_address).sum())
+        for name, column in self._columns.items():
+            column.extend(columns[name][has_address])
+
+    def _texts(
+        self,
+        events: EventBlock,
+        stats: StatColumns,
+        here: Positions,
+        names: PlaneNames,
+        refers: Positions,
+        has_text: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.int32]:
+        """Return the numbers of the texts that the statistics ``here`` hold or refer to."""
+        found = np.zeros(len(here), np.int32)
+        by_ref = has_text[here] & (stats.ref[here] != 0)
+        found[by_ref] = names.text[refers[here[by_ref]]]
+        own = np.flatnonzero((stats.ref[here] == 0) & (stats.text_end[here] > 0))
+        for at in own.tolist():
+            text = events.block.text(int(stats.text_start[here[at]]), int(stats.text_end[here[at]]))
+            found[at] = self.texts.of(text_of(text))
+        return found
+
+    def damages(self, unnamed: int) -> tuple[Damage, ...]:
+        """Return what could not be read; ``unnamed`` events of any kind have no name."""
+        found = (
+            ("no-address", self._without_address, "memory events have no address; left out"),
+            (
+                "unreadable-event",
+                self._unreadable,
+                "memory events end before they begin or refer to a name that the trace lacks",
+            ),
+            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out"),
+        )
+        return tuple(
+            Damage(id=name, count=count, message=f"{text} ({times(count)}).")
+            for name, count, text in found
+            if count
+        )
+
+    def table(self, base_ps: Positions) -> pd.DataFrame:
+        """Return the events sorted by time; equal times keep the order of the file.
+
+        The columns are given up on the way, so that none is held twice.
+
+        Args:
+            base_ps: The time of each line, picoseconds, shape ``(lines,)``.
+        """
+        line = self._whole("line", None)
+        time_ps = self._whole("time_ps", None)
+        time_ps += base_ps[line]
+        order = None if (np.diff(time_ps) >= 0).all() else np.argsort(time_ps, kind="stable")
+        texts = ["" if text == _NULL else text for text in self.texts.texts]
+        columns: dict[str, Any] = {}
+        for name, column in EVENTS.items():
+            if name == "time_ps":
+                columns[name] = time_ps if order is None else time_ps[order]
+            elif name == "thread":
+                numbers = line if order is None else line[order]
+                columns[name] = numbers.astype(np.int64) + 1
+            elif name == "dtype":
+                columns[name] = _dtypes(self._whole(name, order))
+            elif name == "shape":  # some writers put blanks between the axes
+                shapes = [text.replace(" ", "") for text in texts]
+                columns[name] = text_category(self._whole(name, order), shapes)
+            elif column.dtype == "category":
+                columns[name] = text_category(self._whole(name, order), texts)
+            else:
+                columns[name] = self._whole(name, order)
+        return pd.DataFrame(columns, copy=False)
+
+    def _whole(self, name: str, order: Positions | None) -> npt.NDArray[Any]:
+        column = self._columns.pop(name).taken()
+        return column if order is None else column[order]
+
+
+def _dtypes(numbers: npt.NDArray[np.int64]) -> pd.Categorical:
+    known = [DTYPE_NAMES.get(number, "") for number in range(max(DTYPE_NAMES) + 1)]
+    inside = (numbers >= 0) & (numbers < len(known))
+    return text_category(np.where(inside, numbers, 0).astype(np.int32), known)

@@ -1,0 +1,108 @@
+"""The names of one plane of a trace, as arrays that a column of keys is looked up in at once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzer.model.recording.text_columns import TextNumbers
+from analyzer.tracing.parse.untrusted_text import text_of
+from analyzer.tracing.parse.wire.wire_fields import Positions
+
+MARKER_PREFIX: Final = "analyzer:"
+"""Events with this prefix are marks that our own capture wrote into the trace."""
+
+WATCHED_STEP: Final = "watched_step"
+"""Name of the steps' marks in the trace of a program that is watched; it may mark its own steps too."""
+
+INTEGER_STATS: Final = {
+    "addr": "address",
+    "requested_bytes": "requested_bytes",
+    "allocation_bytes": "allocated_bytes",
+    "bytes_allocated": "in_use_bytes",
+    "bytes_available": "available_bytes",
+    "peak_bytes_in_use": "peak_in_use_bytes",
+    "id": "run_id",
+    "data_type": "dtype",
+}
+"""Statistic of a memory event -> column of the events table."""
+
+TEXT_STATS: Final = {
+    "allocator_name": "allocator",
+    "tf_op": "op",
+    "region_type": "region",
+    "shape": "shape",
+}
+REAL_STATS: Final = {"fragmentation": "fragmentation"}
+COLUMNS: Final = ("", *INTEGER_STATS.values(), *TEXT_STATS.values(), *REAL_STATS.values())
+"""The number of a column is its place here; 0 is none."""
+
+_KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
+_STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
+
+
+class PlaneNames:
+    """What the keys of one plane's events and statistics mean.
+
+    Attributes:
+        is_host: Whether it is no device's plane.
+        events, stats: Names by key.
+        kind: By place among the events' keys: 1 an allocation, -1 a free, 0 another event.
+        is_mark: By that place: whether our own capture wrote it.
+        op: By that place: number of the op that ran, -1 for another event.
+        column: By place among the statistics' keys: the place in ``COLUMNS``.
+        text: By that place: number of the name, as a text that an event refers to.
+        step_stat: Key of the step's number, None where the plane has none.
+    """
+
+    def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:
+        """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
+        self.is_host = not plane.name.startswith(b"/device:")
+        names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
+        self.stats = {entry.key: text_of(entry.value.name) for entry in plane.stat_metadata}
+        self.events = {key: text_of(name) for key, name in names.items()}
+        self._event_keys, self._stat_keys = _sorted(names), _sorted(self.stats)
+        ordered = [names[key] for key in self._event_keys.tolist()]
+        prefix = MARKER_PREFIX.encode()
+        self.kind = np.array([_KINDS.get(name, 0) for name in ordered], np.int8)
+        self.is_mark = np.array([name.startswith(prefix) for name in ordered], bool)
+        found = [_op_of(name) for name in ordered]
+        self.op = np.array([-1 if op is None else ops.of(op) for op in found], np.int32)
+        named = [self.stats[key] for key in self._stat_keys.tolist()]
+        self.column = np.array([COLUMNS.index(_STATS.get(name, "")) for name in named], np.int8)
+        self.has_name = np.array([bool(name) for name in named], bool)
+        self.text = np.array([texts.of(name) for name in named], np.int32)
+        self.step_stat = next((key for key, name in self.stats.items() if name == "step_num"), None)
+
+    def event_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
+        """Return the place of each key among the events' keys, and whether it is there."""
+        return _places(self._event_keys, keys)
+
+    def stat_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
+        """Return the place of each key among the statistics' keys, and whether it is there."""
+        return _places(self._stat_keys, keys)
+
+
+def _sorted(names: dict[int, Any]) -> Positions:
+    return np.array(sorted(names), np.int64)
+
+
+def _places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
+    if not len(known):
+        return np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
+    if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
+        places = np.clip(keys - known[0], 0, len(known) - 1)
+    else:
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return places, known[places] == keys
+
+
+def _op_of(name: bytes) -> str | None:
+    """Return the node name in an executor event named ``node:Type``, or None for other events."""
+    op, colon, op_type = name.rpartition(b":")
+    is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
+    if not colon or not op or op.endswith(b":") or not is_type:
+        return None
+    return text_of(op)

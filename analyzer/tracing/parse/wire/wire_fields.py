@@ -1,0 +1,206 @@
+"""The fields of protobuf messages: of one message by walking it, of many messages all at once.
+
+A message is a sequence of fields; a field is a key (its number and how its value is written) and a
+value: a varint, 8 or 4 bytes, or a length and so many bytes. Where thousands of small messages lie in
+one block of bytes, the next field of each is read with a few operations on arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzer.tracing.parse.wire.byte_source import ByteSource
+
+Positions = npt.NDArray[np.int64]
+
+VARINT: Final = 0
+EIGHT_BYTES: Final = 1
+BYTES: Final = 2
+FOUR_BYTES: Final = 5
+"""How a value is written (protobuf's wire types; 3 and 4 are long out of use)."""
+
+_LONGEST_VARINT: Final = 10
+_WINDOW_BYTES: Final = 1 << 20
+_HEAD_BYTES: Final = 2 * _LONGEST_VARINT + 8
+_PADDING: Final = 16
+_ONE: Final = np.uint64(1)
+_HIGH_BITS: Final = np.uint64(0x8080808080808080)
+_LOW_BITS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
+
+
+class WireError(ValueError):
+    """Bytes are no protobuf message, or are cut short."""
+
+    def __init__(self) -> None:
+        super().__init__("a message that ends within a field")
+
+
+class Field(NamedTuple):
+    """One field of a message.
+
+    Attributes:
+        number: Its number.
+        wire: How its value is written.
+        start, end: Where its value lies, from the start of the source.
+        value: Of a varint, as an unsigned number; 0 for others.
+        begins: Where its key lies.
+    """
+
+    number: int
+    wire: int
+    start: int
+    end: int
+    value: int
+    begins: int
+
+
+def fields_of(source: ByteSource, start: int, end: int) -> Iterator[Field]:
+    """Yield the fields of the message that lies between ``start`` and ``end``.
+
+    Args:
+        source: What it lies in.
+        start, end: Its first byte, and that behind its last.
+
+    Raises:
+        WireError: it is no message.
+    """
+    at, base, window = start, start, b""
+    while at < end:
+        if at - base + _HEAD_BYTES > len(window) and base + len(window) < end:
+            base, window = at, source.read(at, min(at + _WINDOW_BYTES, end))
+        key, place = varint_at(window, at - base)
+        wire, value, until = key & 7, 0, 0
+        if wire == VARINT:
+            value, until = varint_at(window, place)
+        elif wire == BYTES:
+            length, place = varint_at(window, place)
+            until = place + length
+        elif wire in (EIGHT_BYTES, FOUR_BYTES):
+            until = place + (8 if wire == EIGHT_BYTES else 4)
+        if not key >> 3 or until <= 0 or base + until > end:
+            raise WireError
+        yield Field(key >> 3, wire, base + place, base + until, value, at)
+        at = base + until
+
+
+def varint_at(content: bytes, at: int) -> tuple[int, int]:
+    """Return the varint at a place of ``content``, and where it ends.
+
+    Raises:
+        WireError: there is none.
+    """
+    value = shift = 0
+    for byte in content[at : at + _LONGEST_VARINT]:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value & ((1 << 64) - 1), at + shift // 7
+    raise WireError
+
+
+def signed(value: int) -> int:
+    """Return an unsigned number of 64 bits as the signed one with the same bits."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+@dataclass(frozen=True, slots=True)
+class FieldColumns:
+    """The next field of each of ``n`` messages; every array has shape ``(n,)``.
+
+    Attributes:
+        key: Eight times the number, and how the value is written.
+        start: Where the value lies; of bytes, the first one.
+        value: The varint, the 8 bytes as a number, or the count of bytes; int64, 0 of 4 bytes.
+        end: Where the next field begins.
+    """
+
+    key: Positions
+    start: Positions
+    value: Positions
+    end: Positions
+
+
+class WireBlock:
+    """A block of bytes in which many messages lie."""
+
+    def __init__(self, content: bytes) -> None:
+        """Copy ``content``, with room behind it so that eight bytes can be read anywhere in it."""
+        self.size_bytes = len(content)
+        self._content = content
+        self._bytes = np.zeros(len(content) + _PADDING, np.uint8)
+        self._bytes[: len(content)] = np.frombuffer(content, np.uint8)
+        self._words = np.ndarray(
+            (len(content) + _PADDING - 7,), "<u8", buffer=self._bytes, strides=(1,)
+        )
+
+    def text(self, start: int, end: int) -> bytes:
+        """Return the bytes from ``start`` to behind ``end``."""
+        return self._content[start:end]
+
+    def next_fields(self, at: Positions) -> FieldColumns:
+        """Return the field that begins at each place.
+
+        Raises:
+            WireError: there is none at one of them.
+        """
+        key, start = self.varints(at)
+        wire = key & 7
+        counted = (wire == VARINT) | (wire == BYTES)
+        if counted.all():
+            value, end = self.varints(start)
+        else:
+            value, end = np.zeros(len(at), np.int64), start.copy()
+            value[counted], end[counted] = self.varints(start[counted])
+            eight, four = wire == EIGHT_BYTES, wire == FOUR_BYTES
+            value[eight] = self._words[start[eight]].view(np.int64)
+            end[eight] += 8
+            end[four] += 4
+            if not (counted | eight | four).all():
+                raise WireError
+        sized = wire == BYTES
+        if sized.any():
+            start = np.where(sized, end, start)
+            end = np.where(sized, end + value, end)
+        if (key < 8).any() or (end <= at).any() or (end > self.size_bytes).any():
+            raise WireError
+        return FieldColumns(key, start, value, end)
+
+    def varints(self, at: Positions) -> tuple[Positions, Positions]:
+        """Return the varint at each place, as int64 with its bits, and where it ends.
+
+        Most are single bytes. Else, of the eight bytes there, the first without its high bit ends the
+        number; its groups of seven bits are then moved together, two by two. A longer one has one or two
+        bytes more.
+
+        Raises:
+            WireError: there is none at one of them.
+        """
+        first = self._bytes[at]
+        if (first < 128).all():
+            return first.astype(np.int64), at + 1
+        word = self._words[at]
+        stops = ~word & _HIGH_BITS
+        inside = stops ^ (stops - _ONE)  # all bits up to the first stop, all where there is none
+        value = word & inside & _LOW_BITS
+        for bits, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x0FFFFFFF)):
+            mask = np.uint64(low)
+            high = np.uint64(low << (8 * bits))
+            value = (value & mask) | ((value & high) >> np.uint64(bits))
+        # The exponent of the stop, a power of two, says in which byte it lies: 7, 15 ... 63.
+        stop = (stops & (~stops + _ONE)).astype(np.float64)
+        end = at + ((stop.view(np.int64) >> 52) - 1022 >> 3)
+        number = value.view(np.int64)
+        long = np.flatnonzero(stops == 0)
+        if len(long):
+            ninth, tenth = (self._bytes[at[long] + more].astype(np.int64) for more in (8, 9))
+            goes_on = ninth > 127
+            if (goes_on & (tenth > 127)).any():
+                raise WireError
+            number[long] |= (ninth & 127) << 56 | np.where(goes_on, tenth & 1, 0) << 63
+            end[long] = at[long] + 9 + goes_on
+        return number, end

@@ -1,0 +1,351 @@
+"""A profiler trace (``.xplane.pb``) to tables, without TensorFlow.
+
+A trace holds *planes* (hosts and devices), a plane holds *lines* (threads) and a line holds events.
+The allocators write each allocation and each free as an event named ``MemoryAllocation`` or
+``MemoryDeallocation`` with their own statistics in it. Nothing is sampled and nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from google.protobuf.message import DecodeError
+
+from analyzer.model.errors import TraceError
+from analyzer.model.recording.records import Damage
+from analyzer.model.recording.text_columns import TextNumbers
+from analyzer.tracing.parse.untrusted_text import text_of
+from analyzer.tracing.parse.wire.byte_source import ByteSource, opened_source
+from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
+from analyzer.tracing.parse.wire.growing_column import GrowingColumn
+from analyzer.tracing.parse.wire.memory_columns import MemoryColumns
+from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
+from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
+from analyzer.tracing.parse.wire.plane_names import PlaneNames
+from analyzer.tracing.parse.wire.wire_fields import BYTES, Field, Positions, WireError, fields_of
+from analyzer.tracing.parse.xspace import Event, Plane
+
+_MOST_RATIO: Final = 16
+"""A packed trace unpacks to at most so many times its size; TensorFlow's unpack to some six times."""
+
+_LEAST_EVENT_BYTES: Final = 8
+"""Bytes of an event on average at least: its name, its start and its length. TensorFlow's have 27 to 64,
+with their statistics; millions of empty ones would only fill memory."""
+
+_MOST_PS: Final = 1 << 61
+"""Times in picoseconds lie within so much of the first: 26 days."""
+
+_PLANES, _HOSTNAMES, _LINES = 1, 4, 3
+"""Numbers of the fields that are walked over (``xplane.proto``): of a trace, and of a plane."""
+
+_MOST_STEPS: Final = 200_000
+"""Step markers of a trace at most. Each is a row of the report, and a profile is a few steps long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A named stretch of time on one thread.
+
+    Attributes:
+        name: The event's name.
+        start_ps, end_ps: Picoseconds on the trace's clock.
+        thread: Line it was written on.
+        stats: The statistics written with it, as plain numbers and text.
+    """
+
+    name: str
+    start_ps: int
+    end_ps: int
+    thread: int
+    stats: dict[str, int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class RawTrace:
+    """What a trace says about memory, before any interpretation.
+
+    Attributes:
+        events: Table with the columns of ``EVENTS``, sorted by time.
+        step_markers: Spans that carry a step number.
+        markers: Spans that our own capture wrote.
+        op_runs: One row for each run of an op on the host: ``op``, ``start_ps``, ``end_ps``,
+            ``thread``, sorted by start.
+        devices: Names of the device planes, such as ``/device:GPU:0``.
+        hostnames: Names of the hosts that wrote the trace.
+        damages: What could not be read.
+    """
+
+    events: pd.DataFrame
+    step_markers: tuple[Span, ...]
+    markers: tuple[Span, ...]
+    op_runs: pd.DataFrame
+    devices: tuple[str, ...] = ()
+    hostnames: tuple[str, ...] = ()
+    damages: tuple[Damage, ...] = ()
+
+
+def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
+    """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
+
+    Args:
+        path: The file.
+        progress: Called with the share done, 0 to 1.
+
+    Raises:
+        TraceError: it is no trace, is cut short, or holds no memory events.
+    """
+    is_open = False
+    try:
+        with opened_source(path, most_ratio=_MOST_RATIO) as source:
+            is_open = True
+            return _read(source, path, progress or (lambda share: None))
+    except OSError as error:
+        raise TraceError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Name an existing .xplane.pb, run folder or logdir.",
+        ) from None
+    except ValueError as error:
+        if is_open:
+            raise
+        raise TraceError(
+            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy it again, whole."
+        ) from None
+
+
+def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:
+    if not source.size_bytes:
+        raise TraceError(
+            f"{path} is empty.", hint="The profiler was probably stopped before it wrote; retrace."
+        )
+    try:
+        reading = _Reading(source, progress)
+        raw = reading.trace() if reading.has_planes else None
+    except (WireError, DecodeError):
+        raise TraceError(
+            f"{path} is not a profiler trace, or is cut short.",
+            hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
+        ) from None
+    except ValueError as error:
+        raise TraceError(
+            f"{path} is damaged: it holds {error}.", hint="Copy it again or retrace."
+        ) from None
+    if raw is None:
+        raise TraceError(
+            f"{path} holds no profiler planes.",
+            hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
+        )
+    if raw.events.empty:
+        raise TraceError(
+            f"{path} holds no memory events.",
+            hint="TensorFlow's CPU allocator writes none unless TF_CPU_ALLOCATOR_USE_BFC=1 is set "
+            "before TensorFlow is imported, and cuda_malloc_async never does; `analyze trace "
+            "MODEL` captures with the right settings.",
+        )
+    return raw
+
+
+class _Reading:
+    """One trace while it is read: block by block, so that only the columns of what matters are held."""
+
+    def __init__(self, source: ByteSource, progress: Callable[[float], None]) -> None:
+        """Walk the planes of ``source`` and note where their lines lie.
+
+        Raises:
+            WireError: it is no trace.
+        """
+        self._source, self._progress = source, progress
+        self._memory = MemoryColumns()
+        self._ops = TextNumbers()
+        self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
+        self._marks: list[tuple[int, Span]] = []
+        self._steps: list[tuple[int, Span]] = []
+        self._unnamed = 0
+        self._events = 0
+        self._planes: list[tuple[Any, list[Field]]] = []
+        self._hostnames: list[str] = []
+        for field in fields_of(source, 0, source.size_bytes):
+            if field.wire != BYTES:
+                continue
+            if field.number == _PLANES:
+                self._planes.append(self._plane(field))
+            elif field.number == _HOSTNAMES:
+                name = source.read(field.start, field.end)
+                self._hostnames.append(text_of(name))
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether any plane says anything."""
+        return any(lines or plane.event_metadata for plane, lines in self._planes)
+
+    def _plane(self, whole: Field) -> tuple[Any, list[Field]]:
+        """Return a plane without its lines, and where those lie."""
+        lines = []
+        rest = bytearray()
+        for field in fields_of(self._source, whole.start, whole.end):
+            if field.number == _LINES and field.wire == BYTES:
+                lines.append(field)
+            else:
+                rest += self._source.read(field.begins, field.end)
+        return Plane.FromString(bytes(rest)), lines
+
+    def trace(self) -> RawTrace:
+        """Read the events of all lines.
+
+        Raises:
+            ValueError: its events cannot be what a profiler wrote.
+            WireError: a line is cut short.
+        """
+        times_ns: list[int] = []
+        filled: list[int] = []
+        for plane, lines in self._planes:
+            names = PlaneNames(plane, self._ops, self._memory.texts)
+            for line in lines:
+                before = self._events
+                reader = LineReader(self._source, line.start, line.end)
+                for block in reader.blocks():
+                    self._add(block, len(times_ns), names)
+                    self._progress(reader.at / self._source.size_bytes)
+                if self._events > before:
+                    filled.append(reader.timestamp_ns)
+                times_ns.append(reader.timestamp_ns)
+                self._progress(line.end / self._source.size_bytes)
+        self._progress(1.0)
+        origin_ns = _origin_ns(filled)
+        base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
+        return self._whole(base_ps)
+
+    def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
+        """Take the events of one block of a line."""
+        self._events += len(block.name_id)
+        if self._events * _LEAST_EVENT_BYTES > self._source.size_bytes:
+            raise ValueError(f"{self._events} events that hold next to nothing")
+        far = np.abs(block.offset_ps) >= _MOST_PS
+        if (far | (np.abs(block.duration_ps) >= _MOST_PS)).any():
+            raise ValueError("times that lie months apart")
+        place, known = names.event_places(block.name_id)
+        self._unnamed += int((~known).sum())
+        kind = _taken(names.kind, place, known, 0)
+        if kind.any():
+            self._memory.add(block, kind, line, names)
+        others = kind == 0
+        is_mark = others & _taken(names.is_mark, place, known, False)
+        is_step = others & ~is_mark & self._step_marks(block, others, names)
+        for rows, spans in ((is_mark, self._marks), (is_step, self._steps)):
+            for row in np.flatnonzero(rows).tolist():
+                spans.append((line, _span(block, row, line, names)))
+        if len(self._steps) > _MOST_STEPS:
+            raise ValueError(f"more than {_MOST_STEPS:,} step markers")
+        if names.is_host:
+            op = _taken(names.op, place, known, -1)
+            rows = np.flatnonzero((op >= 0) & others & ~is_mark & ~is_step)
+            start = block.offset_ps[rows]
+            lines = np.full(len(rows), line, np.int32)
+            columns = (op[rows], start, start + block.duration_ps[rows], lines)
+            for column, values in zip(self._runs, columns, strict=True):
+                column.extend(values)
+
+    @staticmethod
+    def _step_marks(
+        block: EventBlock, others: npt.NDArray[np.bool_], names: PlaneNames
+    ) -> npt.NDArray[np.bool_]:
+        """Tell which of the ``others``, a mask, have a step's number."""
+        found = np.zeros(len(others), bool)
+        if names.is_host and names.step_stat is not None:
+            event, name = block.stat_names(others[block.stat_event])
+            found[event[name == names.step_stat]] = True
+        return found
+
+    def _whole(self, base_ps: Sequence[int]) -> RawTrace:
+        """Return all that was read, its times counted from the trace's first moment."""
+        if any(abs(base) >= _MOST_PS for base in base_ps):
+            raise ValueError("times that lie months apart")
+        bases = np.array(base_ps, np.int64)
+        damages = self._memory.damages(self._unnamed)
+        steps, marks = (
+            [
+                replace(
+                    span,
+                    start_ps=span.start_ps + base_ps[line],
+                    end_ps=span.end_ps + base_ps[line],
+                )
+                for line, span in spans
+            ]
+            for spans in (self._steps, self._marks)
+        )
+        return RawTrace(
+            events=self._memory.table(bases),
+            step_markers=tuple(sorted(steps, key=lambda span: (span.start_ps, -span.end_ps))),
+            markers=tuple(sorted(marks, key=lambda span: span.start_ps)),
+            op_runs=self._op_runs(bases),
+            devices=tuple(
+                text_of(plane.name)
+                for plane, _ in self._planes
+                if plane.name.startswith(b"/device:")
+            ),
+            hostnames=tuple(self._hostnames),
+            damages=damages,
+        )
+
+    def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
+        """Return when each op ran, sorted by start."""
+        op, start, end, line = (column.taken() for column in self._runs)
+        start += base_ps[line]
+        end += base_ps[line]
+        order = np.argsort(start, kind="stable")
+        columns = {"op": op, "start_ps": start, "end_ps": end, "thread": line}
+        del op, start, end, line
+        for name in tuple(columns):  # one after the other: none is held twice
+            columns[name] = columns[name][order]
+        columns["thread"] += 1
+        runs = pd.Categorical.from_codes(columns["op"], self._ops.texts)
+        return pd.DataFrame({**columns, "op": runs}, copy=False)
+
+
+def _taken(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: Any) -> Any:
+    """Return the column at each place, ``otherwise`` where it is not known."""
+    return (
+        np.where(known, column[place], otherwise)
+        if len(column)
+        else np.full_like(place, otherwise, dtype=column.dtype)
+    )
+
+
+def _span(block: EventBlock, row: int, line: int, names: PlaneNames) -> Span:
+    """Return one event with all its statistics; its times count from its line's."""
+    event = Event.FromString(block.content(row))
+    start = event.offset_ps
+    return Span(
+        names.events.get(event.metadata_id, ""),
+        start,
+        start + event.duration_ps,
+        line + 1,
+        dict(_plain_stats(event.stats, names.stats)),
+    )
+
+
+def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int | float | str]]:
+    for stat in stats:
+        name = names.get(stat.metadata_id, "")
+        if stat.ref_value:
+            yield name, names.get(stat.ref_value, "")
+        elif stat.str_value:
+            yield name, text_of(stat.str_value)
+        else:
+            yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
+
+
+def _origin_ns(times_ns: Sequence[int]) -> int:
+    """Return the time that all times are counted from: 0, unless they would not fit 64 bits then.
+
+    The profiler writes times since its own start; a trace with times since 1970 reads all the same.
+
+    Args:
+        times_ns: The times of the lines that hold events.
+    """
+    return min(times_ns) if times_ns and max(times_ns) * 1000 >= _MOST_PS else 0

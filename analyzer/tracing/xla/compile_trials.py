@@ -1,0 +1,241 @@
+"""What XLA asks for while it compiles for a card, to choose how each instruction is computed.
+
+XLA's autotuner takes products, convolutions and fusions out of the module, compiles each by itself
+in every way it knows (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
+(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between guards
+of 8 MiB a side, so that one that writes beside its own is found out (``RedzoneBuffers``,
+``xla_gpu_redzone_padding_bytes``); the first result is kept, and each further one is held against it
+(``check_buffers``). Instructions that are alike are tried once, and one with a single way not at all.
+All of it is freed before the module runs, so that only the first step of a process asks for it; for a
+small step it is many times what the step itself needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.tracing.parse.hlo_module import Hlo, Instruction
+
+GUARD_BYTES: Final = 8 << 20
+"""Before and behind each operand (``xla_gpu_redzone_padding_bytes``)."""
+
+_TRITON_FROM: Final = (8, 0)
+"""Compute capability from which Triton serves (``EnsureTritonSupportsComputeCapability``): without it a
+fusion has one way only."""
+
+_HOPPER: Final = (9, 0)
+_PRODUCT_WORKSPACE_BYTES: Final = 4 << 20
+_PRODUCT_WORKSPACE_HOPPER_BYTES: Final = 32 << 20
+"""cuBLAS' workspace: this, or the operands' bytes where they are fewer (``GemmWorkspaceRewriteVisitor``
+in ``gemm_rewriter.cc``)."""
+
+_CONVOLUTION: Final = "__cudnn$conv"
+_PRODUCT: Final = "__cublas$"
+
+_NOT_IN_TRITON: Final = frozenset(
+    {
+        *("bitcast-convert", "concatenate", "convolution", "custom-call", "dynamic-slice"),
+        *("dynamic-update-slice", "fft", "gather", "map", "pad", "reduce-window", "reverse", "rng"),
+        *("rng-bit-generator", "rng-get-and-update-state", "scatter", "select-and-scatter", "sort"),
+        *("stochastic-convert", "triangular-solve", "cholesky", "complex", "real", "imag"),
+        *("is-finite", "sign", "round-nearest-afz", "round-nearest-even", "popcnt"),
+        *("count-leading-zeros",),
+    }
+)
+"""Opcodes that Triton's emitter does not write (``IsTritonSupportedInstruction``, ``support.cc``)."""
+
+_NO_TYPE_OF_TRITON: Final = frozenset(
+    {"uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
+)
+"""Element types that it does not know (``IsTritonSupportedDataType``)."""
+
+_CUSTOM: Final = "kCustom"
+_MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slice"})
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTrial:
+    """One instruction that is tried while the module that holds it is compiled.
+
+    Attributes:
+        operands_bytes: Bytes of each operand with its guards.
+        results_bytes: Bytes of each part of the result; asked for twice, for the first is kept.
+        scratch_bytes: Workspace, and operands that are computed before a product; 0 for none.
+    """
+
+    operands_bytes: tuple[int, ...]
+    results_bytes: tuple[int, ...]
+    scratch_bytes: int
+
+
+def trials_of(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
+    """Return what is tried for a module compiled for a card, products and convolutions first.
+
+    Args:
+        hlo: The compiled module.
+        capability: The card's compute capability.
+    """
+    inside = {
+        called for i in hlo.instructions.values() if i.opcode == "fusion" for called in i.calls
+    }
+    members: dict[int, list[Instruction]] = {}
+    for one in hlo.instructions.values():
+        members.setdefault(one.computation, []).append(one)
+    calls: dict[CompileTrial, None] = {}
+    fusions: dict[CompileTrial, None] = {}
+    for one in hlo.instructions.values():
+        if one.computation in inside:
+            continue
+        if one.opcode == "custom-call" and one.target.startswith((_CONVOLUTION, _PRODUCT)):
+            scratch = _workspace(hlo, one, capability) if one.target.startswith(_PRODUCT) else 0
+            calls[_trial(hlo, one, scratch)] = None
+        elif one.opcode == "fusion" and capability >= _TRITON_FROM:
+            body = list(_body(members, one))
+            if any(part.opcode == "dot" for part in body):
+                is_plain = {part.opcode for part in body} <= {
+                    "parameter",
+                    "dot",
+                    "fusion",
+                    "bitcast",
+                }
+                more = 0 if is_plain else _operands_bytes(hlo, one)
+                calls[_trial(hlo, one, _workspace(hlo, one, capability) + more)] = None
+            elif _has_two_ways(hlo, one, body):
+                fusions[_trial(hlo, one, 0)] = None
+    return (*calls, *(trial for trial in fusions if trial not in calls))
+
+
+def _trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
+    results = [_bytes(dtype, shape) for dtype, shape in one.shapes.values() if dtype != "tuple"]
+    is_product = one.opcode == "custom-call" and one.target.startswith(_PRODUCT)
+    kept = results[:1] if is_product else results  # a product's second part is its workspace
+    return CompileTrial(
+        operands_bytes=tuple(
+            size + 2 * GUARD_BYTES for operand in one.operands for size in _sizes(hlo, operand)
+        ),
+        results_bytes=tuple(size for size in kept if size),
+        scratch_bytes=scratch_bytes,
+    )
+
+
+def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> bool:
+    """Say whether a fusion could be computed by XLA's own emitter and by Triton.
+
+    Asked are fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``).
+    Those that are Triton's already have one way, but for the transpositions that a compiler without a
+    card gave to it. Of several results one has to be computed from all others without moving them, and
+    an axis that is reduced must not be one that a reshape made of several: the search for a tiling
+    ends without one (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
+    """
+    opcodes = {part.opcode for part in body}
+    dtypes = {dtype for part in body for dtype, _ in part.shapes.values()}
+    if opcodes & _NOT_IN_TRITON or dtypes & _NO_TYPE_OF_TRITON:
+        return False
+    if fusion.fusion_kind == _CUSTOM and "transpose" not in opcodes:
+        return False
+    if not opcodes & {"reduce", "transpose"}:
+        return False
+    reductions = [part for part in body if part.opcode == "reduce"]
+    if any(len(part.axes) != 1 or len(part.operands) != 2 for part in reductions):
+        return False  # CanTritonHandleReduce
+    if any(_reduces_joined(hlo, part) for part in reductions):
+        return False
+    root = hlo.instructions[hlo.roots[fusion.calls[0]]]
+    return root.opcode != "tuple" or _is_one_chain(hlo, root)
+
+
+def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
+    """Say whether a reduction is over an axis that a reshape before it made of several or of a part."""
+    queue = [(reduction.operands[0], frozenset(reduction.axes))] if reduction.operands else []
+    seen = set(queue)
+    while queue:
+        number, axes = queue.pop()
+        one = hlo.instructions[number]
+        shape = _shape(one)
+        for operand in one.operands:
+            before = _shape(hlo.instructions[operand])
+            onto = axes
+            if one.opcode in ("bitcast", "reshape"):
+                if before != shape and sorted(before) == sorted(shape):
+                    continue  # another order of the same axes
+                found = _axes_before(before, shape, axes)
+                if found is None:
+                    return True
+                onto = found
+            elif before != shape:
+                continue
+            if (operand, onto) not in seen:
+                seen.add((operand, onto))
+                queue.append((operand, onto))
+    return False
+
+
+def _axes_before(
+    before: tuple[int, ...], after: tuple[int, ...], axes: frozenset[int]
+) -> frozenset[int] | None:
+    """Return which axes of a reshaped value become ``axes``; None where one is no axis of it."""
+    places = {
+        (math.prod(before[:axis]), size): axis for axis, size in enumerate(before) if size > 1
+    }
+    found = set()
+    for axis in axes:
+        if axis >= len(after) or after[axis] == 1:
+            continue
+        place = (math.prod(after[:axis]), after[axis])
+        if place not in places:
+            return None
+        found.add(places[place])
+    return frozenset(found)
+
+
+def _shape(one: Instruction) -> tuple[int, ...]:
+    return one.shapes.get((), ("", ()))[1]
+
+
+def _is_one_chain(hlo: Hlo, root: Instruction) -> bool:
+    """Say whether one part of a tuple is computed from all others, each element from its own."""
+    parts = set(root.operands)
+    for last in parts:
+        reached, queue = {last}, [last]
+        while queue:
+            one = hlo.instructions[queue.pop()]
+            if one.opcode in _MOVES:
+                continue
+            queue += [operand for operand in one.operands if operand not in reached]
+            reached.update(one.operands)
+        if parts <= reached:
+            return True
+    return False
+
+
+def _body(members: dict[int, list[Instruction]], fusion: Instruction) -> Iterator[Instruction]:
+    """Yield the instructions of a fusion and of the fusions in it."""
+    for called in fusion.calls:
+        for part in members.get(called, ()):
+            yield part
+            if part.opcode == "fusion":
+                yield from _body(members, part)
+
+
+def _workspace(hlo: Hlo, product: Instruction, capability: tuple[int, int]) -> int:
+    most = _PRODUCT_WORKSPACE_BYTES
+    if capability >= _HOPPER:
+        most = _PRODUCT_WORKSPACE_HOPPER_BYTES
+    return min(most, _operands_bytes(hlo, product))
+
+
+def _operands_bytes(hlo: Hlo, one: Instruction) -> int:
+    return sum(size for operand in one.operands for size in _sizes(hlo, operand))
+
+
+def _sizes(hlo: Hlo, number: int) -> list[int]:
+    shapes = hlo.instructions[number].shapes.values()
+    return [_bytes(dtype, shape) for dtype, shape in shapes if dtype != "tuple"]
+
+
+def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)

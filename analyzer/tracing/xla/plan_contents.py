@@ -1,0 +1,115 @@
+"""Find the buffers of compiled functions in a table of allocations, and show what lies in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pandas as pd
+
+from analyzer.model.errors import AccountingError, TraceError
+from analyzer.model.graph.graph_index import Structure
+from analyzer.model.recording.records import Step
+from analyzer.tracing.parse.hlo_module import Hlo
+from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
+from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion
+from analyzer.tracing.xla.plan_division import Divided, Division, Label, divide
+from analyzer.tracing.xla.plan_labels import label_holders
+
+_LEAST_BYTES: Final = 4096
+"""A smaller buffer of a trace is not looked into: its size alone does not tell whose it is."""
+
+
+def plans_of(note: RunNote) -> dict[str, BufferPlan]:
+    """Return the memory plans that a note holds, by the name of the op that calls the function.
+
+    Raises:
+        TraceError: a plan does not add up: its file is damaged.
+    """
+    plans = {}
+    for one in note.compiled:
+        if one.plan is not None:
+            plans.update(dict.fromkeys(one.ops, _plan(one, one.plan)))
+    return plans
+
+
+def _plan(one: CompiledNote, hlo: Hlo) -> BufferPlan:
+    try:
+        return with_fixed(plan_of(hlo, platform=one.platform), one)
+    except AccountingError as error:
+        raise TraceError(
+            f"The plan of {one.function[:80]!r} is damaged: {error}.", hint="Capture it again."
+        ) from None
+
+
+def with_fixed(plan: BufferPlan, one: CompiledNote) -> BufferPlan:
+    """Return a function's plan with the inputs whose values are compiled in."""
+    return replace(plan, fixed=frozenset(index for index, _ in one.fixed))
+
+
+def tensors_in_steps(allocations: pd.DataFrame) -> set[str]:
+    """Return the tensors of the graph that a buffer of a step, or a part of one, holds."""
+    found = allocations.loc[allocations["step"].notna(), "tensor"]
+    return {str(tensor) for tensor in found.unique() if tensor}
+
+
+def show_inside(
+    allocations: pd.DataFrame,
+    events: pd.DataFrame,
+    steps: Sequence[Step],
+    plans: Mapping[str, BufferPlan],
+    structure: Structure | None,
+    *,
+    allocator: str,
+    infer: bool,
+) -> Divided:
+    """Divide the temporaries of compiled functions into the values that lie in them.
+
+    A prediction knows which op asked for a buffer. In a trace a compiled step's requests name no op:
+    its temporaries are told by their bytes, among what is born and freed within a step.
+
+    Args:
+        allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
+        events: Columns of ``EVENTS``.
+        steps: The steps.
+        plans: Memory plans by the name of the op that calls the function.
+        structure: The graph with the ops of the functions in it, None where there is none.
+        allocator: The allocator that the functions' buffers are asked from.
+        infer: The step has no backward pass.
+
+    Raises:
+        AccountingError: the parts of a buffer do not add up to it.
+    """
+    by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
+    for op, plan in plans.items():
+        for region in plan.temporaries:
+            if region.holders:
+                by_size.setdefault(region.size_bytes, []).append((op, region))
+    ends = {step.index: step.last for step in steps}
+    labels: dict[tuple[str, int], list[Label]] = {}
+    divisions: list[Division] = []
+    rows = allocations[
+        allocations["requested_bytes"].isin(list(by_size))
+        & (allocations["allocator"] == allocator)
+        & allocations["step"].notna()
+        & (allocations["variable"] == "")
+        & (allocations["region"] != "output")
+    ].sort_values("born", kind="stable")
+    for row, name, size, step, dies in zip(
+        rows.index,
+        rows["op"].astype(object),
+        rows["requested_bytes"],
+        rows["step"],
+        rows["dies"],
+        strict=True,
+    ):
+        named = [(op, region) for op, region in by_size[int(size)] if op == name]
+        if not named and (name or size < _LEAST_BYTES or dies > ends[int(step)]):
+            continue
+        op, region = (named or by_size[int(size)])[0]
+        if (op, region.index) not in labels:
+            labels[op, region.index] = label_holders(region, structure, infer=infer)
+        divisions.append(Division(row=int(row), region=region, labels=labels[op, region.index]))
+    return divide(allocations, events, steps, divisions)

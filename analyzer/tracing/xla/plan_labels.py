@@ -1,0 +1,143 @@
+"""What each value inside a compiled step is for, told from the graph that it was compiled from.
+
+XLA keeps, for each instruction, the name of the framework's op that it was made from; a fusion has
+that of its root. The op's phase, layer and source line are known from the graph as it was traced.
+
+The compiler orders the step as it likes: some of what the backward pass computes (a mask, a constant
+spread out) is made early. The backward pass is taken to begin where the fewest bytes of values are made
+on the wrong side of it. What is made before and still held then is an activation: it is kept for it.
+What a gradient's op makes is a gradient. All else is a temporary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.graph.graph_index import Structure, look_up
+from analyzer.model.graph.ops import split_tensor
+from analyzer.model.graph.phases import Phase, in_gradient_scope
+from analyzer.tracing.xla.buffer_plan import ARGUMENTS, Holder, PlanRegion
+from analyzer.tracing.xla.plan_division import Label
+
+_PUSH: Final = "TensorListPushBack"
+_RESULTS: Final = "XLA_Retvals"
+"""What tf2xla calls the op that gathers the results."""
+
+
+def label_holders(
+    region: PlanRegion,
+    structure: Structure | None,
+    *,
+    infer: bool,
+) -> list[Label]:
+    """Return a label for each holder of a region.
+
+    Args:
+        region: The temporaries of a compiled function.
+        structure: The graph, None where there is none.
+        infer: The step has no backward pass.
+    """
+    gradients = _gradient_makers(structure)
+    phases = _phases(region, structure)
+    start = _backward_start(region, phases)
+    labels = []
+    for holder, phase in zip(region.holders, phases, strict=True):
+        category, role = _category(holder, phase, start, gradients, infer)
+        name = _known_name(holder.op_name, structure)
+        op = structure.ops.get(name) if structure is not None else None
+        labels.append(
+            Label(
+                op=name or _stated(holder) or holder.instruction,
+                op_type=holder.op_type or holder.opcode,
+                layer=structure.layers.get(name, "") if structure is not None else "",
+                source=op.source if op is not None else "",
+                tensor=_tensor(holder, name, structure),
+                category=category,
+                role=role,
+            )
+        )
+    return labels
+
+
+def _stated(holder: Holder) -> str:
+    """Return the name of the framework's op that XLA states, where it says anything."""
+    return "" if holder.op_name in (ARGUMENTS, _RESULTS) else holder.op_name
+
+
+def _known_name(name: str, structure: Structure | None) -> str:
+    """Return the name that the graph has for an op; XLA may put callers' names before it."""
+    if structure is None or not name:
+        return ""
+    while name not in structure.ops:
+        _, slash, name = name.partition("/")
+        if not slash:
+            return ""
+    return name
+
+
+def _phases(region: PlanRegion, structure: Structure | None) -> list[Phase]:
+    """Return the phase of each holder; one without a known op has that of the value before it."""
+    phases: list[Phase] = []
+    last = Phase.FORWARD
+    for holder in region.holders:
+        known = None
+        if structure is not None and holder.op_name not in (ARGUMENTS, _RESULTS):
+            known = look_up(holder.op_name, structure.phases) if holder.op_name else None
+        if holder.op_type == _PUSH and not in_gradient_scope(holder.op_name):
+            known = Phase.FORWARD  # a loop keeps what its gradient needs; the tape put the op there
+        if known is None and holder.op_name and in_gradient_scope(holder.op_name):
+            known = Phase.BACKWARD
+        if known is not None:
+            last = known
+        phases.append(last)
+    return phases
+
+
+def _backward_start(region: PlanRegion, phases: list[Phase]) -> int:
+    """Return the moment that best parts the values of forward ops from those of all others."""
+    made: dict[int, int] = {}
+    for holder, phase in zip(region.holders, phases, strict=True):
+        sign = -1 if phase is Phase.FORWARD else 1
+        made[holder.first] = made.get(holder.first, 0) + sign * holder.size_bytes
+    # Moving the border past a moment puts its forward values right and the others wrong.
+    wrong = least = 0
+    start = min(made, default=0)
+    for moment in sorted(made):
+        wrong += made[moment]
+        if wrong <= least:
+            least, start = wrong, moment + 1
+    return start
+
+
+def _category(
+    holder: Holder, phase: Phase, start: int, gradients: Mapping[str, bool], infer: bool
+) -> tuple[Category, str]:
+    if holder.argument is not None:
+        return Category.TEMPORARY, "copy of an argument in another layout"
+    if infer:
+        return Category.ACTIVATION, "activation"
+    if holder.first < start < holder.until:
+        return Category.ACTIVATION, "kept for the backward pass"
+    if phase is not Phase.FORWARD:
+        if holder.op_name and look_up(holder.op_name, gradients) is not None:
+            return Category.GRADIENT, "gradient"
+        kind = "backward" if phase is Phase.BACKWARD else "optimizer"
+        return Category.TEMPORARY, f"{kind} temporary"
+    return Category.TEMPORARY, "forward temporary"
+
+
+def _gradient_makers(structure: Structure | None) -> dict[str, bool]:
+    if structure is None:
+        return {}
+    return dict.fromkeys((split_tensor(tensor)[0] for tensor in structure.gradients), True)
+
+
+def _tensor(holder: Holder, name: str, structure: Structure | None) -> str:
+    """Return the graph's tensor that the value is: the op's output of its type and shape."""
+    op = structure.ops.get(name) if structure is not None else None
+    for index, spec in enumerate(op.outputs if op is not None else ()):
+        if spec.dtype == holder.dtype and spec.shape == holder.shape:
+            return f"{name}:{index}"
+    return ""

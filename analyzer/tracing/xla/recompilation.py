@@ -1,0 +1,91 @@
+"""Compiled functions that have a value compiled in which the step changes: compiled anew each time.
+
+See ``compile_time_inputs`` for how a value comes to be compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
+from analyzer.model.contract.run_note import VariableNote
+from analyzer.model.graph.ops import split_tensor
+from analyzer.model.recording.records import CompiledAnew
+from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
+from analyzer.tracing.xla.buffer_plan import BufferPlan
+
+
+def compiled_anew(note: RunNote, plans: Mapping[str, BufferPlan]) -> tuple[CompiledAnew, ...]:
+    """Return the functions of a noted step that are compiled anew in every step.
+
+    Args:
+        note: The note.
+        plans: Memory plans by the name of the op that calls the function.
+    """
+    by_name = {op.name: op for op in note.ops}
+    by_argument = {row.argument: row for row in note.variables if row.argument is not None}
+    found = []
+    for one in note.compiled:
+        plan = next((plans[name] for name in one.ops if name in plans), None)
+        if plan is None or not one.fixed:
+            continue
+        given = _arguments(by_name, one)
+        variables = [by_argument.get(argument) for argument in given]
+        updated = {
+            given[source] for source in _updated(variables, one, plan) if source < len(given)
+        }
+        changing = {
+            index: why for index, why in one.fixed if index < len(given) and given[index] in updated
+        }
+        fed = [
+            note.inputs[given[index]].name
+            for index, _ in one.fixed
+            if index < len(given) and 0 <= given[index] < len(note.inputs)
+        ]
+        if changing or fed:
+            told = [variables[index] for index in changing]
+            found.append(
+                CompiledAnew(
+                    op=one.ops[0],
+                    because=next(iter(changing.values()), one.fixed[0][1]),
+                    variables=tuple(row.path for row in told if row is not None),
+                    variable_bytes=sum(_bytes(row) for row in told if row is not None),
+                    inputs=tuple(fed),
+                    compilations=one.compilations,
+                )
+            )
+    return tuple(found)
+
+
+def _arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
+    """Return for each input of the call the step's argument behind it; -1 for none."""
+    op = by_name.get(one.ops[0])
+    if op is None or not op.inputs:  # the step itself is the function
+        return list(range(sum(op.type in ARGUMENT_TYPES for op in by_name.values())))
+    found = []
+    for tensor in op.inputs:
+        source = by_name.get(split_tensor(tensor)[0])
+        while source is not None and source.type == "Identity" and source.inputs:
+            source = by_name.get(split_tensor(source.inputs[0])[0])
+        is_argument = source is not None and source.type in ARGUMENT_TYPES
+        found.append(int(source.attrs["index"]) if source is not None and is_argument else -1)
+    return found
+
+
+def _updated(variables: list[VariableNote | None], one: CompiledNote, plan: BufferPlan) -> set[int]:
+    """Return the inputs of the call whose variable gets a new value.
+
+    The module's parameters are the tensors that are not compiled in, and then the variables.
+    """
+    fixed = {index for index, _ in one.fixed}
+    handles = [index for index, row in enumerate(variables) if row is not None]
+    tensors = len(plan.parameters) - len(handles)
+    return {
+        handles[parameter - tensors]
+        for parameter in plan.aliases.values()
+        if 0 <= parameter - tensors < len(handles)
+    } & fixed
+
+
+def _bytes(row: VariableNote) -> int:
+    return TensorSpec(row.dtype, row.shape).size_bytes or 0

@@ -1,0 +1,30 @@
+"""The list of the commands, which loads none of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from analyzer.cli.app import COMMANDS, loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_what_a_commands_own_help_says(name):
+    command = loaded(name)
+    assert command.name == name
+    assert command.help.split("\n\n")[0].replace("\n", " ").strip() == COMMANDS[name][1]
+
+
+def test_help_loads_nothing_that_a_command_works_with():
+    code = (
+        "import sys\n"
+        "from analyzer.cli.app import app\n"
+        "try:\n    app(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "print([m for m in ('pandas', 'numpy', 'numba', 'networkx') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert all(name in done.stdout for name in COMMANDS)
+    assert done.stdout.splitlines()[-1] == "[]"

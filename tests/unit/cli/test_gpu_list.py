@@ -1,0 +1,17 @@
+"""The list of cards in a narrow terminal."""
+
+from __future__ import annotations
+
+import pytest
+from builders import analyze
+
+from analyzer.cards import all_gpus
+
+
+@pytest.mark.parametrize("width", ["40", "80", "160"])
+def test_what_gpu_takes_is_never_cut(monkeypatch: pytest.MonkeyPatch, width: str) -> None:
+    """Two cards were listed as ``rtx-4070-ti…``."""
+    monkeypatch.setenv("COLUMNS", width)
+    lines = analyze("gpus").out.splitlines()
+    told = {line.split()[0] for line in lines if line.split()}
+    assert {card.id for card in all_gpus()} <= told

@@ -1,0 +1,31 @@
+"""How wide the tables are that go into a file or a pipe."""
+
+import pytest
+
+from analyzer.cli.stdout import USUAL_WIDTH, terminal
+
+
+@pytest.mark.parametrize(
+    ("columns", "width"),
+    [
+        (None, USUAL_WIDTH),
+        ("80", 80),
+        ("160", 160),
+        ("0", USUAL_WIDTH),
+        ("7", USUAL_WIDTH),
+        ("-80", USUAL_WIDTH),
+        ("wide", USUAL_WIDTH),
+        ("9" * 20, USUAL_WIDTH),
+    ],
+)
+def test_columns_say_how_wide_a_piped_report_is(columns, width, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert terminal().width == width
+
+
+def test_no_line_of_a_piped_report_ends_in_spaces(capsys):
+    terminal().print("a table's cell   ")
+    terminal().print("two", "words", sep="  \n")
+    assert capsys.readouterr().out == "a table's cell\ntwo\nwords\n"

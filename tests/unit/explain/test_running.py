@@ -1,0 +1,51 @@
+"""What is said of functions that were traced again, by how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.explain.running.retracing import find_retracing
+from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
+
+
+def watched(**figures: object) -> WatchNote:
+    retrace = Retrace(step=30, call=31, changed="rate: Python float 0.1 -> Python float 0.2")
+    function = TracedFunction(
+        name="step",
+        where="train.py:3",
+        called_at="train.py:9",
+        retraces=(retrace,),
+        **figures,  # type: ignore[arg-type]
+    )
+    return WatchNote(functions=(function,), steps=100)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"calls": 100, "traces": 1},
+        {"calls": 100, "traces": 2},  # a last, smaller batch
+        {"calls": 1000, "traces": 12},  # a dozen lengths in a thousand batches
+        {"calls": 4, "traces": 4, "objects": 4},  # train, test and predict of two models
+    ],
+)
+def test_what_is_traced_a_few_times_is_no_matter(figures: dict[str, int]) -> None:
+    assert find_retracing(watched(**figures)) == []
+
+
+def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:
+    (found,) = find_retracing(watched(calls=100, traces=80))
+    assert found.id == "retraced"
+    assert "traced 80 times in 100 calls" in found.title
+    assert "train.py:9" in found.title
+    assert "Python float 0.2" in found.detail
+    assert found.evidence[1]["what"] == "call 31"
+
+
+def test_functions_made_in_a_loop_are_told_apart_from_retraced_ones() -> None:
+    (kept,) = find_retracing(watched(calls=40, traces=40, objects=40, alive=40, holder="the list"))
+    (gone,) = find_retracing(watched(calls=40, traces=40, objects=40, alive=1))
+    assert kept.id == gone.id == "functions-made-anew"
+    assert "kept by the list" in kept.title.replace("40 of them ", "")
+    assert "kept" not in gone.title
+    assert (kept.severity.value, gone.severity.value) == ("high", "medium")

@@ -1,0 +1,60 @@
+"""Whether a series grows, against series made with a known slope and noise."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from analyzer.explain.running.slope import growth_of
+from analyzer.model.contract.watch_note import Reading
+
+LEVEL = 100 << 20
+
+
+def series(
+    steps: int, slope: float = 0.0, noise: int = 0, warm: int = 0, seed: int = 1
+) -> list[Reading]:
+    """Return readings that grow by ``slope`` after ``warm`` steps in which they grow by a MiB each."""
+    chance = random.Random(seed)
+    return [
+        Reading(
+            step=step,
+            in_use_bytes=LEVEL
+            + round(slope * step)
+            + (min(step, warm) << 20)
+            + chance.randrange(noise + 1),
+        )
+        for step in range(1, steps + 1)
+    ]
+
+
+@pytest.mark.parametrize("slope", [4096, 1 << 20])
+@pytest.mark.parametrize("noise", [0, 1 << 20])
+def test_growth_is_found_and_its_slope_lies_in_the_range(slope: int, noise: int) -> None:
+    growth = growth_of(series(1000, slope, noise, warm=20), 3)
+    assert growth.trend == "grows"
+    assert growth.low_bytes <= slope * 1.02
+    assert growth.high_bytes >= slope * 0.98
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("noise", [0, 4096, 8 << 20])
+def test_what_only_comes_and_goes_does_not_grow(seed: int, noise: int) -> None:
+    assert growth_of(series(1000, 0, noise, warm=20, seed=seed), 3).trend != "grows"
+
+
+def test_what_fills_up_in_the_beginning_is_flat() -> None:
+    growth = growth_of(series(400, warm=60), 3)
+    assert growth.trend == "flat"
+    assert growth.per_step_bytes == 0
+
+
+def test_a_few_steps_tell_nothing() -> None:
+    assert growth_of(series(8, 1 << 20), 3).trend == "cannot tell"
+    assert growth_of([], 3).trend == "cannot tell"
+
+
+def test_growth_within_the_noise_of_few_steps_is_not_told() -> None:
+    growth = growth_of(series(14, 1000, noise=1 << 20, seed=2), 3)
+    assert growth.trend == "cannot tell"

@@ -1,0 +1,187 @@
+"""Does it fit: one record, and only for a card or a limit that the user gave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import SAMPLES, sample_folder
+from msgspec import structs
+
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.verdict.cautions import cautions_of
+from analyzer.explain.verdict.fit_verdict import (
+    Basis,
+    Bounds,
+    LimitOf,
+    NeedOf,
+    Outcome,
+    basis_of,
+    headline_of,
+    outcome_of,
+)
+from analyzer.explain.verdict.judgement import judge
+from analyzer.model.recording.records import Damage, Integrity
+from analyzer.session.opening import open_result
+
+GIB = 2**30
+NOTES = Path(__file__).parents[1] / "predict" / "notes"
+
+
+def bounds(low: float, size: float, high: float) -> Bounds:
+    return Bounds(bytes=int(size * GIB), low_bytes=int(low * GIB), high_bytes=int(high * GIB))
+
+
+LIMIT = bounds(9, 10, 11)
+
+
+@pytest.mark.parametrize(
+    ("basis", "need", "runs", "whole", "outcome"),
+    [
+        (Basis.PREDICTED, bounds(1, 2, 3), True, True, Outcome.FITS),
+        (Basis.PREDICTED, bounds(1, 2, 9.5), True, True, Outcome.CANNOT_TELL),  # above the low end
+        (Basis.PREDICTED, bounds(1, 2, 3), False, True, Outcome.CANNOT_TELL),  # chunks lie badly
+        (Basis.PREDICTED, bounds(1, 2, 3), True, False, Outcome.CANNOT_TELL),  # sizes are unknown
+        (Basis.PREDICTED, bounds(12, 13, 14), False, True, Outcome.DOES_NOT_FIT),
+        (Basis.PREDICTED, bounds(12, 13, 14), False, False, Outcome.DOES_NOT_FIT),
+        (Basis.PHANTOM, bounds(1, 2, 3), True, True, Outcome.FITS),
+        (Basis.MEASURED, bounds(2, 2, 2), True, True, Outcome.FITS),
+        (Basis.MEASURED, bounds(2, 2, 2), False, True, Outcome.DOES_NOT_FIT),
+        (Basis.MEASURED, bounds(10, 10, 10), True, True, Outcome.CANNOT_TELL),  # only by luck
+    ],
+)
+def test_outcome(basis: Basis, need: Bounds, runs: bool, whole: bool, outcome: Outcome) -> None:
+    assert outcome_of(basis, LIMIT, need, runs_at_limit=runs, is_whole=whole) is outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "limit_of", "card", "headline"),
+    [
+        (
+            Outcome.FITS,
+            LimitOf.CARD,
+            "T4",
+            "FITS T4: needs 3.00 GiB of 10.00 GiB, 7.00 GiB to spare",
+        ),
+        (
+            Outcome.DOES_NOT_FIT,
+            LimitOf.USER,
+            "",
+            "DOES NOT FIT the limit given: needs 3.00 GiB of 10.00 GiB, 7.00 GiB to spare",
+        ),
+        (
+            Outcome.CANNOT_TELL,
+            LimitOf.USER,
+            "T4",
+            "MAY NOT FIT the limit given on T4: needs 3.00 GiB (2.00 GiB to 4.00 GiB) of "
+            "10.00 GiB (9.00 GiB to 11.00 GiB)",
+        ),
+    ],
+)
+def test_headline(outcome: Outcome, limit_of: LimitOf, card: str, headline: str) -> None:
+    assert headline_of(outcome, limit_of, card, LIMIT, bounds(2, 3, 4)) == headline
+
+
+def test_every_kind_has_a_basis() -> None:
+    kinds = ("trace", "estimate", "phantom")
+    assert [basis_of(kind) for kind in kinds] == [
+        Basis.MEASURED, Basis.PREDICTED, Basis.PHANTOM,
+    ]  # fmt: skip
+
+
+def test_a_figure_lies_in_its_bounds() -> None:
+    assert Bounds.around(5, 6, 7) == Bounds(bytes=5, low_bytes=5, high_bytes=7)
+    assert Bounds.around(8, 6, 7) == Bounds(bytes=8, low_bytes=6, high_bytes=8)
+    assert Bounds.around(8, -6, 9).low_bytes == 0
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_limit_of_a_captures_own_allocator_gives_no_verdict(name: str) -> None:
+    result = open_result(sample_folder(name), search=False)
+    verdict = result.document["verdict"]
+    assert result.document["device"]["memory_limit_bytes"]
+    assert result.document["fits"] is None
+    assert verdict["outcome"] == ("failed" if name == "oom" else "no limit given")
+    assert verdict["limit_bytes"] is verdict["limit_of"] is verdict["margin_bytes"] is None
+    assert "fit" not in verdict["headline"].replace("do not fit beside", "")
+
+
+@pytest.mark.parametrize("limit_mib", [8, 9, 10, 14, 64])
+def test_a_limit_asked_about_is_judged_by_the_least_limit(limit_mib: int) -> None:
+    limit = limit_mib << 20
+    what_if = WhatIf(memory_limit_bytes=limit)
+    document = open_result(sample_folder("transformer"), what_if=what_if).document
+    verdict = document["verdict"]
+    assert verdict["limit_of"] == LimitOf.USER
+    assert verdict["need_of"] == NeedOf.LEAST_LIMIT
+    assert verdict["need_bytes"] == document["fragmentation"]["safe_limit_bytes"]
+    assert verdict["margin_bytes"] == limit - verdict["need_bytes"]
+    assert document["fits"] is document["what_if"]["fits"]
+    assert document["fits"] == (verdict["margin_bytes"] >= 0)
+
+
+def test_a_step_that_ended_early_needs_at_least_so_much() -> None:
+    ample = open_result(sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=GIB)).document
+    assert ample["fits"] == "may not"
+    assert "needs at least" in ample["verdict"]["headline"]
+    tight = open_result(sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=8 << 20)).document
+    assert tight["fits"] is False
+
+
+def test_a_card_counts_where_more_than_it_has_was_asked_about() -> None:
+    folder = NOTES / "gpu"
+    low = open_result(folder, what_if=WhatIf(memory_limit_bytes=GIB)).document["verdict"]
+    assert (low["limit_of"], low["limit_bytes"]) == ("user", GIB)
+    high = open_result(folder, what_if=WhatIf(memory_limit_bytes=64 * GIB)).document["verdict"]
+    assert (high["limit_of"], high["card"]) == ("card", "Tesla T4")
+    assert high["limit_bytes"] < 14 * GIB
+
+
+def test_another_setting_without_a_limit_gives_no_verdict() -> None:
+    document = open_result(sample_folder("cnn"), what_if=WhatIf(growth=False)).document
+    assert document["what_if"]["fits"]
+    assert document["fits"] is None
+
+
+def test_a_wide_range_is_told_first() -> None:
+    for name, is_wide in (("gpu", True), ("infer", False)):
+        cautions = open_result(NOTES / name, search=False).document["verdict"]["cautions"]
+        assert any("may lie anywhere from" in caution for caution in cautions) == is_wide
+
+
+def test_a_warnings_first_clause_is_a_caution() -> None:
+    analysis = open_result(sample_folder("cnn"), search=False).analysis
+    warnings = (
+        "No rule is known for ops of the types Foo, Bar: each output is taken to be allocated.",
+        "3 branches or loops depend on data (a, b): the first branch is taken.",
+        "2 events (of 9) are lost. Capture it again.",
+    )
+    recording = replace(analysis.recording, warnings=warnings)
+    assert cautions_of(replace(analysis, recording=recording)) == (
+        "No rule is known for ops of the types Foo, Bar",
+        "3 branches or loops depend on data",
+        "2 events are lost",
+    )
+
+
+def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
+    analysis = open_result(NOTES / "gpu").analysis
+    assert analysis.verdict is not None
+    assert analysis.verdict.outcome is Outcome.FITS
+    stated = structs.replace(analysis.recording.uncertainty, unsized=2)
+    recording = replace(analysis.recording, uncertainty=stated)
+    judged = judge(replace(analysis, recording=recording), None)
+    assert judged.verdict is not None
+    assert judged.verdict.outcome is Outcome.CANNOT_TELL
+    assert "needs at least" in judged.verdict.headline
+
+
+def test_a_damaged_trace_is_not_said_to_fit() -> None:
+    result = open_result(sample_folder("cnn"), what_if=WhatIf(memory_limit_bytes=GIB))
+    assert result.document["fits"] is True
+    integrity = Integrity(damages=(Damage(id="x", count=1, message="Events are missing."),))
+    recording = replace(result.recording, integrity=integrity)
+    judged = judge(replace(result.analysis, recording=recording), GIB)
+    assert judged.verdict is not None
+    assert judged.verdict.outcome is Outcome.CANNOT_TELL

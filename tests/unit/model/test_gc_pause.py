@@ -1,0 +1,56 @@
+"""The cycle collector is paused within a block and left as it was."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from analyzer.model.gc_pause import collect_rarely, collector_paused, pass_over_what_is_loaded
+
+
+def test_the_collector_comes_back_after_an_error() -> None:
+    seen = []
+
+    @collector_paused()
+    def fail() -> None:
+        seen.append(gc.isenabled())
+        raise ValueError("any")
+
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="any"):
+        fail()
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_one_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with collector_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_command_collects_rarely_and_still_does() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] > before[0]
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_what_is_loaded_is_passed_over_and_what_comes_later_is_not() -> None:
+    loaded: list[object] = [[]]
+    try:
+        pass_over_what_is_loaded()
+        later: list[object] = [[]]
+        known = {id(thing) for thing in gc.get_objects()}
+        assert id(loaded) not in known
+        assert id(later) in known
+    finally:
+        gc.unfreeze()

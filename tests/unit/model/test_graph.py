@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from builders import sample_folder
+
+import analyzer
+from analyzer.model.contract.graph_note import (
+    GRAPH_VERSION,
+    GraphFile,
+    Op,
+    TensorSpec,
+    encode_graph,
+)
+from analyzer.model.contract.reading import decode
+from analyzer.model.errors import InputError
+from analyzer.model.graph.graph_export import node_name, to_graphml, to_node_link
+from analyzer.model.graph.graph_index import build_structure
+from analyzer.model.graph.layers import ScopeTable
+from analyzer.model.graph.networkx_graph import build_graph
+
+WITH_GRAPH = ["accumulation", "cnn", "infer", "jit", "lstm", "transformer"]
+HOSTILE = "<script>\"'&</script>\n\x1b[31m\u2028\x00\ufffe" + "L" * 10_000
+
+
+@cache
+def opened(name: str) -> analyzer.Result:
+    return analyzer.open_trace(sample_folder(name))
+
+
+def small_ops() -> list[Op]:
+    return [
+        Op("x", "Placeholder", outputs=(TensorSpec("float32", (2, -1)),)),
+        Op("w", "Const", outputs=(TensorSpec("float32", (3, 4)),)),
+        Op(
+            "net/dense/MatMul",
+            "MatMul",
+            inputs=("x:0", "w:0"),
+            outputs=(TensorSpec("float32", (2, 4)),),
+            device="/device:CPU:0",
+            source="a.py:3",
+        ),
+        Op("done", "NoOp", control_inputs=("net/dense/MatMul", "gone")),
+    ]
+
+
+def test_ops_tensors_and_edges() -> None:
+    # GIVEN a product of two tensors
+    graph = build_graph(build_structure(small_ops()))
+    # THEN ops point to their tensors, tensors to their users, and a control edge to its op
+    assert graph.nodes[("op", "net/dense/MatMul")] == {
+        "kind": "op",
+        "type": "MatMul",
+        "layer": "net/dense",
+        "phase": "forward",
+        "source": "a.py:3",
+        "device": "/device:CPU:0",
+    }
+    assert graph.nodes[("tensor", "net/dense/MatMul:0")] == {
+        "kind": "tensor",
+        "dtype": "float32",
+        "shape": "[2,4]",
+        "size_bytes": 32,
+        "gradient": False,
+    }
+    assert graph.nodes[("tensor", "x:0")]["size_bytes"] is None
+    edges = sorted((a[1], b[1], data["control"]) for a, b, data in graph.edges(data=True))
+    assert edges == [
+        ("net/dense/MatMul", "done", True),
+        ("net/dense/MatMul", "net/dense/MatMul:0", False),
+        ("w", "w:0", False),
+        ("w:0", "net/dense/MatMul", False),
+        ("x", "x:0", False),
+        ("x:0", "net/dense/MatMul", False),
+    ]
+
+
+def test_ops_come_back_from_json() -> None:
+    written = GraphFile(ops=tuple(small_ops()))
+    assert decode(encode_graph(written), GraphFile, GRAPH_VERSION) == written
+
+
+@pytest.mark.parametrize("name", WITH_GRAPH)
+def test_graphml_can_be_read_back(name: str, tmp_path: Path) -> None:
+    graph = opened(name).graph
+    opened(name).to_graph(tmp_path / "a.graphml")
+    again = nx.read_graphml(tmp_path / "a.graphml", force_multigraph=True)
+    assert set(again.nodes) == {node_name(node) for node in graph.nodes}
+    assert again.number_of_edges() == graph.number_of_edges()
+    assert again.is_directed()
+    node = next(node for node, data in graph.nodes(data=True) if data.get("size_bytes"))
+    assert again.nodes[node_name(node)]["size_bytes"] == graph.nodes[node]["size_bytes"]
+
+
+@pytest.mark.parametrize("name", WITH_GRAPH)
+def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
+    graph = opened(name).graph
+    opened(name).to_graph(tmp_path / "a.json")
+    again = nx.node_link_graph(json.loads((tmp_path / "a.json").read_text()), edges="edges")
+    assert set(again.nodes) == {node_name(node) for node in graph.nodes}
+    assert again.number_of_edges() == graph.number_of_edges()
+    for node, data in graph.nodes(data=True):
+        assert again.nodes[node_name(node)] == data
+
+
+@pytest.mark.parametrize("name", WITH_GRAPH)
+def test_traced_allocations_join_the_graph(name: str) -> None:
+    # GIVEN the buffers of the steady step that have an op
+    result = opened(name)
+    rows = result.allocations
+    named = rows[(rows["tensor"] != "") & (rows["op_type"] != "")]
+    # THEN each one's tensor is a node of the graph, as is its op, and the types agree
+    assert len(named)
+    for tensor in named["tensor"].unique():
+        assert ("tensor", tensor) in result.graph
+    for op, op_type in set(zip(named["op"], named["op_type"], strict=True)):
+        assert result.graph.nodes[("op", op)]["type"] == op_type
+
+
+def test_a_tensors_size_is_what_was_asked_for() -> None:
+    result = opened("cnn")
+    rows = result.allocations
+    exact = rows[(rows["tensor"] != "") & (rows["step"] == 2) & (rows["role"] != "step input")]
+    sizes = nx.get_node_attributes(result.graph, "size_bytes")
+    known = [
+        (sizes[("tensor", tensor)], requested)
+        for tensor, requested in zip(exact["tensor"], exact["requested_bytes"], strict=True)
+        if sizes.get(("tensor", tensor)) is not None
+    ]
+    assert len(known) > 50
+    assert all(size == requested for size, requested in known)
+
+
+def test_gradients_are_marked() -> None:
+    graph = opened("cnn").graph
+    gradients = [data for _, data in graph.nodes(data=True) if data.get("gradient")]
+    assert len(gradients) >= 7  # one for each trainable variable of the model
+    assert {data["phase"] for _, data in graph.nodes(data=True) if data["kind"] == "op"} == {
+        "forward",
+        "backward",
+        "update",
+    }
+
+
+def test_hostile_names_survive_both_exports() -> None:
+    # GIVEN an op, a layer and a source with all that XML and JSON could trip over
+    ops = [
+        Op(f"a/{HOSTILE}", "MatMul", outputs=(TensorSpec("float32", (1,)),), source=HOSTILE),
+        Op("b", HOSTILE, inputs=(f"a/{HOSTILE}:0",)),
+    ]
+    scopes = ScopeTable({"a": ("layer", HOSTILE)})
+    graph = build_graph(build_structure(ops, scopes=scopes))
+    # WHEN it is written and read back
+    link = nx.node_link_graph(json.loads(to_node_link(graph)), edges="edges")
+    text = to_graphml(graph)
+    xml = nx.parse_graphml(text, force_multigraph=True)
+    # THEN nothing is lost in JSON, and GraphML holds it as text, without what XML cannot hold
+    assert link.nodes["op:b"]["type"] == HOSTILE
+    assert "<script>" not in text
+    assert len(xml) == len(graph) == 3
+    assert xml.nodes["op:b"]["type"].count("?") == 3
+    assert "<script>" in xml.nodes["op:b"]["type"]
+
+
+def test_a_trace_without_a_graph_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no graph beside it"):
+        opened("eager").to_graph(tmp_path / "a.json")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("op", "layer"),
+    [
+        ("net_1/conv_1/Conv2D", "net/conv"),
+        ("gradient_tape/net_1/conv_1/Conv2DBackpropInput", "net/conv"),
+        ("PartitionedCall/net_1/conv_1/Relu", "net/conv"),
+        ("net_1/unknown/Relu", "net"),
+        ("adam/Mul", ""),
+        ("Elsewhere", ""),
+    ],
+)
+def test_layers_are_told_by_their_noted_scopes(op: str, layer: str) -> None:
+    scopes = ScopeTable(
+        {
+            "net_1": ("layer", "net"),
+            "net_1/conv_1": ("layer", "net/conv"),
+            "adam": ("optimizer", "adam"),
+        }
+    )
+    assert scopes.layer_of(op) == layer

@@ -1,0 +1,64 @@
+"""The JSON Schemas in docs/ are those of the types, and what each command writes keeps to its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import analyze
+from schemas import DOCS, SCHEMAS, breaches, schema_file
+
+LOGS = Path(__file__).parents[1] / "oom" / "logs"
+
+
+def written_by(folder: Path, *command: str) -> dict[str, Any]:
+    file = folder / "written.json"
+    done = analyze(*command, "--json", str(file))
+    assert done.code == 0, done.err
+    written: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return written
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_is_that_of_the_types(name: str) -> None:
+    assert schema_file(name).read_text("utf-8") == SCHEMAS[name]()
+
+
+def test_each_schema_is_made_of_types_and_named_in_a_page_of_the_docs() -> None:
+    assert {file.name for file in DOCS.glob("*.schema.json")} == {
+        f"{name}.schema.json" for name in SCHEMAS
+    }
+    pages = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
+    for name in SCHEMAS:
+        assert f"]({name}.schema.json)" in pages, name
+
+
+@pytest.mark.parametrize("log", sorted(path.name for path in LOGS.glob("*.log.gz")))
+def test_a_log_explained_keeps_to_its_schema(log: str, tmp_path: Path) -> None:
+    assert breaches(written_by(tmp_path, "oom", str(LOGS / log)), "oom", "OomDocument") == []
+
+
+def test_the_cards_listed_keep_to_their_schema(tmp_path: Path) -> None:
+    assert breaches(written_by(tmp_path, "gpus", "a100"), "gpus", "CardList") == []
+
+
+def test_the_account_of_this_machine_keeps_to_its_schema(tmp_path: Path) -> None:
+    assert breaches(written_by(tmp_path, "device"), "device", "DeviceFile") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"failures": 3}, r"\$.failures is no array"),
+        ({"survived": [{"allocator": "a", "times": 1}]}, r"\$.survived\[0\] lacks largest_bytes"),
+        ({"more": 1}, r"\$.more is not in the schema"),
+        ({"kind": "report"}, r"\$.kind is none of"),
+    ],
+)
+def test_what_breaks_a_schema_is_found(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    written = written_by(tmp_path, "oom", str(LOGS / "gpu_conv.log.gz"))
+    (found,) = breaches({**written, **change}, "oom", "OomDocument")
+    assert re.match(said, found)

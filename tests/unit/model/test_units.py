@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from analyzer.model.errors import (
+    AccountingError,
+    AnalyzerError,
+    ExitCode,
+    GrowthError,
+    InputError,
+    LimitError,
+    StepOutOfMemory,
+    TargetError,
+    TraceError,
+)
+from analyzer.model.units import format_bytes, parse_bytes, slope_words, times
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (100 * 1024, "100.0 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (1024**3, "1.00 GiB"),
+        (48 * 2**20, "48.00 MiB"),
+        (3 * 1024**5, "3072.0 TiB"),
+        (-1536, "-1.50 KiB"),
+    ],
+)
+def test_bytes_as_text(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("10B", 10),
+        ("1KiB", 1024),
+        ("1kb", 1000),
+        ("10GiB", 10 * 2**30),
+        ("10GB", 10**10),
+        (" 1.5 MiB ", 3 * 2**19),
+        ("2TiB", 2**41),
+    ],
+)
+def test_text_as_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "ten", "10 XB", "-1GiB", "1e9", "10GiB!", "1.2.3", "nan"]
+)
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(InputError, match="is not a size"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AnalyzerError, ExitCode.BUG),
+        (AccountingError, ExitCode.BUG),
+        (InputError, ExitCode.BAD_INPUT),
+        (TargetError, ExitCode.BAD_INPUT),
+        (TraceError, ExitCode.BAD_INPUT),
+        (LimitError, ExitCode.OVER_LIMIT),
+        (GrowthError, ExitCode.GREW),
+        (StepOutOfMemory, ExitCode.STEP_OUT_OF_MEMORY),
+    ],
+)
+def test_every_error_has_its_exit_code(error: type[AnalyzerError], code: ExitCode) -> None:
+    assert error("x").exit_code is code
+
+
+def test_a_message_is_one_line() -> None:
+    error = InputError("two\nlines\u2028three", hint="do\r\nthis")
+    assert str(error) == "two lines three do this"
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "once"), (2, "2 times"), (1204, "1,204 times")])
+def test_how_often(count: int, said: str) -> None:
+    assert times(count) == said
+
+
+def test_a_slope_is_told_with_a_range_that_need_not_be_even() -> None:
+    assert slope_words(26368, 7424, 82944) == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
+    assert slope_words(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"

@@ -1,0 +1,111 @@
+"""How the logs beside this file were made: real out-of-memory failures of TensorFlow 2.21.
+
+``cpu_*``: ``TF_CPU_ALLOCATOR_USE_BFC=true TF_CPU_BFC_MEM_LIMIT_IN_MB=200 python make_logs.py KIND``.
+``gpu_*``: ``python make_logs.py --card GPUS MEMORY_MIB CONTEXT_MIB KIND LIMIT``, on phantom cards
+(``docs/phantom.md``): TensorFlow's own GPU runtime and allocator, no kernel runs. ``LIMIT`` is in MiB,
+``growth`` or ``-``; ``gpu_async*`` with ``TF_GPU_ALLOCATOR=cuda_malloc_async``, ``gpu_refused_growth``
+with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log; the library's own frames
+were left out of the tracebacks.
+
+    cpu_frag            fragments                 gpu_embed    - t4 - - embed 1500
+    gpu_conv            t4 - - conv 1024          gpu_xla      t4 - - conv_xla 1024
+    gpu_async           t4 1500 200 eager -       gpu_async_conv    t4 1500 200 conv -
+    gpu_two             2xt4 - - two 1024         gpu_refused_growth    t4 1500 200 large 6000
+    gpu_data            t4 - - data 300           gpu_growth   t4 1500 200 conv growth
+    gpu_growth_eager    t4 1000 200 eager growth  gpu_full     t4 1500 1400 conv -
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def on_cards(gpus: str, memory: str, context: str, *job: str) -> None:
+    """Run the job in the place of this process, with phantom cards."""
+    from analyzer.phantom.phantom_environment import (
+        PhantomOptions,
+        cards_named,
+        phantom_environment,
+    )
+
+    options = PhantomOptions(
+        gpus=cards_named(gpus),
+        memory_bytes=None if memory == "-" else int(memory) << 20,
+        context_bytes=None if context == "-" else int(context) << 20,
+    )
+    cache = Path(tempfile.mkdtemp(prefix="phantom-"))
+    os.execve(
+        sys.executable,
+        [sys.executable, __file__, *job],
+        {**os.environ, **phantom_environment(options, cache)},
+    )
+
+
+def run(kind: str, limit: str = "-") -> None:
+    """Fail for want of memory."""
+    import tensorflow as tf
+
+    for card in tf.config.list_physical_devices("GPU"):
+        if limit == "growth":
+            tf.config.experimental.set_memory_growth(card, True)
+        elif limit != "-":
+            pool = tf.config.LogicalDeviceConfiguration(memory_limit=int(limit))
+            tf.config.set_logical_device_configuration(card, [pool])
+    import numpy as np
+
+    kept: list[Any] = []
+    if kind in ("eager", "large"):
+        tensor = tf.ones([1024, 1024, 16 if kind == "large" else 1])
+        for factor in range(100_000):
+            kept.append(tensor * float(factor))
+    elif kind == "fragments":
+        one = tf.constant(1, tf.uint8)
+        kept = [tf.zeros([3 << 20], tf.uint8) + one for _ in range(60)]
+        kept[::2] = [None] * 30
+        tf.fill([40 << 20], one)
+    elif kind == "data":
+        images = np.zeros((4000, 64, 64, 3), "float32")
+        kept = [tf.constant(images), tf.constant(images)]
+    elif kind == "embed":
+        _embedding().fit(np.zeros((512, 100), "int32"), np.zeros((512,), "int32"), batch_size=64)
+    elif kind == "two":
+        with tf.distribute.MirroredStrategy().scope():
+            model = _convolutions(False)
+        model.fit(np.zeros((512, 64, 64, 3), "float32"), np.zeros((512,), "int32"), batch_size=512)
+    else:
+        model = _convolutions(kind == "conv_xla")
+        model.fit(np.zeros((512, 64, 64, 3), "float32"), np.zeros((512,), "int32"), batch_size=256)
+
+
+def _convolutions(jit: bool) -> Any:
+    import keras
+    from keras import layers
+
+    head = [layers.GlobalAveragePooling2D(), layers.Dense(10)]
+    body = [layers.Conv2D(size, 3, activation="relu") for size in (64, 128)]
+    model = keras.Sequential([keras.Input((64, 64, 3)), *body, *head])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=jit)
+    return model
+
+
+def _embedding() -> Any:
+    import keras
+    from keras import layers
+
+    table = layers.Embedding(200_000, 512)
+    head = [layers.GlobalAveragePooling1D(), layers.Dense(10)]
+    model = keras.Sequential([keras.Input((100,), dtype="int32"), table, *head])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=False)
+    return model
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--card":
+        on_cards(*sys.argv[2:])
+    run(*sys.argv[1:])

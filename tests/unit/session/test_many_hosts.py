@@ -1,0 +1,213 @@
+"""Hosts of one run: the same report wherever they are read, whatever dies on the way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import SAMPLES, TraceBuilder, sample_trace
+
+from analyzer.model.errors import InputError, TraceError
+from analyzer.report.terminal.terminal_report import render
+from analyzer.session.engines.work import WorkEngine
+from analyzer.session.hosts.host_row import host_row
+from analyzer.session.hosts.many_hosts import compared, open_hosts, read_hosts
+from analyzer.session.public_calls import open_trace
+from analyzer.tracing.parse.logdir import find_traces
+from analyzer.tracing.parse.xspace import Space
+
+
+def logdir(folder: Path, hosts: int) -> Path:
+    """Return a run of copies of the samples, host after host."""
+    run = folder / "plugins" / "profile" / "run"
+    run.mkdir(parents=True)
+    for number in range(hosts):
+        sample = sample_trace(SAMPLES[number % len(SAMPLES)])
+        (run / f"host{number:03}.xplane.pb.gz").symlink_to(sample)
+    return folder
+
+
+def one_device(path: Path, size: int) -> Path:
+    trace = TraceBuilder().allocate(10, 0x100, size).free(20, 0x100)
+    trace.write(path)
+    return path
+
+
+def die_once(asked: tuple[str, str]) -> object:
+    """Read a host's trace; the first process that is asked for the marked one dies in the middle."""
+    mark = Path(asked[0]).parents[3] / "died"
+    if "host001" in asked[0] and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return host_row(asked)
+
+
+def die_always(asked: tuple[str, str]) -> object:
+    if "host001" in asked[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return host_row(asked)
+
+
+def test_hosts_in_one_report(tmp_path: Path) -> None:
+    # GIVEN a run of all samples, one of them cut short
+    folder = logdir(tmp_path, len(SAMPLES))
+    broken = find_traces(folder)[2]
+    content = broken.read_bytes()
+    broken.unlink()
+    broken.write_bytes(content[: len(content) // 2])
+    # WHEN it is opened
+    result = open_hosts(folder)
+    hosts = result.report.hosts
+    # THEN each host's figure is the one that its own report has, and the damaged one is told
+    assert hosts is not None
+    assert [row.host for row in hosts.rows if row.failed] == ["host002"]
+    assert any("host002" in line for line in result.report.warnings)
+    read = len(SAMPLES) - 1
+    assert (
+        f"worst of {read} hosts that could be read, of {len(SAMPLES)}." in result.report.warnings[0]
+    )
+    for row in hosts.rows:
+        if not row.failed:
+            alone = open_trace(folder, host=row.host).report
+            assert row.devices[0].allocated_bytes == alone.peak.allocated_bytes
+            assert row.devices[0].requested_bytes == alone.peak.requested_bytes
+    most = max(row.devices[0].allocated_bytes for row in hosts.rows if row.devices)
+    assert (
+        hosts.worst.allocated_bytes
+        == hosts.most_bytes
+        == most
+        == result.report.peak.allocated_bytes
+    )
+    assert "host002" in json.dumps(result.document)
+    assert render(result.report) is not None
+
+
+def test_no_host_that_reads(tmp_path: Path) -> None:
+    run = tmp_path / "plugins" / "profile" / "run"
+    run.mkdir(parents=True)
+    for name in "ab":
+        (run / f"{name}.xplane.pb").write_bytes(b"step 1 loss 0.2\n")
+    with pytest.raises(TraceError, match="None of the 2 hosts' traces can be read"):
+        open_hosts(tmp_path)
+
+
+def test_what_lies_far_from_the_others(tmp_path: Path) -> None:
+    # GIVEN nine hosts of about 1 MiB and one of 3
+    sizes = [(1 << 20) + 256 * number for number in range(9)] + [3 << 20]
+    files = [one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)]
+    figures = compared(read_hosts(files, "", WorkEngine(), lambda share: None))
+    assert [place.host for place in figures.outliers] == ["h9"]
+    assert figures.worst.host == "h9"
+    assert (figures.least_bytes, figures.most_bytes) == (1 << 20, 3 << 20)
+
+
+def test_processes_give_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+    folder = logdir(tmp_path, 3)
+    asked = [(str(file), "") for file in find_traces(folder)]
+    alone = dict(WorkEngine().run(host_row, asked))
+    # WHEN a process is killed with a trace in hand THEN the trace is read by another
+    assert dict(WorkEngine(workers=2).run(die_once, asked)) == alone
+    assert (folder / "died").exists()
+    # AND where that kills each process, this host alone is given up
+    assert dict(WorkEngine(workers=2).run(die_always, asked)) == {**alone, 1: None}
+
+
+def the_same_on_dask(folder: Path, row: Callable[[tuple[str, str]], object]) -> None:
+    """Read a run on a cluster of two with a function that kills its process once."""
+    distributed = pytest.importorskip("distributed")
+    asked = [(str(file), "") for file in find_traces(folder)]
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
+    ) as cluster:
+        engine = WorkEngine(scheduler=cluster.scheduler_address)
+        assert dict(engine.run(row, asked)) == dict(WorkEngine().run(host_row, asked))
+        assert (folder / "died").exists()
+
+
+def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
+    the_same_on_dask(logdir(tmp_path, 5), die_once)
+
+
+def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("analyzer.session.engines.dask_engine._WAIT_S", 1)
+    folder = logdir(tmp_path, 2)
+    with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        open_hosts(folder, engine=WorkEngine(scheduler="tcp://127.0.0.1:9"))
+
+
+def with_changes(folder: Path, hosts: int) -> Path:
+    """Return a run of copies of the samples, each with one buffer of another size."""
+    run = folder / "plugins" / "profile" / "run"
+    run.mkdir(parents=True)
+    for number in range(hosts):
+        sample = sample_trace(SAMPLES[number % len(SAMPLES)])
+        space = Space.FromString(gzip.decompress(sample.read_bytes()))
+        ask_for_less(space, number)
+        (run / f"host{number:03}.xplane.pb").write_bytes(space.SerializeToString())
+    return folder
+
+
+def ask_for_less(space: Any, less_bytes: int) -> None:
+    """Have the largest buffer that is never freed be asked for with some bytes less."""
+    plane = next(plane for plane in space.planes if plane.lines)
+    stats = {entry.value.name: entry.key for entry in plane.stat_metadata}
+    names = {entry.key: entry.value.name for entry in plane.event_metadata}
+
+    def stat(event: Any, name: bytes) -> Any:
+        return next(stat for stat in event.stats if stat.metadata_id == stats[name])
+
+    def address(event: Any) -> int:
+        told = stat(event, b"addr")
+        return int(told.int64_value or told.uint64_value)
+
+    events = [event for line in plane.lines for event in line.events]
+    freed = {
+        address(event) for event in events if names[event.metadata_id] == b"MemoryDeallocation"
+    }
+    kept = [
+        stat(event, b"requested_bytes")
+        for event in events
+        if names[event.metadata_id] == b"MemoryAllocation" and address(event) not in freed
+    ]
+    max(kept, key=lambda requested: requested.int64_value).int64_value -= less_bytes
+
+
+def die_half_way(asked: tuple[str, str]) -> object:
+    """Read a host's trace; the process that is asked for the hundredth dies, once."""
+    mark = Path(asked[0]).parents[3] / "died"
+    if "host100" in asked[0] and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return host_row(asked)
+
+
+@pytest.mark.slow
+def test_two_hundred_hosts(tmp_path: Path) -> None:
+    # GIVEN 200 hosts of which no two are alike
+    folder = with_changes(tmp_path, 200)
+    files = find_traces(folder)
+    asked = [(str(file), "") for file in files]
+    # WHEN they are read one after the other, and by processes of which one is killed half-way
+    alone = dict(WorkEngine().run(host_row, asked))
+    assert dict(WorkEngine(workers=2).run(die_half_way, asked)) == alone
+    assert (folder / "died").exists()
+    # THEN one report has all of them
+    result = open_hosts(folder, engine=WorkEngine(workers=2))
+    hosts = result.report.hosts
+    assert hosts is not None
+    assert hosts.rows == tuple(alone[place] for place in range(200))
+    assert not any(row.failed for row in hosts.rows)
+    assert len({row.devices[0].requested_bytes for row in hosts.rows}) == 200
+    assert result.report.peak.allocated_bytes == hosts.worst.allocated_bytes
+
+
+@pytest.mark.slow
+def test_two_hundred_hosts_on_dask(tmp_path: Path) -> None:
+    the_same_on_dask(with_changes(tmp_path, 200), die_half_way)

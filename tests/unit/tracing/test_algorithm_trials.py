@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from analyzer.model.recording.schema import TRIAL
+from analyzer.tracing.measure.algorithm_trials import with_trials
+
+MIB = 1 << 20
+
+
+def table(*rows):
+    names = ("op", "op_type", "region", "requested_bytes", "born", "dies")
+    made = pd.DataFrame(rows, columns=names)
+    return made.astype({"op": "category", "op_type": "category", "region": "category"})
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        pytest.param(
+            [
+                ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
+                ("conv", "Conv2D", "temp", 20 * MIB, 1, 8),
+                ("conv", "Conv2D", "", 41 * MIB, 2, 7),
+                ("conv", "Conv2D", "", 16 * MIB, 3, 4),
+                ("conv", "Conv2D", "", 16 * MIB, 5, 6),
+            ],
+            [2],
+            id="a guarded copy outlives the workspaces that are tried beside it",
+        ),
+        pytest.param(
+            [
+                ("conv", "Conv2D", "output", 25 * MIB, 0, 90),
+                ("conv", "Conv2D", "", 16 * MIB, 3, 4),
+                ("conv", "Conv2D", "", 16 * MIB, 5, 6),
+            ],
+            [],
+            id="where there was no room for a copy each workspace is needed",
+        ),
+        pytest.param(
+            [("tanh", "Tanh", "", 64 * MIB, 0, 9), ("tanh", "Tanh", "", 16 * MIB, 1, 2)],
+            [],
+            id="only convolutions try algorithms on a copy",
+        ),
+        pytest.param(
+            [
+                ("left", "Conv2DBackpropFilter", "", 18 * MIB, 0, 6),
+                ("right", "Conv2DBackpropFilter", "", 17 * MIB, 1, 5),
+                ("left", "Conv2DBackpropFilter", "", 16 * MIB, 2, 3),
+                ("right", "Conv2DBackpropFilter", "", 16 * MIB, 2, 4),
+            ],
+            [0, 1],
+            id="two convolutions that try side by side are told apart",
+        ),
+    ],
+)
+def test_trials_of_algorithms(made, expected):
+    marked = with_trials(table(*made))
+    assert marked.index[marked["region"].astype(str) == TRIAL].tolist() == expected

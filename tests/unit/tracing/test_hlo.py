@@ -1,0 +1,77 @@
+"""Compiled modules: what is read of them, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from analyzer.model.errors import TraceError
+from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.hlo_module import HeapAction
+from analyzer.tracing.parse.hloproto import Hlo
+
+PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
+
+
+def content() -> bytes:
+    return gzip.decompress(PLAN.read_bytes())
+
+
+def test_a_module_that_tensorflow_compiled() -> None:
+    # GIVEN the compiled step of a network of three layers with Adam
+    hlo = read_hlo(content())
+    # THEN its parameters are two inputs and twenty-two variables, of which one is only read
+    entry = [i for i in hlo.instructions.values() if i.computation == hlo.entry]
+    parameters = [i for i in entry if i.parameter is not None]
+    assert sorted(i.parameter or 0 for i in parameters) == list(range(24))
+    assert len(hlo.aliases) == 21
+    assert hlo.instructions[hlo.roots[hlo.entry]].opcode == "tuple"
+    # AND every value lies in an allocation, and every allocation is large enough
+    placed = {part.buffer for a in hlo.allocations for part in a.slices}
+    assert placed == set(hlo.buffers)
+    for allocation in hlo.allocations:
+        for part in allocation.slices:
+            assert 0 <= part.offset_bytes <= allocation.size_bytes - part.size_bytes
+    # AND what the heap trace begins it ends
+    (trace,) = hlo.traces
+    begun = [e.buffer for e in trace.events if e.action is not HeapAction.FREE]
+    ended = [e.buffer for e in trace.events if e.action is HeapAction.FREE]
+    assert sorted(begun) == sorted(ended)
+    # AND the framework's ops are named
+    assert any(i.op_name == "mlp_1/dense_1/Relu" for i in hlo.instructions.values())
+
+
+def test_the_schedule_runs_every_instruction_after_what_it_reads() -> None:
+    hlo = read_hlo(content())
+    order = {number: place for place, number in enumerate(hlo.schedule[hlo.entry])}
+    for number in order:
+        for operand in hlo.instructions[number].operands:
+            assert order[operand] < order[number]
+
+
+def test_constants_are_kept_without_their_values() -> None:
+    assert len(content()) < 100_000
+    assert any(i.opcode == "constant" for i in read_hlo(content()).instructions.values())
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(b"\xff\xff\xff\xff", id="no message"),
+        pytest.param(content()[:-7], id="cut off"),
+    ],
+)
+def test_what_is_no_module_is_refused_in_one_line(damaged: bytes) -> None:
+    with pytest.raises(TraceError) as caught:
+        read_hlo(damaged)
+    assert "\n" not in caught.value.message
+
+
+def test_a_buffer_of_an_unknown_instruction_is_refused() -> None:
+    proto = Hlo()
+    proto.ParseFromString(content())
+    proto.buffer_assignment.logical_buffers[0].defined_at.instruction_id = 77 << 40
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_hlo(proto.SerializeToString())

@@ -1,0 +1,114 @@
+"""Memory plans: the compiler's sums, and who holds which bytes when."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from analyzer.model.errors import AccountingError, TraceError
+from analyzer.tracing.measure.measured_recording import open_measured
+from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, occupied_bytes
+
+ROOT = Path(__file__).parents[3]
+PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
+ENTRY, ALLOC, FREE, SHARE = 1, 0, 1, 2
+
+
+def step_plan() -> BufferPlan:
+    return plan_of(read_hlo(gzip.decompress(PLAN.read_bytes())), platform="cpu")
+
+
+def made(
+    *events: tuple[int, int, int], sizes: dict[int, tuple[int, int]], total: int
+) -> BufferPlan:
+    """Return the plan of a module with these values (offset, bytes) and heap events."""
+    proto = Hlo()
+    module = proto.hlo_module
+    module.name, module.entry_computation_id = b"made", ENTRY
+    computation = module.computations.add(id=ENTRY, root_id=max(sizes))
+    allocation = proto.buffer_assignment.buffer_allocations.add(index=0, size=total)
+    for number, (offset, size) in sizes.items():
+        shape = {"element_type": 6, "dimensions": [size]}
+        computation.instructions.add(
+            id=number, name=f"i{number}".encode(), opcode=b"add", shape=shape
+        )
+        buffer = proto.buffer_assignment.logical_buffers.add(id=number, size=size)
+        buffer.defined_at.instruction_id = number
+        allocation.assigned.add(logical_buffer_id=number, offset=offset, size=size)
+    trace = proto.buffer_assignment.heap_simulator_traces.add()
+    for kind, number, shared in events:
+        trace.events.add(kind=kind, buffer_id=number, share_with_canonical_id=shared)
+    return plan_of(read_hlo(proto.SerializeToString()), platform="cpu")
+
+
+def test_the_sums_are_those_of_the_step() -> None:
+    # GIVEN the plan of three layers (128, 512, 512, 10) with Adam at batch 64
+    plan = step_plan()
+    weights = 4 * (128 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
+    inputs = 4 * 64 * (128 + 10)
+    counters = 8 + 4  # iteration, learning rate
+    metric = 2 * 4  # total and count of the loss
+    # THEN arguments are weights, two slots each, inputs and scalars
+    assert plan.argument_bytes == 3 * weights + inputs + counters + metric
+    # AND all but inputs and learning rate are updated in place; the loss and a table come out
+    assert plan.alias_bytes == 3 * weights + 8 + metric
+    assert plan.output_bytes == plan.alias_bytes + 4 + 8 * len(plan.outputs)
+    assert plan.peak_bytes == plan.argument_bytes + plan.temp_bytes + 4 + 8 * len(plan.outputs)
+
+
+def test_the_temporaries_are_what_the_real_run_asked_for() -> None:
+    recording = open_measured(ROOT / "traces" / "jit").recording
+    rows = recording.allocations
+    last = rows[rows["step"] == len(recording.steps) - 1]
+    assert step_plan().temp_bytes == int(last["requested_bytes"].max())
+
+
+def test_every_byte_counts_once() -> None:
+    plan = step_plan()
+    for region in plan.regions:
+        assert region.use is ValueUse.TEMPORARY or not region.holders
+        occupied = occupied_bytes(region)
+        assert all(0 <= size <= region.size_bytes for size in occupied)
+        # No two values hold the same byte at one moment.
+        for moment in range(0, region.moments, 7):
+            held = sorted(
+                (h.offset_bytes, h.offset_bytes + h.size_bytes)
+                for h in region.holders
+                if h.first <= moment < h.last
+            )
+            assert all(end <= start for (_, end), (start, _) in zip(held, held[1:], strict=False))
+
+
+def test_a_value_that_shares_takes_over_and_hands_on() -> None:
+    # GIVEN b made in the bytes of a while a is alive, then a ends, then b
+    plan = made(
+        (ALLOC, 1, 0), (SHARE, 2, 1), (FREE, 1, 0), (ALLOC, 3, 0), (FREE, 2, 0), (FREE, 3, 0),
+        sizes={1: (0, 64), 2: (0, 64), 3: (64, 32)}, total=128,
+    )  # fmt: skip
+    (region,) = plan.temporaries
+    spans = [(h.instruction, h.first, h.last, h.until) for h in region.holders]
+    assert spans == [("i1", 0, 1, 4), ("i2", 1, 4, 4), ("i3", 3, 5, 5)]
+    assert occupied_bytes(region) == [64, 64, 64, 96, 32, 0]
+    assert region.peak_bytes == 96
+
+
+def test_a_value_without_a_trace_is_taken_to_be_there_throughout() -> None:
+    plan = made((ALLOC, 1, 0), (FREE, 1, 0), sizes={1: (0, 64), 2: (64, 8), 3: (64, 8)}, total=128)
+    (region,) = plan.temporaries
+    assert occupied_bytes(region) == [72, 8]
+
+
+def test_values_that_do_not_fit_are_a_broken_book() -> None:
+    # GIVEN two values at the same place at the same time
+    with pytest.raises(AccountingError, match="lie in a buffer of 64 B"):
+        made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (0, 64)}, total=64)
+
+
+def test_a_value_outside_of_its_allocation_is_a_damaged_module() -> None:
+    with pytest.raises(TraceError, match="value 2 lies outside of allocation"):
+        made((ALLOC, 1, 0), (ALLOC, 2, 0), sizes={1: (0, 64), 2: (64, 64)}, total=64)

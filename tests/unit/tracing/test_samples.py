@@ -1,0 +1,215 @@
+"""The sample traces against what TensorFlow wrote into them and against the variables' own bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from builders import SAMPLES, sample_folder
+
+import analyzer
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.questions.out_of_memory import failure_of
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.run_note import Failure
+from analyzer.model.recording.timeline import alive_at, by_category
+
+STEADY = [name for name in SAMPLES if name != "oom"]
+ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}
+
+
+@cache
+def opened(name: str) -> analyzer.Result:
+    return analyzer.open_trace(sample_folder(name))
+
+
+@cache
+def variables(name: str) -> list[dict]:
+    return json.loads((sample_folder(name) / "run.json").read_text())["variables"]
+
+
+def bytes_of(rows: list[dict]) -> int:
+    return sum(ITEM_BYTES[row["dtype"]] * math.prod(row["shape"]) for row in rows)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_bytes_in_use_equal_tensorflows_at_every_event(name: str) -> None:
+    recording, line = opened(name).recording, opened(name).analysis.line
+    own = recording.events[recording.events["allocator"] == recording.allocator]
+    ours = line.allocated[1:][own.index.to_numpy()]
+    assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
+    assert np.array_equal(np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy())
+    limit = recording.device.memory_limit_bytes
+    assert (own["in_use_bytes"] + own["available_bytes"] == limit).all()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_peak_and_its_time_equal_tensorflows(name: str) -> None:
+    # GIVEN the bytes in use that TensorFlow wrote in the steady step
+    document, recording = opened(name).document, opened(name).recording
+    step = recording.steps[-1]
+    inside = recording.events.iloc[step.first : step.last + 1]
+    first = inside["in_use_bytes"].idxmax()
+    # THEN ours are the same, at the first event that reaches them
+    assert document["peak"]["allocated_bytes"] == inside["in_use_bytes"].max()
+    assert document["peak"]["allocated_instant"] == first
+    assert document["peak"]["time_ps"] == recording.events["time_ps"][first]
+    assert document["peak"]["step"] == step.index
+    ever = document["peak_ever"]["allocated_bytes"]
+    assert ever == recording.events["peak_in_use_bytes"].max()
+    assert document["steps"][-1]["allocated_bytes"] == document["peak"]["allocated_bytes"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_categories_add_up_to_the_peak(name: str) -> None:
+    document = opened(name).document
+    total = document["peak"]["requested_bytes"]
+    categories = document["categories_at_peak"]
+    assert list(categories) == [category.value for category in Category]
+    assert sum(categories.values()) == total
+    assert sum(row["requested_bytes"] for row in document["tensors_at_peak"]) == total
+    assert sum(row["total_bytes"] for row in document["layers"]) == total
+    assert categories["unattributed"] <= 0.01 * total
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_categories_add_up_at_every_tenth_instant(name: str) -> None:
+    analysis = opened(name).analysis
+    for instant in range(-1, len(analysis.line.requested) - 1, 211):
+        alive = alive_at(analysis.rows, instant)
+        assert sum(by_category(alive).values()) == analysis.line.requested[instant + 1]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
+    # GIVEN the variables that the capture listed with dtype and shape
+    listed = variables(name)
+    parameters = [row for row in listed if row["category"] == "parameter"]
+    state = [row for row in listed if row["category"] == "optimizer_state"]
+    # THEN the peak holds exactly their bytes, each variable once
+    categories = opened(name).document["categories_at_peak"]
+    assert categories["parameter"] == bytes_of(parameters) > 0
+    assert categories["optimizer_state"] == bytes_of(state)
+    alive = opened(name).analysis.alive
+    held = alive[alive["category"].isin(["parameter", "optimizer_state"])]
+    assert sorted(held["variable"]) == sorted(row["path"] for row in parameters + state)
+    sizes = {row["path"]: bytes_of([row]) for row in parameters + state}
+    assert dict(zip(held["variable"], held["requested_bytes"], strict=True)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"), [("cnn", 2), ("transformer", 2), ("jit", 2), ("eager", 2), ("lstm", 1)]
+)
+def test_slots_are_as_large_as_what_is_trained(name: str, slots: int) -> None:
+    trained = bytes_of([row for row in variables(name) if row["trainable"]])
+    scalars = bytes_of(
+        [r for r in variables(name) if r["category"] == "optimizer_state" and r["shape"] == []]
+    )
+    assert opened(name).document["categories_at_peak"]["optimizer_state"] == (
+        slots * trained + scalars
+    )
+
+
+def test_accumulators_are_gradients() -> None:
+    result = opened("accumulation")
+    sums = {
+        row["path"]: bytes_of([row])
+        for row in variables("accumulation")
+        if row["path"].startswith("sum_")
+    }
+    alive = result.analysis.alive
+    held = alive[alive["role"] == "gradient accumulator"]
+    assert set(held["category"]) == {"gradient"}
+    assert dict(zip(held["variable"], held["requested_bytes"], strict=True)) == sums
+    assert len(sums) == 4
+    assert result.document["categories_at_peak"]["gradient"] >= sum(sums.values())
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_nothing_is_lost_or_doubled(name: str) -> None:
+    # GIVEN a trace from the start of the process
+    recording = opened(name).recording
+    table = recording.allocations
+    # THEN every event is the birth or the death of one buffer, and none was there before
+    assert (table["born"] >= 0).all()
+    assert len(table) == (recording.events["kind"] > 0).sum()
+    assert (table["dies"] < len(recording.events)).sum() == (recording.events["kind"] < 0).sum()
+    assert (table["dies"] > table["born"]).all()
+    assert (table["allocated_bytes"] >= table["requested_bytes"]).all()
+    assert recording.warnings == ()
+
+
+@pytest.mark.parametrize(("name", "size"), [("cnn", 16), ("infer", 16), ("jit", 64), ("lstm", 8)])
+def test_inputs_have_the_bytes_of_what_is_fed(name: str, size: int) -> None:
+    document = opened(name).document
+    run = json.loads((sample_folder(name) / "run.json").read_text())
+    assert document["step"]["batch_size"] == size
+    assert document["categories_at_peak"]["input"] == bytes_of(run["inputs"])
+
+
+def test_layers_and_lines_of_code_are_known() -> None:
+    document = opened("cnn").document
+    layers = {row["layer"] for row in document["layers"]}
+    assert {"cnn/conv2d", "cnn/batch_normalization", "cnn/dense"} <= layers
+    conv = next(row for row in document["ops"] if row["type"] == "_MklNativeConv2D")
+    assert conv["layer"].startswith("cnn/conv2d")
+    sources = {row["source"] for row in opened("accumulation").document["ops"]}
+    assert any(source.startswith("traces/models.py:") for source in sources)
+
+
+def test_the_step_that_ran_out_of_memory() -> None:
+    result = opened("oom")
+    assert int(result.exit_code) == 5
+    finding = next(row for row in result.document["findings"] if row["id"] == "out-of-memory")
+    assert finding["severity"] == "high"
+    asked = 16 * 64 * 64 * 64 * 4
+    assert finding["title"] == "The step ran out of memory when it asked for 16.00 MiB"
+    in_use = result.document["peak_ever"]["allocated_bytes"]
+    limit = result.document["device"]["memory_limit_bytes"]
+    assert limit == 48 * 2**20
+    assert asked > limit - in_use
+    assert "too little for this tensor" in finding["detail"]
+    assert finding["evidence"]
+
+
+def waiting_after(analysis: Analysis, instant: int) -> Analysis:
+    """Return an analysis of a step that ended without memory, and waited ten seconds at an instant."""
+    error = Failure(
+        type="ResourceExhaustedError", message="Out of memory while trying to allocate 3.50GiB."
+    )
+    times = analysis.recording.events["time_ps"].to_numpy().copy()
+    times[instant + 1 :] += 10**13
+    events = analysis.recording.events.assign(time_ps=times)
+    return replace(analysis, recording=replace(analysis.recording, error=error, events=events))
+
+
+def test_a_request_fails_after_the_allocator_has_waited_for_memory() -> None:
+    """Not at the step's highest moment: what is tried while it is compiled may hold more."""
+    analysis = opened("jit").analysis
+    window = analysis.line.allocated[analysis.first + 1 : analysis.last + 2]
+    highest = analysis.first + int(window.argmax())
+    below = analysis.line.allocated[highest + 2 :]
+    waits = highest + 1 + int(below[: analysis.last - highest].argmax())
+    failure = failure_of(waiting_after(analysis, waits))
+    assert failure is not None
+    assert failure.requested_bytes == 7 << 29
+    assert failure.instant == waits
+    assert failure.in_use_bytes == analysis.line.at(waits)[1] < window.max()
+
+
+def test_a_wait_before_more_is_in_use_is_no_requests() -> None:
+    """As where a step is compiled and then runs."""
+    analysis = opened("jit").analysis
+    failure = failure_of(waiting_after(analysis, analysis.first))
+    assert failure is not None
+    assert failure.in_use_bytes == analysis.line.allocated[analysis.first + 1 :].max()
+
+
+def test_requests_of_xla_steps_are_no_ones_in_particular() -> None:
+    alive = opened("jit").analysis.alive
+    block = alive[alive["category"] == "temporary"].nlargest(1, "requested_bytes").iloc[0]
+    assert block["role"].startswith("XLA's buffer")

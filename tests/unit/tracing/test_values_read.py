@@ -1,0 +1,72 @@
+"""Values of a phantom card that decide what runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.graph_index import build_structure
+from analyzer.tracing.measure.values_read import values_read, values_warning
+
+
+def op(name: str, kind: str, *inputs: str, dtype: str = "bool", source: str = "") -> Op:
+    return Op(name, kind, inputs=inputs, outputs=(TensorSpec(dtype, ()),), source=source)
+
+
+def test_a_loss_that_decides_is_named_with_its_line() -> None:
+    structure = build_structure(
+        [
+            op("loss", "Mean", dtype="float32"),
+            op("limit", "Const", dtype="float32"),
+            op("small", "Less", "loss:0", "limit:0", source="train.py:15"),
+            op("way", "Switch", "loss:0", "small:0"),
+            op("other", "Switch", "limit:0", "small:0"),
+            op("found", "Where", "small:0", dtype="int64"),
+        ]
+    )
+    assert values_read(structure) == ["small at train.py:15", "found"]
+    assert "small at train.py:15, found. No kernel" in values_warning(structure)[0]
+
+
+def test_what_a_card_counts_is_not_right_though_the_host_computed_what_is_counted() -> None:
+    ids = op("ids", "FloorMod", "data:0", dtype="int32")
+    unique = op("found", "Unique", "ids:0", dtype="int32", source="train.py:20")
+    on_card = replace(unique, device="/job:localhost/replica:0/task:0/device:GPU:0")
+    assert values_read(build_structure([ids, on_card])) == ["found at train.py:20"]
+    assert values_read(build_structure([ids, unique])) == []
+
+
+def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> None:
+    structure = build_structure(
+        [
+            op("count", "Merge", "start:0", dtype="int32"),
+            op("start", "Const", dtype="int32"),
+            op("trips", "Const", dtype="int32"),
+            op("more", "Less", "count:0", "trips:0"),
+            op("loop", "LoopCond", "more:0"),
+            op("gradient", "MatMul", dtype="float16"),
+            op("finite", "IsFinite", "gradient:0"),
+            op("all", "All", "finite:0"),
+            op("way", "Switch", "gradient:0", "all:0"),
+        ]
+    )
+    assert values_read(structure) == []
+    assert values_warning(structure) == values_warning(None) == []
+
+
+def test_whether_rows_of_a_table_are_finite_is_right_where_the_host_puts_them_in_their_place() -> (
+    None
+):
+    structure = build_structure(
+        [
+            op("rows", "MatMul", dtype="float16"),
+            op("ids", "Cast", "data:0", dtype="int64"),
+            op("finite", "IsFinite", "rows:0"),
+            op("true", "Const", dtype="bool"),
+            op("ones", "Fill", "ids:0", "true:0", dtype="bool"),
+            op("whole", "TensorScatterUpdate", "ones:0", "ids:0", "finite:0", dtype="bool"),
+            op("all", "All", "whole:0"),
+            op("way", "Switch", "rows:0", "all:0"),
+        ]
+    )
+    assert values_read(structure) == []
