@@ -12,9 +12,9 @@ from typing import Any
 
 from analyzer.cli.gpu_list import card_list_schema_text
 from analyzer.fitting.scaling.fit_answer import fit_schema_text
+from analyzer.model.contract.report.oom_file import oom_schema_text
+from analyzer.model.contract.report.sweep_file import sweep_schema_text
 from analyzer.model.contract.report.writing import schema_text
-from analyzer.model.contract.runs.oom_file import oom_schema_text
-from analyzer.model.contract.runs.sweep_file import sweep_schema_text
 from analyzer.session.devices.device_account import device_schema_text
 
 DOCS = Path(__file__).parents[1] / "docs"

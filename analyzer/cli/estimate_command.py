@@ -18,8 +18,8 @@ from analyzer.cli.outputs import Outputs, check_not_read, deliver
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.run_place import Place
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.messages.capture_request import (
-    STEPS,
+from analyzer.model.contract.capture_request import (
+    DEFAULT_STEPS,
     CaptureOptions,
     TargetKind,
     TargetSpec,
@@ -48,8 +48,8 @@ def estimate(
     steps: Annotated[
         int | None,
         typer.Option(
-            help=f"Steps to predict, 1 to {MOST_STEPS}, default {STEPS}; more only where a later one "
-            "differs.",
+            help=f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more only if a later "
+            "one differs.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
         ),

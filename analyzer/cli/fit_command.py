@@ -21,7 +21,7 @@ from analyzer.fitting.search.all_cards import fit_all
 from analyzer.fitting.search.fit_target import FitQuestion, fit_target
 from analyzer.fitting.search.varied_size import split_shapes
 from analyzer.fitting.search.what_if import names_in
-from analyzer.model.contract.messages.capture_request import TargetKind
+from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.report.exports.output_files import write_text

@@ -13,7 +13,7 @@ from typing import Final
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.stdout import DASH, check_open, printing, terminal, write_to_stdout
-from analyzer.model.contract.kept_result import REPORT_HTML
+from analyzer.model.contract.report.saved_result import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.exports.output_files import check_output, is_regular

@@ -12,7 +12,7 @@ from pathlib import Path
 from analyzer.capture.process.run_folders import default_out
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import say_wrote
-from analyzer.model.contract.messages.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.report.result import Result
 
 

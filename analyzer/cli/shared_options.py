@@ -13,7 +13,7 @@ import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.messages.capture_request import BATCH_SIZE, CaptureOptions
+from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 

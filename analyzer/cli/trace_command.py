@@ -16,14 +16,14 @@ from analyzer.cli.outputs import Outputs, check_not_read, deliver
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.run_place import Place
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.messages.capture_request import (
-    STEPS,
+from analyzer.model.contract.capture_request import (
+    DEFAULT_STEPS,
+    SCRIPT_STEPS,
+    SCRIPT_WARMUP_STEPS,
     CaptureOptions,
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.messages.watch_request import STEPS as SCRIPT_STEPS
-from analyzer.model.contract.messages.watch_request import WARMUP
 from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.phantom.phantom_environment import cards_named
@@ -57,7 +57,7 @@ def trace(
         int | None,
         typer.Option(
             min=1,
-            help=f"Steps to trace; default {STEPS}, of a script {SCRIPT_STEPS}.",
+            help=f"Steps to trace; default {DEFAULT_STEPS}, of a script {SCRIPT_STEPS}.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
         ),
@@ -66,7 +66,7 @@ def trace(
         int | None,
         typer.Option(
             min=1,
-            help=f"Of a script: steps before those that are traced; default {WARMUP}.",
+            help=f"Of a script: steps before those that are traced; default {SCRIPT_WARMUP_STEPS}.",
             rich_help_panel=options.CAPTURE,
             show_default=False,
         ),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analyzer.explain.buffer_words import describe_buffer, name_of
 from analyzer.explain.questions.severity import severity_of
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import (

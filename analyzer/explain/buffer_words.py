@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from msgspec import to_builtins
 
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.buffer_rows import BufferRow
-from analyzer.model.contract.report.figures import Cell, EvidenceRow
+from analyzer.model.contract.fields import Cell, EvidenceRow
+from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.tracing.measure.buffer_uses import BufferUse
 
 _Row = TypeVar("_Row", bound=BufferRow)

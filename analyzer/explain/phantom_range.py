@@ -16,8 +16,8 @@ from analyzer.model.contract.phantom_assumptions import (
     WORKSPACE,
     Assumption,
 )
-from analyzer.model.contract.report.range_figures import StatedRange
 from analyzer.model.contract.report.subject import AssumedSetting
+from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.recording.records import Kind
 from analyzer.model.units import format_bytes
 

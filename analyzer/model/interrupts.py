@@ -8,6 +8,7 @@ comes is finished first.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -97,3 +98,13 @@ def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
     finally:
         for number, old in earlier.items():
             signal.signal(number, old)
+
+
+_PR_SET_PDEATHSIG: Final = 1
+"""Linux: the signal that a process gets when its parent ends (``prctl(2)``)."""
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it is gone; elsewhere do nothing."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

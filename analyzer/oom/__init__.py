@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from analyzer.model.contract.runs.oom_file import OomDocument
+from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.account import build_account, to_plain
 from analyzer.oom.failure_case import Cause, OomCase
 from analyzer.oom.named import ModelTensor, with_names

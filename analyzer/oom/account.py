@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from analyzer.model.contract.runs.oom_file import (
+from analyzer.model.contract.report.oom_file import (
     AskedFor,
     OomAdvice,
     OomBuffer,

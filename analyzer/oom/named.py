@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from analyzer.model.contract.runs.oom_file import OomDocument, OomFailure, OomSize
+from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomSize
 from analyzer.model.units import format_bytes
 from analyzer.oom.amounts import rounded_up
 

@@ -21,15 +21,16 @@ from analyzer.explain.running.program_trend import program_figures
 from analyzer.explain.trace_integrity import trust_of
 from analyzer.explain.verdict.cautions import stated_range
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.buffer_rows import OpBytes, TensorAtPeak
 from analyzer.model.contract.report.limit_figures import FragmentationFigures
 from analyzer.model.contract.report.peak_figures import (
     CategoryBytes,
     LayerBytes,
     LiveBytes,
+    OpBytes,
     PeakEver,
     PeakFigures,
     StepPeak,
+    TensorAtPeak,
 )
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import ReportError

@@ -6,8 +6,8 @@ from typing import Final
 
 from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
 from analyzer.model.contract.report.limit_figures import NeedOf
-from analyzer.model.contract.report.program_figures import ProgramFigures
 from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.run_figures import ProgramFigures
 from analyzer.model.units import format_bytes, slope_words
 
 FIRST: Final = 3

@@ -123,7 +123,7 @@ class Result:
         Raises:
             InputError: there is no graph.
         """
-        from analyzer.model.graph.graph_export import write_graph
+        from analyzer.model.graph.networkx_graph import write_graph
 
         if self.graph is None:
             raise InputError(

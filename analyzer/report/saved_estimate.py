@@ -14,8 +14,8 @@ import pandas as pd
 from analyzer.explain.analysis import Analysis, analyse
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.fields import MOST_BYTES
-from analyzer.model.contract.kept_result import KEPT_FILE
 from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.saved_result import KEPT_FILE
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import Structure
 from analyzer.model.graph.networkx_graph import build_graph

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.capture.process.run_folders import default_out
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
 from analyzer.capture.targets.target_spec import check_steps, parse_target
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import InputError
 from analyzer.phantom.phantom_environment import cards_named
 from analyzer.report.result import Result

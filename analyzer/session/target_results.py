@@ -14,9 +14,13 @@ from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, run_script
 from analyzer.cards import check_limit, find_gpu
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.kept_result import KEPT_FILE, REPORT_HTML, REPORT_JSON, kept_facts
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.messages.watch_request import WatchRequest
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
+from analyzer.model.contract.report.saved_result import (
+    KEPT_FILE,
+    REPORT_HTML,
+    REPORT_JSON,
+    kept_facts,
+)
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.user_cache import begin_cache

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.model.contract.messages.watch_request import STEPS, WARMUP
+from analyzer.model.contract.capture_request import SCRIPT_STEPS, SCRIPT_WARMUP_STEPS
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result
 from analyzer.session.target_results import leave_report
@@ -42,8 +42,8 @@ class Watched:
 def watch(
     out: str | os.PathLike[str] | None = None,
     *,
-    steps: int = STEPS,
-    warmup: int = WARMUP,
+    steps: int = SCRIPT_STEPS,
+    warmup: int = SCRIPT_WARMUP_STEPS,
     name: str = "watch",
     force: bool = False,
 ) -> Iterator[Watched]:
@@ -86,8 +86,8 @@ def callback_class() -> type[Any]:
 def begin_watch(
     out: str | os.PathLike[str] | None = None,
     *,
-    steps: int = STEPS,
-    warmup: int = WARMUP,
+    steps: int = SCRIPT_STEPS,
+    warmup: int = SCRIPT_WARMUP_STEPS,
     name: str = "watch",
     force: bool = False,
 ) -> WatchBlock:

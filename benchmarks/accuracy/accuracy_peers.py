@@ -24,7 +24,7 @@ from tensorflow.python.training import saver
 from analyzer.capture.run.profiled_run import concrete_function
 from analyzer.capture.targets.resolve_target import program_for
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 
 FLOAT_BYTES = 4
 

@@ -26,7 +26,7 @@ from analyzer.fitting.search.fit_target import FitQuestion, answered
 from analyzer.fitting.search.remedied_steps import tried_remedies
 from analyzer.fitting.search.remedy_plans import plans_for
 from analyzer.fitting.search.step_access import BatchCaptures, access_of
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.timeline import main_rows, peak_between, timeline

@@ -40,7 +40,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.kept_result import KEPT_FILE, kept_facts
+from analyzer.model.contract.report.saved_result import KEPT_FILE, kept_facts
 from analyzer.model.contract.report.writing import report_of
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.hloproto import Hlo

@@ -23,7 +23,7 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
 from analyzer.cards.installed_compiler import find_compiler
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.simulate.compiler.card_compilation import plan_for_card
 from analyzer.simulate.compiler.plan_cache import PlanCache
 from analyzer.simulate.compiler.step_plans import module_of

@@ -29,7 +29,7 @@ from analyzer.capture.xla.xla_lowering import LoweredFunction, compile_calls, co
 from analyzer.cards import Gpu, find_gpu
 from analyzer.cards.installed_compiler import has_compiler
 from analyzer.model.contract import run_note as contract
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
 from analyzer.model.gc_pause import collector_paused

@@ -32,21 +32,21 @@ from analyzer.capture.process.launch import STOPPING, hides_gpus
 from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
 from analyzer.capture.xla.xla_dumps import dumping_flags
 from analyzer.model.contract import run_note as contract
-from analyzer.model.contract.graph_note import GraphFile, encode_graph
-from analyzer.model.contract.messages.capture_request import (
+from analyzer.model.contract.capture_request import (
     REQUEST_VERSION,
     CaptureOptions,
     CaptureRequest,
     TargetSpec,
 )
-from analyzer.model.contract.messages.child_messages import (
+from analyzer.model.contract.child_messages import (
     CaptureDone,
     ChildFailed,
     Message,
     StageBegun,
     message_line,
+    read_message,
 )
-from analyzer.model.contract.messages.message_file import read_message
+from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
 from analyzer.model.contract.run_note import TargetNote, encode_run
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError

@@ -15,7 +15,7 @@ from typing import Final
 
 from analyzer.capture.process.memory_shortage import HostMemory
 from analyzer.capture.run.source_frames import is_library, shown
-from analyzer.model.contract.messages.child_messages import ChildEnd
+from analyzer.model.contract.child_messages import ChildEnd
 from analyzer.model.errors import AnalyzerError, InputError, StepOutOfMemory, TargetError
 from analyzer.model.units import format_bytes
 

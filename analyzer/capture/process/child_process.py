@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final
 
 from analyzer.capture.process import supervisor
-from analyzer.model.contract.messages.child_messages import ChildEnd, CopyEnd, Message, message_in
+from analyzer.model.contract.child_messages import ChildEnd, CopyEnd, Message, message_in
 from analyzer.model.interrupts import held_back
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone

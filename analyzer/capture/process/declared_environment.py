@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from analyzer.model.contract.messages.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 
 _PREFIX: Final = "TF_"
 _OURS: Final = ("TF_CPU_", "TF_CPP_")

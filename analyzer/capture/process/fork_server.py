@@ -25,7 +25,7 @@ from analyzer.capture.process import capture_worker
 from analyzer.capture.process.capture_worker import Channel
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.process.supervisor import descendants, end_all, remove_temporaries
-from analyzer.model.contract.messages.child_messages import CopyEnd
+from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.gc_pause import collector_paused, pass_over_what_is_loaded
 

@@ -29,20 +29,20 @@ from analyzer.capture.process.run_folders import (
     refusals_told,
     staging_folder,
 )
-from analyzer.model.contract.messages.capture_request import (
+from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
     TargetSpec,
 )
-from analyzer.model.contract.messages.child_messages import (
+from analyzer.model.contract.child_messages import (
     CaptureDone,
     ChildEnd,
     ChildFailed,
     Message,
     StageBegun,
+    write_message,
 )
-from analyzer.model.contract.messages.message_file import write_message
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
 from analyzer.model.user_cache import cache_folder
 from analyzer.tracing.parse.logdir import RUN_FILE

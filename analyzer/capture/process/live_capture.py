@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TargetError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.cards import check_limit
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.phantom_assumptions import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
@@ -18,7 +18,7 @@ from analyzer.model.contract.phantom_assumptions import (
 )
 from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import InputError
-from analyzer.model.graph.collectives import COLLECTIVES
+from analyzer.model.graph.tensor_roles import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from analyzer.model.contract.messages.capture_request import TargetSpec
+from analyzer.model.contract.capture_request import TargetSpec
 from analyzer.model.contract.run_note import RUN_FORMAT
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import held_back

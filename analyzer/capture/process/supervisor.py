@@ -145,7 +145,7 @@ def main(folder: str, command: list[str]) -> None:
         return
     child.end(_GRACE_S)
     remove_temporaries(child.pid)
-    # `ChildEnd` of model/contract/messages/, written by hand: only the standard library is here.
+    # `ChildEnd` of model/contract/child_messages.py, written by hand: only the standard library is here.
     ended = {"message": "ended", "code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
     with contextlib.suppress(OSError):
         os.write(1, f"\n{json.dumps(ended)}\n".encode())  # a line may be left unfinished

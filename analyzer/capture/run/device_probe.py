@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from analyzer.model.contract.device_figures import MeasuredStages
-from analyzer.model.contract.messages.child_messages import (
+from analyzer.model.contract.child_messages import (
     CardFigures,
     ChildFailed,
     Message,
     message_line,
 )
+from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import ExitCode
 
 _SIDE: Final = 256

@@ -33,9 +33,9 @@ from analyzer.model.contract.run_note import (
     Input,
     Mode,
     RunFile,
+    StepConfig,
     StepNote,
 )
-from analyzer.model.contract.step_config import StepConfig
 from analyzer.model.errors import ExitCode, InputError, TargetError
 from analyzer.model.gc_pause import collector_paused
 from analyzer.model.version import __version__

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 

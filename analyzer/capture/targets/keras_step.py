@@ -26,8 +26,8 @@ from analyzer.capture.targets.model_inputs import make_inputs
 from analyzer.capture.targets.option_checks import Used
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.target_spec import OPTIMIZER
-from analyzer.model.contract.messages.capture_request import CaptureOptions
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 
 _KERAS_2S_JIT: Final = (

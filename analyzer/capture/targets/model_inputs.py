@@ -19,7 +19,7 @@ from analyzer.capture.targets.synthetic_inputs import (
     message_on_values,
     tensor_like,
 )
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import TargetError
 
 _SAY_SHAPE: Final = (

@@ -46,8 +46,8 @@ from analyzer.capture.targets.synthetic_inputs import (
     message_on_shared_batch,
     tensor_for,
 )
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TargetError
 
 _OWNERS: Final = ("model", "models", "optimizer", "optimizers")

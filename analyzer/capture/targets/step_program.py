@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analyzer.capture.targets.option_checks import Promise
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import StepConfig
 
 
 @dataclass(kw_only=True)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from analyzer.capture.initializers.variable_births import record_input, value_without_memory
 from analyzer.capture.targets.honoured_options import fixed_batch
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import TargetError
 from analyzer.model.units import format_bytes
 

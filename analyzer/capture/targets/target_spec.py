@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import TargetError

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from analyzer.model.contract.messages.watch_request import STEPS, WARMUP
+from analyzer.model.contract.capture_request import SCRIPT_STEPS, SCRIPT_WARMUP_STEPS
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -41,8 +41,8 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self,
         out: str | os.PathLike[str] | None = None,
         *,
-        steps: int = STEPS,
-        warmup: int = WARMUP,
+        steps: int = SCRIPT_STEPS,
+        warmup: int = SCRIPT_WARMUP_STEPS,
         name: str = "fit",
         force: bool = False,
     ) -> None:

@@ -26,8 +26,8 @@ from typing import Any, Final, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
-from analyzer.model.contract.messages.message_file import read_message
-from analyzer.model.contract.messages.watch_request import WATCH_VERSION, WatchRequest
+from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
+from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE
 

@@ -24,12 +24,10 @@ from analyzer.capture.process.run_folders import check_free, publish, staging_fo
 from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_all
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, take_untraced
 from analyzer.capture.xla.xla_dumps import dumping_flags
-from analyzer.model.contract.messages.capture_request import TargetSpec
-from analyzer.model.contract.messages.message_file import write_message
-from analyzer.model.contract.messages.watch_request import WatchRequest
+from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
+from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.interrupts import EXIT_BASE
-from analyzer.model.parent_death import die_with_parent
+from analyzer.model.interrupts import EXIT_BASE, die_with_parent
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _GRACE_S: Final = 1.0

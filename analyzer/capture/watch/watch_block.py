@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from analyzer.capture.process.live_capture import can_trace_here
 from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
 from analyzer.capture.watch.watch_files import take_untraced
-from analyzer.model.contract.messages.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import InputError, TargetError

@@ -11,8 +11,13 @@ from analyzer.cli import ScriptStatus
 from analyzer.cli.outputs import Outputs, deliver
 from analyzer.cli.run_place import Place
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.messages.watch_request import STEPS, WARMUP, WatchRequest
+from analyzer.model.contract.capture_request import (
+    SCRIPT_STEPS,
+    SCRIPT_WARMUP_STEPS,
+    CaptureOptions,
+    TargetSpec,
+    WatchRequest,
+)
 from analyzer.model.errors import ExitCode, LimitError
 from analyzer.report.untrusted import printable
 from analyzer.session.target_results import trace_script
@@ -48,8 +53,8 @@ def trace_a_script(
         script=spec.path,
         folder="",
         arguments=arguments,
-        steps=STEPS if chosen.steps is None else chosen.steps,
-        warmup=WARMUP if warmup is None else warmup,
+        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+        warmup=SCRIPT_WARMUP_STEPS if warmup is None else warmup,
         options=chosen,
     )
     with place.made(spec) as folder:

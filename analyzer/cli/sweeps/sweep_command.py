@@ -13,8 +13,8 @@ from analyzer.cli.progress import progress_bar
 from analyzer.cli.stdout import printing, terminal
 from analyzer.fitting.sweep.sweep_config import questions_in
 from analyzer.fitting.sweep.sweep_run import SWEEP_JSON, run_sweep
+from analyzer.model.contract.report.sweep_file import SweepFile
 from analyzer.model.contract.report.writing import report_text
-from analyzer.model.contract.runs.sweep_file import SweepFile
 from analyzer.report.exports.output_files import write_text
 from analyzer.session.engines.work import WorkEngine, local_cores
 

@@ -17,7 +17,7 @@ from analyzer.explain.buffer_words import describe_buffer, why_alive
 from analyzer.explain.questions.savings import saved_without
 from analyzer.explain.questions.severity import LOW, severity_of
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.recording.records import Finding
 from analyzer.model.units import format_bytes
 

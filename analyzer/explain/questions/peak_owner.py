@@ -11,8 +11,8 @@ from analyzer.explain.buffer_words import buffer_row, describe_buffer
 from analyzer.explain.questions.savings import saved_without
 from analyzer.explain.questions.severity import MEDIUM, severity_of
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.buffer_rows import BufferRow
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 

@@ -13,8 +13,8 @@ from analyzer.explain.questions.recomputation import Recomputation, recomputatio
 from analyzer.explain.questions.savings import saved_without
 from analyzer.explain.questions.severity import LOW, severity_of
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.buffer_rows import RetainedTensor
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 

@@ -8,7 +8,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.evidence_rows import evidence_row
 from analyzer.explain.running.slope import StepGrowth, growth_of
 from analyzer.explain.running.staying_bytes import growth_words
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analyzer.explain.running.slope import StepGrowth, growth_of
-from analyzer.model.contract.report.program_figures import (
+from analyzer.model.contract.report.run_figures import (
     MOST_READINGS,
     HeldReading,
     ProgramFigures,

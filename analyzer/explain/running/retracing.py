@@ -7,7 +7,7 @@ from typing import Final
 from analyzer.explain.running.evidence_rows import evidence_row
 from analyzer.explain.running.slope import growth_of
 from analyzer.explain.running.staying_bytes import growth_words
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes

@@ -11,7 +11,7 @@ import pandas as pd
 from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.running.evidence_rows import evidence_row
 from analyzer.explain.running.slope import StepGrowth, growth_of
-from analyzer.model.contract.report.figures import EvidenceRow
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, signed_bytes, slope_words, times

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.verdict.fit_verdict import Bounds
-from analyzer.model.contract.report.range_figures import StatedRange
+from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 

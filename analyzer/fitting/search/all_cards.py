@@ -23,7 +23,7 @@ from analyzer.fitting.scaling.scaled_orders import ScaledOrders
 from analyzer.fitting.scaling.size_lines import between
 from analyzer.fitting.search.fit_target import FitQuestion, answered
 from analyzer.fitting.search.step_access import access_of
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.simulate.predict.representative import LIMIT_MARGIN
 
 

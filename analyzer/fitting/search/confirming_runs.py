@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 from analyzer.fitting.scaling.fit_answer import Confirmation, ConfirmingRun, FitAnswer
 from analyzer.fitting.search.step_access import StepAccess
 from analyzer.fitting.search.varied_size import BATCH, VariedSize
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
 from analyzer.phantom.core_library import refuse_elsewhere
 from analyzer.tracing.parse.logdir import RUN_FILE

@@ -26,7 +26,7 @@ from analyzer.fitting.search.fit_target import (
 )
 from analyzer.fitting.search.step_access import BatchCaptures, StepAccess, access_of, workplace
 from analyzer.fitting.search.varied_size import varied_by
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 from analyzer.simulate.predict.representative import LIMIT_MARGIN

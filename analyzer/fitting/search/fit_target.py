@@ -28,7 +28,7 @@ from analyzer.fitting.search.confirming_runs import confirmed, has_phantom, run_
 from analyzer.fitting.search.remedied_steps import tried_remedies
 from analyzer.fitting.search.step_access import BatchCaptures, StepAccess, access_of, noted_at
 from analyzer.fitting.search.varied_size import BATCH, VariedSize
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions

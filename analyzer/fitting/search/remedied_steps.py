@@ -11,7 +11,7 @@ from typing import Final
 from analyzer.fitting.search.remedy_code import written
 from analyzer.fitting.search.remedy_plans import RemedyPlan, merged, plans_for
 from analyzer.fitting.search.step_access import BatchCaptures, StepAccess
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.tracing.parse.logdir import RUN_FILE

@@ -10,7 +10,7 @@ from typing import Final
 
 from analyzer.fitting.search.block_partition import best_plan, chain_of, square_root_plan
 from analyzer.fitting.search.remedy_code import RemedyCode
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.tracing.parse.run_folder import RunNote
 
 ACCUMULATED: Final = 4

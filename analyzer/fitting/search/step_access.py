@@ -17,7 +17,7 @@ from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.fitting.scaling.fit_answer import shape_at
 from analyzer.fitting.scaling.size_lines import SizeNeed, SizeRefused
 from analyzer.fitting.search.varied_size import BATCH, VariedSize
-from analyzer.model.contract.messages.capture_request import CaptureKind, CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.model.contract.reading import pack
 from analyzer.model.errors import InputError, TargetError
 from analyzer.session.opening import estimated

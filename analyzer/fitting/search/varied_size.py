@@ -9,7 +9,7 @@ from typing import Final
 
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.fitting.scaling.fit_answer import AXIS_OF_N, shape_at
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError, TargetError
 
 _FIRST: Final = 128

@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 from analyzer.fitting.search.remedied_steps import tried_remedies
 from analyzer.fitting.search.remedy_plans import NAMES
 from analyzer.fitting.search.step_access import access_of
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.target_results import leave_report

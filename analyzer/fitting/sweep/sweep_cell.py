@@ -12,8 +12,8 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.fitting.search.remedy_plans import plans_for
 from analyzer.fitting.search.step_access import workplace
 from analyzer.fitting.sweep.sweep_config import CPU
-from analyzer.model.contract.messages.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.runs.sweep_file import SweepCell, SweepQuestion
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.report.sweep_file import SweepCell, SweepQuestion
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.report.result import Result
 from analyzer.session.target_results import estimate_target

@@ -17,9 +17,9 @@ from msgspec import Meta, Struct
 
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
+from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.fields import Name, Text
-from analyzer.model.contract.messages.capture_request import TargetKind
-from analyzer.model.contract.runs.sweep_file import SweepQuestion
+from analyzer.model.contract.report.sweep_file import SweepQuestion
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 

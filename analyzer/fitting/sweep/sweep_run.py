@@ -13,13 +13,13 @@ import msgspec
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.sweep.sweep_cell import sweep_cell
 from analyzer.model.contract.reading import decode
-from analyzer.model.contract.report.writing import report_text
-from analyzer.model.contract.runs.sweep_file import (
+from analyzer.model.contract.report.sweep_file import (
     SWEEP_VERSION,
     SweepCell,
     SweepFile,
     SweepQuestion,
 )
+from analyzer.model.contract.report.writing import report_text
 from analyzer.model.errors import InputError
 from analyzer.model.version import __version__
 from analyzer.report.exports.output_files import write_text

@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from analyzer.fitting.sweep_report.sweep_table import sweep_line, verdict_word
-from analyzer.model.contract.runs.sweep_file import SweepFile
+from analyzer.model.contract.report.sweep_file import SweepFile
 from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
 
 _SWEEP: Final = "analyzer.fitting.sweep_report"

@@ -8,7 +8,7 @@ import io
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from analyzer.model.contract.runs.sweep_file import SweepCell, SweepFile
+from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile
 from analyzer.model.units import format_bytes
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number, whole_numbers
 from analyzer.report.untrusted import csv_cell, printable, printable_path

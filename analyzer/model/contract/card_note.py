@@ -113,3 +113,45 @@ def write_card_file(path: Path, card: CardFile) -> None:
 def _check(card: CardFile) -> None:
     if card.failed is None and card.functions is None:
         raise ValueError("it holds neither plans nor why there are none")
+
+
+COMPILE_VERSION: Final = 1
+
+REQUEST_FILE: Final = "request.json"
+MODULE_FILE: Final = "module.hlo.pb"
+"""The serialized ``HloModuleProto``, not optimised."""
+ANSWER_FILE: Final = "answer.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileRequest:
+    """What the child is to compile the module with.
+
+    Attributes:
+        library: Path of the compiler's shared library.
+        target: ``GpuTargetConfigProto`` in text form.
+        schema_version: Of this record.
+    """
+
+    library: str
+    target: Text
+    schema_version: int = COMPILE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileAnswer:
+    """What the compiler said: its totals, or why it refused.
+
+    Attributes:
+        statistics: Its own totals; None where it refused.
+        refused: Its message, in as many lines as it gave; empty where it compiled.
+        schema_version: Of this record.
+    """
+
+    statistics: Statistics | None = None
+    refused: str = ""
+    schema_version: int = COMPILE_VERSION
+
+    def __post_init__(self) -> None:
+        if (self.statistics is None) is (not self.refused):
+            raise ValueError("it holds either the compiler's totals or why it refused")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 MOST_BYTES: Final = 1 << 50
 """The largest buffer that is believed: 1 PiB."""
@@ -51,3 +51,29 @@ Word = Annotated[str, Meta(max_length=1 << 16)]
 
 Text = Annotated[str, Meta(max_length=1 << 20)]
 """A message, or the text of an environment variable."""
+
+
+MOST_TOTAL: Final = (1 << 62) - 1
+"""Bytes, or things, that a sum may come to: a sum of two such still fits 64 bits."""
+
+Total = Annotated[int, Meta(ge=0, le=MOST_TOTAL)]
+"""Bytes, or a number of things, summed over as many as there are."""
+
+Signed = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]
+"""A difference of two totals."""
+
+Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
+"""A row of the events: the state just after it; -1 is the state before the first one."""
+
+Picoseconds = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]
+"""A time on the trace's clock."""
+
+Cell = bool | Signed | float | Text | None
+"""A value in a table of evidence. A number that JSON does not have is null."""
+
+EvidenceRow = dict[Name, Cell]
+"""One row of a finding's evidence, by column; a finding's rows have the same columns."""
+
+
+class ReportRecord(Struct, frozen=True):
+    """A part of a report."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
-from analyzer.model.graph.layers import ScopeTable
 from analyzer.model.graph.ops import split_tensor
-from analyzer.model.graph.phases import Phase, tell_phases
+from analyzer.model.graph.phases import Phase, ScopeTable, tell_phases
 from analyzer.model.recording.records import TensorEnds
 
 _Value = TypeVar("_Value")

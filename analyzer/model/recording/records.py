@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from analyzer.model.contract.report.buffer_rows import UnmodelledType
 from analyzer.model.contract.report.finding import Finding as Finding
 from analyzer.model.contract.report.finding import Severity as Severity
-from analyzer.model.contract.report.range_figures import StatedRange
+from analyzer.model.contract.report.peak_figures import UnmodelledType
 from analyzer.model.contract.report.subject import Device as Device
 from analyzer.model.contract.report.subject import Kind as Kind
 from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
-from analyzer.model.contract.run_note import Failure, PhantomNote
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.report.trust_figures import StatedRange
+from analyzer.model.contract.run_note import Failure, PhantomNote, StepConfig
 from analyzer.model.contract.watch_note import WatchNote
 
 if TYPE_CHECKING:

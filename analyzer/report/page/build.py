@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 import jinja2
 from markupsafe import Markup
 
+from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.figures import ReportRecord
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes

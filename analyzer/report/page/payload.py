@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.buffer_rows import RetainedTensor, TensorAtPeak
+from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.figures import ReportRecord
+from analyzer.model.contract.report.peak_figures import RetainedTensor, TensorAtPeak
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.recording.records import Recording, Step

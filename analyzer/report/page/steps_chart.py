@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.model.contract.report.program_figures import HeldReading, ProgramFigures
+from analyzer.model.contract.report.run_figures import HeldReading, ProgramFigures
 
 WIDTH: Final = 1000
 HEIGHT: Final = 100

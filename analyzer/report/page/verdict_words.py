@@ -12,8 +12,8 @@ from typing import Final
 from analyzer.explain.verdict.fit_verdict import basis_of
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import Outcome, VerdictFigures
-from analyzer.model.contract.report.range_figures import StatedRange
 from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.units import format_bytes
 from analyzer.report.integrity_words import damage_lines, is_damaged, labelled, replay_line
 from analyzer.report.report_words import (

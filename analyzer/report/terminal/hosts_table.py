@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from analyzer.model.contract.runs.host_figures import HostRow, HostsFigures
+from analyzer.model.contract.report.run_figures import HostRow, HostsFigures
 from analyzer.model.units import format_bytes
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number
 from analyzer.report.untrusted import printable

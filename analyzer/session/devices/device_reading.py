@@ -17,8 +17,8 @@ from analyzer.capture.process.child_process import Child
 from analyzer.capture.process.launch import module_command
 from analyzer.cards.loaded_libraries import environment_of, libraries_of
 from analyzer.cards.nvml_reading import read_cards
+from analyzer.model.contract.child_messages import CardFigures, ChildFailed
 from analyzer.model.contract.device_figures import MeasuredStages
-from analyzer.model.contract.messages.child_messages import CardFigures, ChildFailed
 from analyzer.model.errors import InputError
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (

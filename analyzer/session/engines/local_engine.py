@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Final, TypeVar
 
-from analyzer.model.parent_death import die_with_parent
+from analyzer.model.interrupts import die_with_parent
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")

@@ -9,9 +9,9 @@ from pathlib import Path
 from msgspec import structs
 
 from analyzer.explain.analysis import analyse
-from analyzer.model.contract.runs.host_figures import DevicePeak, HostRow
+from analyzer.model.contract.report.run_figures import DevicePeak, HostRow
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.recording.main_allocator import device_allocators
+from analyzer.model.recording.allocator_events import device_allocators
 from analyzer.model.recording.records import Recording
 from analyzer.tracing.measure.measured_recording import Measured, measure_trace
 

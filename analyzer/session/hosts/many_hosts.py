@@ -12,7 +12,12 @@ from typing import Final
 from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.runs.host_figures import DevicePeak, DevicePlace, HostRow, HostsFigures
+from analyzer.model.contract.report.run_figures import (
+    DevicePeak,
+    DevicePlace,
+    HostRow,
+    HostsFigures,
+)
 from analyzer.model.errors import TraceError
 from analyzer.model.units import times
 from analyzer.report.result import Result

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.event_pairing import partners_of
+from analyzer.model.recording.allocator_events import partners_of
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 from analyzer.simulate.allocator.sequence import (

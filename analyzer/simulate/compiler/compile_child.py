@@ -22,16 +22,16 @@ from typing import Final
 
 from analyzer.cards.compiler_flags import with_path
 from analyzer.cards.installed_compiler import Compiler
-from analyzer.model.contract.card_note import Statistics
-from analyzer.model.contract.messages.compile_messages import (
+from analyzer.model.contract.card_note import (
     ANSWER_FILE,
     COMPILE_VERSION,
     MODULE_FILE,
     REQUEST_FILE,
     CompileAnswer,
     CompileRequest,
+    Statistics,
 )
-from analyzer.model.contract.messages.message_file import read_message, write_message
+from analyzer.model.contract.child_messages import read_message, write_message
 from analyzer.model.errors import AnalyzerError, CompilerUnavailable
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
 from analyzer.simulate.compiler.spared_products import ops_named, without_triton

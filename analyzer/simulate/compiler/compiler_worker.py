@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from analyzer.model.contract.messages.compile_messages import (
+from analyzer.model.contract.card_note import (
     ANSWER_FILE,
     COMPILE_VERSION,
     MODULE_FILE,
@@ -19,8 +19,8 @@ from analyzer.model.contract.messages.compile_messages import (
     CompileAnswer,
     CompileRequest,
 )
-from analyzer.model.contract.messages.message_file import read_message, write_message
-from analyzer.model.parent_death import die_with_parent
+from analyzer.model.contract.child_messages import read_message, write_message
+from analyzer.model.interrupts import die_with_parent
 from analyzer.simulate.compiler.pjrt import PjrtError, Plugin
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.contract.card_note import Products
-from analyzer.model.contract.report.range_figures import StatedRange, raised
+from analyzer.model.contract.report.trust_figures import StatedRange, raised
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.card_compilation import CardPlan, central

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
-from analyzer.model.contract.report.buffer_rows import UnmodelledType
+from analyzer.model.contract.report.peak_figures import UnmodelledType
 from analyzer.model.contract.report.subject import ReportTarget
 from analyzer.model.contract.run_note import ThreadsNote
 from analyzer.model.errors import TraceError

@@ -25,10 +25,10 @@ import pandas as pd
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.collectives import all_reduce_roles
 from analyzer.model.graph.graph_index import Structure
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.tensor_roles import all_reduce_roles
 from analyzer.model.recording.records import Step
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
 from analyzer.tracing.measure.variable_buffers import Holding

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import TensorSpec
-from analyzer.model.recording.text_columns import TextColumn
+from analyzer.model.recording.schema import TextColumn
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import Structure
-from analyzer.model.graph.input_copies import input_copies
+from analyzer.model.graph.tensor_roles import input_copies
 from analyzer.model.recording.records import Step
 
 

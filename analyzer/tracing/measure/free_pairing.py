@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.event_pairing import UNPAIRED, partners_of
-from analyzer.model.recording.schema import ALLOCATIONS, conform
-from analyzer.model.recording.text_columns import text_category
+from analyzer.model.recording.allocator_events import UNPAIRED, partners_of
+from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 
 
 def pair(events: pd.DataFrame) -> pd.DataFrame:

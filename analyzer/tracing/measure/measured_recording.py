@@ -14,14 +14,13 @@ import pandas as pd
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import Structure, build_structure
-from analyzer.model.graph.layers import ScopeTable
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.graph.phases import Phase
-from analyzer.model.recording.main_allocator import HOST_ALLOCATORS, choose_allocator
+from analyzer.model.graph.phases import Phase, ScopeTable
+from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.measure.algorithm_trials import with_trials

@@ -24,7 +24,7 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.errors import TraceError
-from analyzer.model.graph.device_edges import with_device_edges
+from analyzer.model.graph.host_copies import with_device_edges
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 

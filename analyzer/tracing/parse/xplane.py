@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage
-from analyzer.model.recording.text_columns import TextNumbers
+from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.untrusted_text import text_of
 from analyzer.tracing.parse.wire.byte_source import ByteSource, opened_source
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader

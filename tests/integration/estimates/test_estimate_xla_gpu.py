@@ -14,7 +14,7 @@ import analyzer
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
 from analyzer.cards.installed_compiler import has_compiler
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.session.target_results import estimate_target
 from analyzer.simulate.compiler import card_compilation as card

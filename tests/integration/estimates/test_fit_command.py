@@ -16,7 +16,7 @@ from analyzer.fitting.scaling.fit_answer import FitAnswer, decode_answer
 from analyzer.fitting.search.remedied_steps import tried_remedies
 from analyzer.fitting.search.remedy_plans import plans_for
 from analyzer.fitting.search.step_access import BatchCaptures, access_of
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.session.opening import open_result
 
 MODELS = """

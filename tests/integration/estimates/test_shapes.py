@@ -16,8 +16,8 @@ from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     batch_filled,
     check_batch,
 )
+from analyzer.model.contract.capture_request import CaptureOptions  # noqa: E402
 from analyzer.model.contract.graph_note import TensorSpec  # noqa: E402
-from analyzer.model.contract.messages.capture_request import CaptureOptions  # noqa: E402
 from analyzer.model.graph.ops import LEAST_SHAPES  # noqa: E402
 
 pytestmark = pytest.mark.tf

@@ -177,7 +177,7 @@ def compare_graphs() -> None:
     from analyzer.capture.run.profiled_run import concrete_function
     from analyzer.capture.targets.resolve_target import program_for
     from analyzer.cards import find_gpu
-    from analyzer.model.contract.messages.capture_request import CaptureOptions
+    from analyzer.model.contract.capture_request import CaptureOptions
 
     # A cluster of this CPU alone: then the runtime itself says what the graph has to be.
     devices = gpu_graph._devices

@@ -17,7 +17,7 @@ from analyzer.capture.run.profiled_run import concrete_function
 from analyzer.capture.targets.default_losses import loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analyzer.explain.allocator_findings import find_allocator
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 from analyzer.simulate.allocator import BfcOptions

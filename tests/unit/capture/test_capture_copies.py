@@ -15,7 +15,7 @@ from children import Mark
 from analyzer.capture.process.child_process import CaptureCopies
 from analyzer.capture.process.launch import begin_copies, capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import ExitCode, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run

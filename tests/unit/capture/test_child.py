@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark, parent, wait_until
 
 from analyzer.capture.process.child_process import Child
-from analyzer.model.contract.messages.child_messages import (
+from analyzer.model.contract.child_messages import (
     CaptureDone,
     ChildEnd,
     Message,

@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.capture.process.child_ending import Ending, error_of, telling_line
 from analyzer.capture.process.memory_shortage import HostMemory, host_memory
-from analyzer.model.contract.messages.child_messages import ChildEnd
+from analyzer.model.contract.child_messages import ChildEnd
 from analyzer.model.errors import AnalyzerError, ExitCode
 
 GIB = 1 << 30

@@ -13,7 +13,7 @@ from analyzer.capture.targets.honoured_options import (
     check_honoured,
     given_options,
 )
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 GIVEN = {

@@ -8,16 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.model.contract.card_note import Statistics
-from analyzer.model.contract.device_figures import MeasuredStages
-from analyzer.model.contract.messages.capture_request import (
+from analyzer.model.contract.capture_request import (
     REQUEST_VERSION,
+    WATCH_VERSION,
     CaptureOptions,
     CaptureRequest,
     TargetKind,
     TargetSpec,
+    WatchRequest,
 )
-from analyzer.model.contract.messages.child_messages import (
+from analyzer.model.contract.card_note import (
+    COMPILE_VERSION,
+    CompileAnswer,
+    CompileRequest,
+    Statistics,
+)
+from analyzer.model.contract.child_messages import (
     CaptureDone,
     CardFigures,
     ChildEnd,
@@ -26,14 +32,10 @@ from analyzer.model.contract.messages.child_messages import (
     StageBegun,
     message_in,
     message_line,
+    read_message,
+    write_message,
 )
-from analyzer.model.contract.messages.compile_messages import (
-    COMPILE_VERSION,
-    CompileAnswer,
-    CompileRequest,
-)
-from analyzer.model.contract.messages.message_file import read_message, write_message
-from analyzer.model.contract.messages.watch_request import WATCH_VERSION, WatchRequest
+from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import AnalyzerError
 
 NO_TEXT = "caf\udce9.py"  # a file's name as Linux may have it

@@ -167,7 +167,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         pytest.skip("Linux only")
     told = tmp_path / "pid"
     child = (
-        "import os, time; from pathlib import Path; from analyzer.model.parent_death import "
+        "import os, time; from pathlib import Path; from analyzer.model.interrupts import "
         "die_with_parent; die_with_parent(); "
         f"Path({str(told)!r}).write_text(str(os.getpid()) + ' '); time.sleep(1000)"
     )

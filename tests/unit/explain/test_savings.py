@@ -20,7 +20,7 @@ from analyzer.explain.questions.recomputation import recomputation
 from analyzer.explain.questions.savings import saved_without
 from analyzer.explain.questions.severity import FLOOR_BYTES, severity_of
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 from analyzer.session.opening import open_result

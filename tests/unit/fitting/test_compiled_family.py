@@ -15,8 +15,7 @@ from analyzer.fitting.scaling.size_lines import LimitRange, SizeNeed
 from analyzer.fitting.scaling.size_search import SizeSearch
 from analyzer.fitting.scaling.step_family import NotOneFamily, family_of
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import DeviceNote, VariableNote
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import DeviceNote, StepConfig, VariableNote
 from analyzer.model.errors import InputError
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 

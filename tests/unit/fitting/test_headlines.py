@@ -13,7 +13,7 @@ from analyzer.fitting.search import confirming_runs
 from analyzer.fitting.search.confirming_runs import confirmed
 from analyzer.fitting.search.fit_target import _said, limits_for
 from analyzer.fitting.search.step_access import StepAccess
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError, TargetError
 
 ANSWER = FitAnswer(

@@ -12,7 +12,7 @@ from analyzer.fitting.search.remedied_steps import StepNeed, tried_remedies
 from analyzer.fitting.search.remedy_plans import NAMES, merged, plans_for
 from analyzer.fitting.search.step_access import BatchCaptures, StepAccess
 from analyzer.fitting.search.what_if import names_in
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepNote
 from analyzer.model.errors import InputError
 from analyzer.tracing.parse.run_folder import RunNote

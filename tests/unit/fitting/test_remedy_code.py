@@ -9,8 +9,8 @@ import pytest
 
 from analyzer.fitting.search.remedy_code import RemedyCode, written
 from analyzer.fitting.search.remedy_plans import plans_for
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.messages.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepNote, VariableNote
 from analyzer.tracing.parse.run_folder import RunNote
 

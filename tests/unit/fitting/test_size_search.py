@@ -11,8 +11,7 @@ import pytest
 from analyzer.fitting.scaling.size_lines import LimitRange, SizeNeed, SizeRefused
 from analyzer.fitting.scaling.size_search import FoundSizes, SizeSearch
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import Input, ThreadsNote
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import Input, StepConfig, ThreadsNote
 from analyzer.tracing.parse.run_folder import RunNote
 
 MIB = 1 << 20

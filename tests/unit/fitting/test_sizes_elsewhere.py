@@ -15,8 +15,7 @@ from analyzer.fitting.scaling.scaled_orders import ScaledOrder, ScaledOrders
 from analyzer.fitting.scaling.sizes_elsewhere import other_size
 from analyzer.fitting.scaling.step_family import NotOneFamily, family_of
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import Input, ThreadsNote
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import Input, StepConfig, ThreadsNote
 from analyzer.model.recording.records import Step
 from analyzer.simulate.allocator import Sequence
 from analyzer.simulate.allocator.minimum_limit import safe_limit

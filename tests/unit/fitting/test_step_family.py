@@ -9,8 +9,7 @@ import pytest
 
 from analyzer.fitting.scaling.step_family import NotOneFamily, family_of
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import Input
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import Input, StepConfig
 from analyzer.tracing.parse.run_folder import RunNote
 
 

@@ -16,8 +16,8 @@ from analyzer.fitting.sweep import sweep_run
 from analyzer.fitting.sweep.sweep_config import questions_in
 from analyzer.fitting.sweep_report.sweep_page import render_sweep_page
 from analyzer.fitting.sweep_report.sweep_table import render_sweep, sweep_csv, sweep_line
+from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile, SweepQuestion
 from analyzer.model.contract.report.writing import report_text
-from analyzer.model.contract.runs.sweep_file import SweepCell, SweepFile, SweepQuestion
 from analyzer.model.errors import InputError
 from analyzer.session.engines.work import WorkEngine
 

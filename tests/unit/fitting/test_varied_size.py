@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.fitting.scaling.fit_answer import shape_at
 from analyzer.fitting.search.varied_size import BATCH, split_shapes, varied_by
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 OPTIONS = CaptureOptions(batch_size=8, shapes={"mask": (64,)})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.collectives import PACKED_ROLE, REDUCED_ROLE, all_reduce_roles
 from analyzer.model.graph.graph_index import build_structure
+from analyzer.model.graph.tensor_roles import PACKED_ROLE, REDUCED_ROLE, all_reduce_roles
 
 
 def op(name: str, kind: str, *inputs: str, outputs: int = 1) -> Op:

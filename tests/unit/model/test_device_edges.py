@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.device_edges import with_device_edges
+from analyzer.model.graph.host_copies import with_device_edges
 
 FLOATS = TensorSpec("float32", (4,))
 

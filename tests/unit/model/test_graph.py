@@ -18,10 +18,9 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.contract.reading import decode
 from analyzer.model.errors import InputError
-from analyzer.model.graph.graph_export import node_name, to_graphml, to_node_link
 from analyzer.model.graph.graph_index import build_structure
-from analyzer.model.graph.layers import ScopeTable
-from analyzer.model.graph.networkx_graph import build_graph
+from analyzer.model.graph.networkx_graph import build_graph, node_name, to_graphml, to_node_link
+from analyzer.model.graph.phases import ScopeTable
 
 WITH_GRAPH = ["accumulation", "cnn", "infer", "jit", "lstm", "transformer"]
 HOSTILE = "<script>\"'&</script>\n\x1b[31m\u2028\x00\ufffe" + "L" * 10_000

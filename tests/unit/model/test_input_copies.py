@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_structure
-from analyzer.model.graph.input_copies import input_copies
+from analyzer.model.graph.tensor_roles import input_copies
 
 BATCH, SCALAR = TensorSpec("float32", (8, 4)), TensorSpec("float32", ())
 

@@ -9,7 +9,7 @@ import pytest
 from unit.oom.dump_wordings import VERSIONS, Scene, log_of
 from unit.oom.test_every_version import FULL, PIECES
 
-from analyzer.model.contract.runs.oom_file import OomFailure
+from analyzer.model.contract.report.oom_file import OomFailure
 from analyzer.oom import read_oom_log
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from analyzer.model.contract.runs.oom_file import OomDocument
+from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom import read_oom_log
 
 HOST = "tensorflow/core/common_runtime/device/device_host_allocator.h:46]"

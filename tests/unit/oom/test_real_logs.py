@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.model.contract.runs.oom_file import OomFailure
+from analyzer.model.contract.report.oom_file import OomFailure
 from analyzer.oom import OomReport, read_oom_log
 
 LOGS = Path(__file__).parent / "logs"

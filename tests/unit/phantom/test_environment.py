@@ -10,7 +10,7 @@ import pytest
 from analyzer.capture.process import phantom_launch
 from analyzer.capture.targets.target_spec import parse_card_assumptions
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.model.contract.messages.capture_request import CaptureOptions
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.phantom import core_library as library
 from analyzer.phantom import phantom_environment as environment

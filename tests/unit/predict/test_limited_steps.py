@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.run_note import Input, ThreadsNote
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import Input, StepConfig, ThreadsNote
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.predict.executor.waiting_workers import Asked, NoRoomError, WaitingWorkers
 from analyzer.simulate.predict.limited_steps import AllocatorRoom, runs_under

@@ -10,7 +10,7 @@ from msgspec import structs
 from analyzer.explain.questions.parallel_ops import find_threads
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.range_figures import ScheduleRange
+from analyzer.model.contract.report.trust_figures import ScheduleRange
 from analyzer.model.contract.run_note import BirthNote, Input, VariableNote
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Kind

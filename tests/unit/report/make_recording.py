@@ -17,7 +17,7 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import ReportTarget
 from analyzer.model.contract.report.writing import report_of
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorEnds
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 

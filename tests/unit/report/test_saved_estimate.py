@@ -19,7 +19,12 @@ from builders import ROOT, analyze
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract import kept_result
-from analyzer.model.contract.kept_result import KEPT_FILE, REPORT_JSON, kept_facts, read_kept
+from analyzer.model.contract.report.saved_result import (
+    KEPT_FILE,
+    REPORT_JSON,
+    kept_facts,
+    read_kept,
+)
 from analyzer.model.errors import TraceError
 from analyzer.report.result import Result
 from analyzer.report.saved_estimate import TABLES_FILE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analyzer.explain.running.program_trend import program_figures
-from analyzer.model.contract.report.program_figures import HeldReading, ProgramFigures, TrendFigures
+from analyzer.model.contract.report.run_figures import HeldReading, ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.steps_chart import HEIGHT, WIDTH, steps_charts
 

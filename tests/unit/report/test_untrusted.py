@@ -13,7 +13,7 @@ from rich.console import Console
 
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.writing import finite
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table
 from analyzer.report.terminal.terminal_diff import print_diff
 from analyzer.report.terminal.terminal_report import print_document

@@ -16,7 +16,7 @@ import pytest
 
 from analyzer.model.contract.reading import pack, unpack
 from analyzer.model.errors import AnalyzerError, TraceError
-from analyzer.model.graph.layers import ScopeTable
+from analyzer.model.graph.phases import ScopeTable
 from analyzer.session.opening import open_result
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hloproto import Hlo

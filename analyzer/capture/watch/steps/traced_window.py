@@ -20,8 +20,7 @@ from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.holders.live_holders import bytes_of, live_tensors, references
 from analyzer.capture.xla.xla_lowering import ran_compiled
-from analyzer.model.contract.run_note import Failure, Input, TargetNote
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.run_note import Failure, Input, StepConfig, TargetNote
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Text, Word
-from analyzer.model.contract.report.figures import EvidenceRow, ReportRecord, Signed, Total
+from analyzer.model.contract.fields import EvidenceRow, ReportRecord, Signed, Text, Total, Word
 
 
 class Severity(Choice):

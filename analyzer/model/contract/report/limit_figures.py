@@ -7,8 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Text, Word
-from analyzer.model.contract.report.figures import Instant, ReportRecord, Signed, Total
+from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, Total, Word
 from analyzer.model.contract.report.trust_figures import ReplayCheck
 
 Fits = bool | Literal["may not"] | None

@@ -10,14 +10,7 @@ from typing import Final
 
 from msgspec import field
 
-from analyzer.model.contract.fields import Name, Text, Word
-from analyzer.model.contract.report.buffer_rows import (
-    OpBytes,
-    RetainedTensor,
-    TensorAtPeak,
-    UnmodelledType,
-)
-from analyzer.model.contract.report.figures import ReportRecord
+from analyzer.model.contract.fields import Name, ReportRecord, Text, Word
 from analyzer.model.contract.report.finding import Finding, StepRemedy
 from analyzer.model.contract.report.limit_figures import (
     CardFit,
@@ -32,12 +25,15 @@ from analyzer.model.contract.report.peak_figures import (
     CategoryBytes,
     LayerBytes,
     LiveBytes,
+    OpBytes,
     PeakEver,
     PeakFigures,
+    RetainedTensor,
     StepPeak,
+    TensorAtPeak,
+    UnmodelledType,
 )
-from analyzer.model.contract.report.program_figures import ProgramFigures
-from analyzer.model.contract.report.range_figures import StatedRange
+from analyzer.model.contract.report.run_figures import HostsFigures, ProgramFigures
 from analyzer.model.contract.report.subject import (
     CardUse,
     Device,
@@ -46,9 +42,8 @@ from analyzer.model.contract.report.subject import (
     ReportError,
     ReportTarget,
 )
-from analyzer.model.contract.report.trust_figures import TrustFigures
-from analyzer.model.contract.runs.host_figures import HostsFigures
-from analyzer.model.contract.step_config import StepConfig
+from analyzer.model.contract.report.trust_figures import StatedRange, TrustFigures
+from analyzer.model.contract.run_note import StepConfig
 
 REPORT_VERSION: Final = 1  # of the document's layout
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Name, Text, Word
-from analyzer.model.contract.report.figures import ReportRecord, Total
+from analyzer.model.contract.fields import Name, ReportRecord, Text, Total, Word
 from analyzer.model.errors import ExitCode
 
 

@@ -13,9 +13,9 @@ from msgspec import DecodeError, convert, to_builtins
 from msgspec.json import format as indented
 from msgspec.json import schema_components as json_schema
 
+from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.figures import ReportRecord
 from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
 
 Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.report.range_figures import StatedRange, raised
+from analyzer.model.contract.report.trust_figures import StatedRange, raised
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.played_step import Draw, live_bytes

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import NormalDist, mean, median_low, stdev
 from typing import Final
 
-from analyzer.model.contract.report.range_figures import DecidingOp, ScheduleRange, StatedRange
+from analyzer.model.contract.report.trust_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.minimum_limit import SharedLimits
 from analyzer.simulate.predict.played_step import Draw

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.element_sizes import ITEM_BYTES
-from analyzer.model.contract.report.figures import MOST_TOTAL
+from analyzer.model.contract.fields import MOST_TOTAL
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import BooksCheck, Damage
 from analyzer.model.recording.timeline import running_sum

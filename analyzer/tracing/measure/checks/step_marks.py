@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.main_allocator import PINNED
+from analyzer.model.recording.allocator_events import PINNED
 from analyzer.model.recording.records import Damage, Step
 from analyzer.model.units import times
 from analyzer.tracing.parse.run_folder import RunNote

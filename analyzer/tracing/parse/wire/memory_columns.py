@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.recording.records import Damage
-from analyzer.model.recording.schema import EVENTS
-from analyzer.model.recording.text_columns import TextNumbers, text_category
+from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
 from analyzer.model.units import times
 from analyzer.tracing.parse.dtypes import DTYPE_NAMES
 from analyzer.tracing.parse.untrusted_text import text_of

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.model.recording.text_columns import TextNumbers
+from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.untrusted_text import text_of
 from analyzer.tracing.parse.wire.wire_fields import Positions
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from analyzer.model.contract.report.figures import ReportRecord
+from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.writing import schema_of
 
 OOM_VERSION: Final = 1

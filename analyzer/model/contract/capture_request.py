@@ -19,7 +19,7 @@ CaptureKind: TypeAlias = Literal["run", "static", "trial"]
 """``run`` to run the step and trace it, ``static`` to take its graph and run nothing, ``trial`` to run
 it and note no more than whether it came to its end."""
 
-STEPS: Final = 3  # traced where the user names no number
+DEFAULT_STEPS: Final = 3  # traced where the user names no number
 BATCH_SIZE: Final = 32  # examples, where neither the user nor the target names a number
 
 
@@ -70,7 +70,7 @@ class CaptureOptions:
     """How the step is built and run; None or empty where the user left it open.
 
     Attributes:
-        steps: Steps to trace; None means ``STEPS``.
+        steps: Steps to trace; None means ``DEFAULT_STEPS``.
         mode: ``train`` or ``infer``; empty means what the target is made for.
         batch_size: Size of the first axis where a spec leaves it open; None means
             ``BATCH_SIZE``.
@@ -115,7 +115,7 @@ class CaptureOptions:
     @property
     def wanted_steps(self) -> int:
         """Steps to trace or to predict."""
-        return STEPS if self.steps is None else self.steps
+        return DEFAULT_STEPS if self.steps is None else self.steps
 
     @property
     def wanted_batch(self) -> int:
@@ -140,3 +140,34 @@ class CaptureRequest:
     folder: str
     kind: CaptureKind = "run"
     schema_version: int = REQUEST_VERSION
+
+
+WATCH_VERSION: Final = 1
+
+SCRIPT_STEPS: Final = 5
+"""Steps that are traced: two pairs of neighbours stay when the first and the last are left out."""
+
+SCRIPT_WARMUP_STEPS: Final = 3
+"""Steps before them: functions are traced, slots made, iterators filled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRequest:
+    """What the child that runs a script is told.
+
+    Attributes:
+        script: The script as the user wrote it.
+        arguments: Its own arguments.
+        folder: Where the run folder is made.
+        steps, warmup: Steps to trace, and steps before them.
+        options: The cards and threads.
+        schema_version: Of this record.
+    """
+
+    script: str
+    folder: str
+    arguments: tuple[str, ...] = ()
+    steps: int = SCRIPT_STEPS
+    warmup: int = SCRIPT_WARMUP_STEPS
+    options: CaptureOptions = field(default_factory=CaptureOptions)
+    schema_version: int = WATCH_VERSION

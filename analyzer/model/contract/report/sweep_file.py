@@ -6,8 +6,7 @@ from typing import Final
 
 from msgspec import field
 
-from analyzer.model.contract.fields import Name, Text, Word
-from analyzer.model.contract.report.figures import ReportRecord, Signed, Total
+from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
 from analyzer.model.contract.report.limit_figures import Fits
 from analyzer.model.contract.report.writing import schema_of
 

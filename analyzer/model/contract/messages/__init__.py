@@ -1,1 +1,0 @@
-"""What a command and its children tell each other: typed records, read and written here."""
