@@ -3,7 +3,7 @@
 A name with ``tensorflow.python``, ``tensorflow.core`` or ``keras.src`` in it, and an attribute that
 begins with an underscore, may change with any release. The rest of the package imports them from here
 or calls a function that reads them; each says what it is for. They were read in the versions of
-``READ_IN``; a newer one gets a line in every result (``unread_versions``).
+``READ_IN``; a newer one gets a line in every result (``list_newer_versions``).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ INITIALIZE_VARIABLE: Final = "_init_from_args"
 """Method of ``ResourceVariable`` that computes its first value."""
 
 
-def unread_versions(found: Mapping[str, str] | None = None) -> Iterator[str]:
+def list_newer_versions(found: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yield a line for each package that is newer than those that its private names were read in.
 
     Args:
@@ -126,18 +126,18 @@ def unread_versions(found: Mapping[str, str] | None = None) -> Iterator[str]:
 # TensorFlow's graphs and functions
 
 
-def functions_in(graph: Any) -> Mapping[Any, Any]:
+def get_functions(graph: Any) -> Mapping[Any, Any]:
     """Return the functions that a graph holds, by name (``Graph._functions``)."""
     functions: Mapping[Any, Any] = getattr(graph, "_functions", {})
     return functions
 
 
-def handle_data_of(tensor: Any) -> Any:
+def get_handle_data(tensor: Any) -> Any:
     """Return dtype and shape behind a resource handle; None where not known."""
     return getattr(tensor, "_handle_data", None)
 
 
-def function_of(closure: Any) -> Any:
+def get_closure_function(closure: Any) -> Any:
     """Return the concrete function that a coordinator's call runs; None where it runs another thing."""
     return getattr(closure, "_concrete_function", None)
 
@@ -158,7 +158,7 @@ def is_eager(tensor: Any) -> bool:
     return hasattr(tensor, "_numpy_internal")
 
 
-def device_limits() -> dict[str, int]:
+def get_device_limits() -> dict[str, int]:
     """Return the ``memory_limit`` of each of the eager runtime's GPUs, in bytes, by ``GPU:0``."""
     runtime = context.context()
     runtime.ensure_initialized()
@@ -176,7 +176,7 @@ def device_limits() -> dict[str, int]:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 
 
-def gpu_options() -> dict[str, str]:
+def get_gpu_options() -> dict[str, str]:
     """Return what the program set of ``GPUOptions``, by field; what is left alone is not in it."""
     found = {}
     options = context.context().config.gpu_options
@@ -191,7 +191,7 @@ def is_jit_compiled(function: Any) -> bool:
 
 
 @contextlib.contextmanager
-def python_calls_untraced() -> Iterator[None]:
+def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor in the block.
 
     TensorFlow's Python asks ``trace.enabled`` before it writes one, some 60,000 times while ResNet50 is
@@ -206,7 +206,7 @@ def python_calls_untraced() -> Iterator[None]:
         python_trace.enabled = asked
 
 
-def options_of(function: Any) -> dict[str, bool]:
+def get_function_options(function: Any) -> dict[str, bool]:
     """Return what a ``tf.function`` was made with, but for its signature and ``jit_compile``."""
     return {
         "autograph": getattr(function, "_autograph", True),
@@ -214,7 +214,7 @@ def options_of(function: Any) -> dict[str, bool]:
     }
 
 
-def concrete_functions(function: Any) -> list[Any]:
+def list_concrete_functions(function: Any) -> list[Any]:
     """Return what a ``tf.function`` was traced to, in order."""
     listing = getattr(function, "_list_all_concrete_functions", None)
     return [] if listing is None else list(listing())
@@ -230,7 +230,7 @@ def holds_recording(tape: Any) -> bool:
     return getattr(tape, "_tape", None) is not None
 
 
-def autograph_loader() -> Any:
+def import_autograph_loader() -> Any:
     """Return the module that writes autograph's generated code to temporary files."""
     return importlib.import_module("tensorflow.python.autograph.pyct.loader")
 
@@ -238,17 +238,17 @@ def autograph_loader() -> Any:
 # Keras' variables
 
 
-def keras_spec(variable: Any) -> tuple[Any, str]:
+def get_keras_spec(variable: Any) -> tuple[Any, str]:
     """Return shape and dtype of a Keras variable that is being made."""
     return variable._shape, variable._dtype
 
 
-def keras_value(variable: Any, otherwise: Any = None) -> Any:
+def get_keras_value(variable: Any, otherwise: Any = None) -> Any:
     """Return what holds a Keras variable's value, a ``tf.Variable``."""
     return getattr(variable, "_value", otherwise)
 
 
-def device_parts(variable: Any) -> tuple[Any, ...]:
+def get_device_parts(variable: Any) -> tuple[Any, ...]:
     """Return what a strategy keeps of a variable on each of several devices; none elsewhere."""
     if not isinstance(variable, tf.distribute.DistributedValues):
         return ()
@@ -263,7 +263,7 @@ def set_keras_value(variable: Any, value: Any) -> None:
     variable._value = value
 
 
-def uncast_variable(variable: Any) -> Any:
+def get_uncast_variable(variable: Any) -> Any:
     """Return what Keras 2's ``AutoCastVariable`` is put around; None for another variable."""
     return getattr(variable, "_variable", None)
 
@@ -271,12 +271,12 @@ def uncast_variable(variable: Any) -> Any:
 # Keras' models, layers and optimizers
 
 
-def keras_module(name: str) -> Any:
+def import_keras_module(name: str) -> Any:
     """Return a module of Keras' TensorFlow backend, such as ``rnn``."""
     return importlib.import_module(f"keras.src.backend.tensorflow.{name}")
 
 
-def keras_name_scope() -> Any:
+def get_keras_name_scope() -> Any:
     """Return the class of the scopes that Keras names a layer's ops by; None where it has moved."""
     try:
         from keras.src.backend.tensorflow.core import name_scope
@@ -285,7 +285,7 @@ def keras_name_scope() -> Any:
     return name_scope
 
 
-def layers_of(model: Any, **options: bool) -> Iterable[Any]:
+def get_layers(model: Any, **options: bool) -> Iterable[Any]:
     """Return a model's layers, those inside of layers too; none where it is no Keras model."""
     flatten = getattr(model, "_flatten_layers", None)
     layers: Iterable[Any] = flatten(**options) if flatten is not None else ()
@@ -297,62 +297,62 @@ def is_distributed(model: Any) -> bool:
     return bool(model._distribute_strategy)
 
 
-def chosen_jit(model: Any) -> bool | None:
+def get_chosen_jit(model: Any) -> bool | None:
     """Return what ``Model.jit_compile`` has been set or resolved to; None for not yet."""
     chosen: bool | None = getattr(model, "_jit_compile", None)
     return chosen
 
 
 def set_chosen_jit(model: Any, value: bool | None) -> None:
-    """Set what ``chosen_jit`` returns; None lets Keras resolve it again."""
+    """Set what ``get_chosen_jit`` returns; None lets Keras resolve it again."""
     model._jit_compile = value
 
 
-def own_weights(layer: Any) -> bool:
+def has_own_weights(layer: Any) -> bool:
     """Say whether a layer itself has trainable weights, in Keras 3 or 2."""
     return bool(
         getattr(layer, "_trainable_variables", None) or getattr(layer, "_trainable_weights", None)
     )
 
 
-def built_for(optimizer: Any) -> list[Any] | None:
+def get_built_variables(optimizer: Any) -> list[Any] | None:
     """Return the variables that an optimizer was built for; None where it was not."""
     variables: list[Any] | None = getattr(optimizer, "_trainable_variables", None)
     return variables
 
 
-def gradient_accumulators(optimizer: Any) -> list[Any]:
+def get_gradient_accumulators(optimizer: Any) -> list[Any]:
     """Return the variables that an optimizer adds up gradients in."""
     return list(getattr(optimizer, "_accumulated_gradients", None) or ())
 
 
-def compile_arguments(model: Any) -> dict[str, Any]:
+def get_compile_arguments(model: Any) -> dict[str, Any]:
     """Return what a compiled Keras 3 model was compiled with."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
 
 
-def build_shapes(model: Any) -> Mapping[str, Any] | None:
+def get_build_shapes(model: Any) -> Mapping[str, Any] | None:
     """Return the shapes that a model was built with, by argument; None where it was not."""
     shapes: Mapping[str, Any] | None = getattr(model, "_build_shapes_dict", None)
     return shapes
 
 
-def structure_of_inputs(model: Any) -> Any:
+def get_input_structure(model: Any) -> Any:
     """Return the symbolic inputs of a functional Keras 3 model in their structure; else None."""
     return getattr(model, "_inputs_struct", None)
 
 
-def structure_of_outputs(model: Any) -> Any:
+def get_output_structure(model: Any) -> Any:
     """Return the symbolic outputs of a functional Keras 3 model in their structure; else None."""
     return getattr(model, "_outputs_struct", None)
 
 
-def history_of(tensor: Any) -> Any:
+def get_history(tensor: Any) -> Any:
     """Return the record of which layer made a symbolic tensor; None where there is none."""
     return getattr(tensor, "_keras_history", None)
 
 
-def compiled_loss(model: Any) -> Any:
+def get_compiled_loss(model: Any) -> Any:
     """Return the object that every use of a Keras 3 model's loss goes through; None for none."""
     return getattr(model, "_compile_loss", None)
 
@@ -370,16 +370,16 @@ def keras_2_is_compiled(model: Any) -> bool:
     return bool(model._is_compiled)
 
 
-def keras_2_inputs(model: Any) -> Any:
+def get_keras_2_inputs(model: Any) -> Any:
     """Return the symbolic inputs of a functional Keras 2 model in their structure; else None."""
     return getattr(model, "_nested_inputs", None)
 
 
-def keras_2_outputs(model: Any) -> Any:
+def get_keras_2_outputs(model: Any) -> Any:
     """Return the symbolic outputs of a functional Keras 2 model in their structure; else None."""
     return getattr(model, "_nested_outputs", None)
 
 
-def keras_2_counter(model: Any, *, train: bool) -> Any:
+def get_keras_2_counter(model: Any, *, train: bool) -> Any:
     """Return the variable that counts a Keras 2 model's steps."""
     return model._train_counter if train else model._predict_counter

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
@@ -158,7 +158,7 @@ def estimate(
     if card and spec.kind is not TargetKind.TRACE:
         chosen = replace(chosen, memory_limit_bytes=what_if.memory_limit_bytes)
     if spec.kind is TargetKind.TRACE:
-        check_honoured(spec.text, TargetForm.ESTIMATE, given_options(chosen))
+        check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
         place.refuse_for(spec)
         options.refuse_given(
             "cannot be honoured: an earlier estimate keeps what it assumed",

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import parse_card_assumptions, parse_target
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
@@ -191,7 +191,7 @@ def trace(
         f"cannot be honoured: {spec.text} is no script", "Leave it out.", warmup=warmup
     )
     if spec.kind is TargetKind.TRACE:
-        check_honoured(spec.text, TargetForm.TRACE, given_options(chosen))
+        check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
         place.refuse_for(spec)
     else:
         options.refuse_given(

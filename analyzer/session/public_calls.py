@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.run_folders import default_out
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import check_steps, parse_target
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import InputError
@@ -51,7 +51,7 @@ def estimate(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.ESTIMATE, given_options(chosen))
+            check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
             if threads is None and chosen.inter_op_threads is None:
                 return open_finished(Path(spec.path))
             return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
@@ -101,7 +101,7 @@ def trace(
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.TRACE, given_options(chosen))
+            check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
             if chosen.gpu:
                 raise InputError(
                     f"{spec.text} is a trace that exists: gpu cannot be honoured.",

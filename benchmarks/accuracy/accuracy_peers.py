@@ -22,7 +22,7 @@ from tensorflow.python.grappler import cluster, item, tf_optimizer
 from tensorflow.python.training import saver
 
 from analyzer.capture.run.profiled_run import concrete_function
-from analyzer.capture.targets.resolve_target import program_for
+from analyzer.capture.targets.resolve_target import make_program
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.capture_request import CaptureOptions
 
@@ -33,7 +33,7 @@ def main() -> None:
     name = sys.argv[1]
     batch = int(name.split("_")[1])
     made = accuracy_models.make(name)
-    program = program_for(made, name, CaptureOptions(batch_size=batch, jit=False))
+    program = make_program(made, name, CaptureOptions(batch_size=batch, jit=False))
     weights = sum(
         math.prod(variable.shape) * FLOAT_BYTES
         for model in program.models

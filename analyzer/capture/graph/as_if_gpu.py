@@ -17,11 +17,11 @@ from analyzer.capture.private_names import (
     CPU_ONLY,
     IS_GPU_AVAILABLE,
     RESOLVE_JIT,
+    get_layers,
+    import_keras_module,
     is_distributed,
     keras_backend,
-    keras_module,
     keras_trainer,
-    layers_of,
 )
 
 RESOLVED = "_analyzer_auto_jit"
@@ -29,15 +29,15 @@ RESOLVED = "_analyzer_auto_jit"
 
 
 @contextlib.contextmanager
-def as_if_gpu(*, cudnn: bool = True) -> Iterator[None]:
+def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
     """Let Keras find a GPU in the block.
 
     Args:
         cudnn: Let recurrent layers use cuDNN's kernels, which XLA cannot compile; False where the user
             asked for XLA.
     """
-    rnn = keras_module("rnn")
-    nn = keras_module("nn")
+    rnn = import_keras_module("rnn")
+    nn = import_keras_module("nn")
     changes: list[tuple[Any, str, Any]] = [
         (keras_trainer.Trainer, RESOLVE_JIT, _resolve),
         (nn, CPU_ONLY, lambda: False),
@@ -61,7 +61,7 @@ def _resolve(model: Any) -> bool:
     setattr(model, RESOLVED, True)
     if is_distributed(model):
         return False
-    for layer in layers_of(model):
+    for layer in get_layers(model):
         if _runs_on_cudnn(layer):
             layer.supports_jit = False  # as the layer itself says where it is made beside a GPU
     return bool(keras_trainer.model_supports_jit(model))
@@ -80,11 +80,11 @@ def _runs_on_cudnn(layer: Any) -> bool:
     )
 
 
-def why_jit(model: Any, jit: bool, asked: bool | None) -> str:
+def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     """Return a sentence on why a Keras model's step is compiled with XLA on a GPU, or is not.
 
     Args:
-        model: The model, compiled inside ``as_if_gpu``.
+        model: The model, compiled inside ``pretend_gpu``.
         jit: Whether its step is compiled.
         asked: What the user asked for; None for Keras' choice.
     """
@@ -97,7 +97,7 @@ def why_jit(model: Any, jit: bool, asked: bool | None) -> str:
             "Estimated with XLA, which Keras' fit uses on any machine with a GPU; a custom training "
             "loop runs op by op (--no-jit) and needs another amount."
         )
-    blocking = [layer for layer in layers_of(model) if not layer.supports_jit]
+    blocking = [layer for layer in get_layers(model) if not layer.supports_jit]
     if blocking and getattr(model, RESOLVED, False):
         names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
         return (
@@ -110,7 +110,7 @@ def why_jit(model: Any, jit: bool, asked: bool | None) -> str:
     )
 
 
-def why_jit_custom(jit: bool) -> str:
+def explain_custom_jit(jit: bool) -> str:
     """Return the sentence for a ``tf.function`` of the user's."""
     if jit:
         return (

@@ -16,18 +16,18 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.list_elements import elements_taken
-from analyzer.capture.graph.plain_graphs import traced_outputs
+from analyzer.capture.graph.list_elements import infer_list_elements
+from analyzer.capture.graph.plain_graphs import read_traced_outputs
 from analyzer.capture.graph.shape_inference import (
     Known,
     Shape,
-    argument_shapes,
-    argument_sizes,
+    find_refuted_tensor,
+    get_argument_shapes,
+    get_argument_sizes,
     infer_graph,
     infer_outputs,
-    refuted_tensor,
 )
-from analyzer.capture.graph.value_evaluation import Evaluating, Outputs, is_open, spec_at
+from analyzer.capture.graph.value_evaluation import Evaluator, Outputs, is_open, look_up_spec
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.graph.graph_index import look_up
@@ -57,7 +57,7 @@ class Sized:
     sizes: tuple[DataSize, ...]
 
 
-def sized_outputs(
+def infer_sizes(
     function: Any,
     partitions: Sequence[Any],
     given: Sequence[Any],
@@ -75,7 +75,7 @@ def sized_outputs(
         transposed: The graphs' images may have another order of axes than the traced ones.
     """
     found = Sized(outputs={}, least={}, sizes=())
-    traced = traced_outputs(function.graph)
+    traced = read_traced_outputs(function.graph)
     for graph_def in partitions:
         sizing = _Sizing(function, graph_def, given, traced, told, transposed)
         sized = sizing.run()
@@ -104,8 +104,8 @@ class _Sizing:
     values: dict[int, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.shapes = argument_shapes(self.function, self.given)
-        self.values = argument_sizes(self.function, self.given)
+        self.shapes = get_argument_shapes(self.function, self.given)
+        self.values = get_argument_sizes(self.function, self.given)
 
     def run(self) -> Sized:
         """Learn shapes until there is nothing more to learn."""
@@ -135,7 +135,7 @@ class _Sizing:
             try:
                 return infer_graph(self.graph_def, self.shapes, self.values, self.known)
             except ValueError as error:
-                tensor = refuted_tensor(str(error))
+                tensor = find_refuted_tensor(str(error))
                 if self.known.shapes.pop(tensor, None) is None:
                     raise
                 self.refuted.add(tensor)
@@ -167,8 +167,8 @@ class _Sizing:
 
     def _from_lists(self, outputs: Outputs, graph: Any) -> bool:
         learnt = False
-        for element in elements_taken(self.graph_def, graph, outputs):
-            spec = spec_at(outputs, element.tensor)
+        for element in infer_list_elements(self.graph_def, graph, outputs):
+            spec = look_up_spec(outputs, element.tensor)
             if spec is not None and is_open(spec):
                 learnt |= self._learn(element.tensor, spec, element.shape)
             if element.value is not None and element.tensor not in self.known.values:
@@ -177,7 +177,7 @@ class _Sizing:
         return learnt
 
     def _from_inputs(self, outputs: Outputs, graph: Any) -> bool:
-        evaluating = Evaluating(self.graph_def, graph, self.function, self.given, outputs)
+        evaluating = Evaluator(self.graph_def, graph, self.function, self.given, outputs)
         learnt = False
         for tensor, value in evaluating.open_values().items():
             name, _, index = tensor.rpartition(":")
@@ -216,7 +216,7 @@ class _Sizing:
             specs = outputs.get(node.name, ())
             if rule is None or not any(map(is_open, specs)):
                 continue
-            most = rule([spec_at(outputs, name) for name in node.input if name[0] != "^"])
+            most = rule([look_up_spec(outputs, name) for name in node.input if name[0] != "^"])
             if most is None:
                 continue
             for index, spec in enumerate(specs):

@@ -15,17 +15,17 @@ import tensorflow as tf
 from numpy.linalg import LinAlgError
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.graph.as_if_gpu import as_if_gpu, why_jit_custom
-from analyzer.capture.graph.executor_graph import StaticStep, static_step
-from analyzer.capture.graph.gpu_graph import gpu_step
-from analyzer.capture.initializers.hollow_variables import recording_births
-from analyzer.capture.initializers.slot_order import in_order_of_making
-from analyzer.capture.initializers.variable_births import Birth, in_use_bytes
+from analyzer.capture.graph.as_if_gpu import explain_custom_jit, pretend_gpu
+from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
+from analyzer.capture.graph.gpu_graph import build_gpu_graph
+from analyzer.capture.initializers.hollow_variables import record_births
+from analyzer.capture.initializers.slot_order import sort_slots_by_creation
+from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.run.instrumentation import observing_step
 from analyzer.capture.run.profiled_run import Captured, Capturing, captured, concrete_function
 from analyzer.capture.run.step_variables import StepVariables, raw_variable
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.xla_lowering import LoweredFunction, compile_calls, compiled_step
+from analyzer.capture.xla.xla_lowering import LoweredFunction, build_compiled_graph, compile_calls
 from analyzer.cards import Gpu, find_gpu
 from analyzer.cards.installed_compiler import has_compiler
 from analyzer.model.contract import run_note as contract
@@ -82,11 +82,11 @@ def _executed(
     """Return the graph that the executor would run, on the CPU or on a card."""
     if not program.config.jit:
         if gpu is None:
-            return static_step(function, program.args, options.assume)
-        return gpu_step(
+            return build_executor_graph(function, program.args, options.assume)
+        return build_gpu_graph(
             function, gpu, options.memory_limit_bytes, given=program.args, told=options.assume
         )
-    step = compiled_step(function, program.args)
+    step = build_compiled_graph(function, program.args)
     if gpu is not None:  # this machine has only its CPU to put the ops on
         step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
     return step
@@ -125,25 +125,24 @@ def _capture(
     gpu = find_gpu(options.gpu) if options.gpu else None
     with contextlib.ExitStack() as stack:
         if gpu is not None:
-            stack.enter_context(as_if_gpu(cudnn=not options.jit))
+            stack.enter_context(pretend_gpu(cudnn=not options.jit))
         observed = stack.enter_context(observing_step())
         hosted = VARIABLES_ON_HOST if gpu else frozenset()
-        births = stack.enter_context(recording_births(hollow=hollow, host_dtypes=hosted))
+        births = stack.enter_context(record_births(hollow=hollow, host_dtypes=hosted))
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
-            program.messages.append(program.jit_reason or why_jit_custom(bool(program.config.jit)))
+            reason = program.jit_reason or explain_custom_jit(bool(program.config.jit))
+            program.messages.append(reason)
         _refuse(program)
         report("tracing the step", 0.2)
         (variables := StepVariables(program)).refresh()
-        gc.collect()  # or what the building left behind is freed while it is counted
-        before = in_use_bytes() - births.made_bytes
-        function = variables.function = concrete_function(program)
-        kept = max(in_use_bytes() - births.made_bytes - before, 0)
+        function, kept = _trace(program, births)
+        variables.function = function
         stack.enter_context(collector_paused())  # nothing of the user's runs from here on
         report("optimising the graph", 0.5)
         step = _executed(program, function, gpu, options)
-        slots = in_order_of_making(births.rows)
+        slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         compiled = _compiled(program, function, step, options, dump)
         report("reading the graph", 0.9)
@@ -172,7 +171,7 @@ def _capture(
         assumed=dict(options.assume),
     )
     found.compiled = compiled
-    found.inside = graphs.inside_ops(function, [one.function for one in compiled])
+    found.inside = graphs.read_inner_ops(function, [one.function for one in compiled])
     return found
 
 
@@ -186,6 +185,14 @@ def _refuse(program: Program) -> None:
         )
 
 
+def _trace(program: Program, births: Births) -> tuple[Any, int]:
+    """Trace the step; return its concrete function and the bytes that tracing keeps."""
+    gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
+    before = get_bytes_in_use() - births.made_bytes
+    function = concrete_function(program)
+    return function, max(get_bytes_in_use() - births.made_bytes - before, 0)
+
+
 def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.BirthNote, ...]:
     """Return one record a birth; ``variable`` is an index into the note's variables."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
@@ -194,7 +201,7 @@ def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.BirthNote
             variable=numbers.get(id(raw_variable(birth.variable))),
             traced=birth.traced,
             sharing=birth.sharing,
-            events=tuple(birth.left_events),
+            events=tuple(birth.final_events),
         )
         for birth in births
     )

@@ -20,9 +20,9 @@ from typing import Any, Final, TypeAlias
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.graph.data_dependent_sizes import sized_outputs
+from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.shape_inference import Shape
-from analyzer.capture.private_names import call_flat, cancellation, context, handle_data_of
+from analyzer.capture.private_names import call_flat, cancellation, context, get_handle_data
 from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
@@ -81,7 +81,7 @@ class StaticStep:
     sizes: tuple[DataSize, ...] = ()
 
 
-def static_step(
+def build_executor_graph(
     function: Any, given: Sequence[Any] = (), told: Mapping[str, int] | None = None
 ) -> StaticStep:
     """Return the graph that a call of a concrete function would run on this device.
@@ -97,20 +97,21 @@ def static_step(
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
     partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
-    sized = sized_outputs(function, partitions, given, told or {})
+    sized = infer_sizes(function, partitions, given, told or {})
+    sources = graphs.find_sources(function.graph)
     ops = [
         replace(
             op,
             attrs={
                 **op.attrs,
                 **places.get(op.name, {}),
-                **given_value(op, given),
-                **least_shapes(op, sized.least),
+                **note_argument_value(op, given),
+                **note_least_shapes(op, sized.least),
             },
         )
-        for op in graphs.executed_ops(partitions, sized.outputs, graphs.sources_of(function.graph))
+        for op in graphs.read_executed_ops(partitions, sized.outputs, sources)
     ]
-    used = used_variables(function, captures, ops)
+    used = find_used_variables(function, captures, ops)
     return StaticStep(ops=tuple(ops), variables=used, sizes=sized.sizes)
 
 
@@ -163,14 +164,14 @@ def instantiate(
     return found, places
 
 
-def least_shapes(op: Op, least: Mapping[str, tuple[TensorSpec, ...]]) -> dict[str, Any]:
+def note_least_shapes(op: Op, least: Mapping[str, tuple[TensorSpec, ...]]) -> dict[str, Any]:
     """Return, as an attribute, the shapes of an op's results where the data leave one element."""
     if op.name not in least:
         return {}
     return {LEAST_SHAPES: [s.shape and list(s.shape) for s in least[op.name]]}
 
 
-def given_value(op: Op, given: Sequence[Any]) -> dict[str, Any]:
+def note_argument_value(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     """Return, as an attribute, the value of an argument that is one number: it may decide a loop."""
     index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
@@ -215,7 +216,7 @@ def _stand_in(capture: Any, made: _Handles) -> Any:
 
     Nothing reads it but for the value's type and shape: variables that are alike there share one.
     """
-    dtype, shape = handle_type(capture)
+    dtype, shape = get_handle_type(capture)
     if (dtype, shape) not in made:
         made[dtype, shape] = tf.raw_ops.VarHandleOp(
             dtype=dtype or tf.float32,
@@ -235,9 +236,9 @@ def _empty(tensor: Any, made: _Handles) -> Any:
     return tf.zeros([0] * (tensor.shape.rank or 0), tensor.dtype)
 
 
-def handle_type(capture: Any) -> tuple[Any, Shape]:
+def get_handle_type(capture: Any) -> tuple[Any, Shape]:
     """Return dtype and shape of the variable behind a captured handle; None where not known."""
-    data = handle_data_of(capture)
+    data = get_handle_data(capture)
     if data is None or not data.is_set or not data.shape_and_type:
         return None, None
     first = data.shape_and_type[0]
@@ -246,7 +247,9 @@ def handle_type(capture: Any) -> tuple[Any, Shape]:
     return tf.dtypes.as_dtype(first.dtype), tuple(dim.size for dim in first.shape.dim)
 
 
-def used_variables(function: Any, captures: list[Any], ops: list[Op]) -> tuple[HandleArgument, ...]:
+def find_used_variables(
+    function: Any, captures: list[Any], ops: list[Op]
+) -> tuple[HandleArgument, ...]:
     """Return the variables that the step's graph uses.
 
     Args:
@@ -260,7 +263,7 @@ def used_variables(function: Any, captures: list[Any], ops: list[Op]) -> tuple[H
     found = []
     for position, capture in enumerate(captures):
         index = count - len(captures) + position
-        dtype, shape = handle_type(capture) if capture.dtype == tf.resource else (None, None)
+        dtype, shape = get_handle_type(capture) if capture.dtype == tf.resource else (None, None)
         if dtype is not None and index in arguments:
             found.append(
                 HandleArgument(

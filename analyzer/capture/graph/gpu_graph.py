@@ -26,13 +26,13 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.graph.data_dependent_sizes import sized_outputs
+from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.executor_graph import (
     StaticStep,
-    given_value,
-    handle_type,
-    least_shapes,
-    used_variables,
+    find_used_variables,
+    get_handle_type,
+    note_argument_value,
+    note_least_shapes,
 )
 from analyzer.capture.private_names import (
     config_pb2,
@@ -68,7 +68,7 @@ _CUDNN: Final = "90300"
 them only to tell very old ones."""
 
 
-def gpu_step(
+def build_gpu_graph(
     function: Any,
     gpu: Gpu,
     limit_bytes: int | None = None,
@@ -94,13 +94,22 @@ def gpu_step(
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
-    sized = sized_outputs(function, [graph_def], given, told or {}, transposed=True)
-    executed = graphs.executed_ops([graph_def], sized.outputs, graphs.sources_of(function.graph))
+    sized = infer_sizes(function, [graph_def], given, told or {}, transposed=True)
+    executed = graphs.read_executed_ops(
+        [graph_def], sized.outputs, graphs.find_sources(function.graph)
+    )
     ops = add_copies(
-        replace(op, attrs={**op.attrs, **given_value(op, given), **least_shapes(op, sized.least)})
+        replace(
+            op,
+            attrs={
+                **op.attrs,
+                **note_argument_value(op, given),
+                **note_least_shapes(op, sized.least),
+            },
+        )
         for op in executed
     )
-    used = used_variables(function, captures, ops)
+    used = find_used_variables(function, captures, ops)
     return StaticStep(ops=tuple(ops), variables=used, sizes=sized.sizes)
 
 
@@ -170,7 +179,7 @@ def _as_argument(node: Any, function: Any, index: int) -> None:
         captured = function.captured_inputs[index - first] if index >= first else tensor
         node.op = "_Arg"
         node.attr["T"].type = tensor.dtype.as_datatype_enum
-        dtype, shape = handle_type(captured)
+        dtype, shape = get_handle_type(captured)
         if dtype is not None:
             node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
             node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from analyzer.capture.graph.value_evaluation import Outputs, is_open, spec_at
+from analyzer.capture.graph.value_evaluation import Outputs, is_open, look_up_spec
 
 _PUT: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 """Ops that put an element into a list, and which input that is."""
@@ -54,7 +54,7 @@ class Element:
     value: Any
 
 
-def elements_taken(graph_def: Any, graph: Any, outputs: Outputs) -> Iterator[Element]:
+def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterator[Element]:
     """Yield what is known of each element that an executed graph takes from a list.
 
     Args:
@@ -111,7 +111,7 @@ def _element(tensor: str, put: set[str], graph: Any, outputs: Outputs) -> Elemen
         graph: The copy of the graph that told the shapes.
         outputs: The output specs so far.
     """
-    specs = [spec_at(outputs, source) for source in put]
+    specs = [look_up_spec(outputs, source) for source in put]
     shapes = {None if spec is None or is_open(spec) else spec.shape for spec in specs}
     shape = shapes.pop() if len(shapes) == 1 else None
     value = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from analyzer.capture.private_names import functions_in, op_def_registry, tensor_util
+from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import is_library, shown
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.graph_index import look_up
@@ -20,7 +20,7 @@ _CALLERS: Final = frozenset(
 )
 
 
-def executed_ops(
+def read_executed_ops(
     partitions: Iterable[Any],
     traced: Mapping[str, tuple[TensorSpec, ...]],
     sources: Mapping[str, str],
@@ -29,7 +29,7 @@ def executed_ops(
 
     Args:
         partitions: GraphDefs, one a device, as ``RunMetadata`` holds them.
-        traced: Output specs by name of the traced graph (``traced_outputs``): the executed
+        traced: Output specs by name of the traced graph (``read_traced_outputs``): the executed
             graph has lost its shapes.
         sources: ``file:line`` of the user's code by name.
     """
@@ -44,7 +44,7 @@ def executed_ops(
 def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]) -> Op:
     inputs = [name for name in node.input if not name.startswith("^")]
     known = look_up(node.name, traced) or ()
-    dtypes = output_dtypes(node)
+    dtypes = get_output_dtypes(node)
     if node.op == "_Arg":
         outputs: tuple[TensorSpec, ...] = known or tuple(TensorSpec(d, None) for d in dtypes)
     else:
@@ -84,7 +84,7 @@ def _declared_shape(node: Any) -> tuple[int, ...] | None:
     return None
 
 
-def output_dtypes(node: Any) -> list[str]:
+def get_output_dtypes(node: Any) -> list[str]:
     """Return TensorFlow's names of a node's output types."""
     definition = op_def_registry.get(node.op)
     if definition is None:
@@ -159,29 +159,29 @@ def _plain_tensor(tensor: Any) -> dict[str, Any]:
     return plain
 
 
-def traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
+def read_traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
     """Return the output specs of every op of a traced graph and of the functions that it calls."""
     outputs: dict[str, tuple[TensorSpec, ...]] = {}
-    for nested in all_graphs(graph):
+    for nested in collect_graphs(graph):
         for op in nested.get_operations():
             if op.name not in outputs:
-                outputs[op.name] = tuple(spec_of(tensor) for tensor in op.outputs)
+                outputs[op.name] = tuple(get_spec(tensor) for tensor in op.outputs)
     return outputs
 
 
-def spec_of(tensor: Any) -> TensorSpec:
+def get_spec(tensor: Any) -> TensorSpec:
     """Return a graph tensor's dtype and static shape."""
-    return TensorSpec(tensor.dtype.name, shape_of(tensor))
+    return TensorSpec(tensor.dtype.name, get_shape(tensor))
 
 
-def shape_of(tensor: Any) -> tuple[int, ...] | None:
+def get_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the static shape of a tensor or variable: -1 for an axis that is not known."""
     if tensor.shape.rank is None:
         return None
     return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
 
 
-def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
+def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     """Return the ops of the traced graph and, where it only calls one, of the called ones.
 
     Used where nothing finer ran: XLA compiles the whole of them into one kernel launch.
@@ -189,7 +189,7 @@ def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     ops: dict[str, Op] = {}
     # What feeds the function is a placeholder here, and an argument in the graph that runs.
     arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
-    for nested in all_graphs(graph):
+    for nested in collect_graphs(graph):
         for op in nested.get_operations():
             if op.name in ops:
                 continue
@@ -200,25 +200,25 @@ def traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
                 attrs={} if argument is None else {"index": argument},
                 inputs=tuple(tensor.name for tensor in op.inputs),
                 control_inputs=tuple(control.name for control in op.control_inputs),
-                outputs=tuple(spec_of(tensor) for tensor in op.outputs),
+                outputs=tuple(get_spec(tensor) for tensor in op.outputs),
                 device=op.device,
                 source=sources.get(op.name, ""),
             )
     return list(ops.values())
 
 
-def function_graphs(function: Any) -> dict[str, Any]:
+def collect_function_graphs(function: Any) -> dict[str, Any]:
     """Return the graph of a concrete function and of every function in it, by name."""
-    known = {plain_name(function.name): function.graph}
-    for nested in all_graphs(function.graph):
-        for name, inner in functions_in(nested).items():
+    known = {decode_name(function.name): function.graph}
+    for nested in collect_graphs(function.graph):
+        for name, inner in get_functions(nested).items():
             graph = getattr(inner, "graph", None)
             if graph is not None:
-                known.setdefault(plain_name(name), graph)
+                known.setdefault(decode_name(name), graph)
     return known
 
 
-def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
+def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
     """Return the ops of functions that run as one op of the step, as they were traced.
 
     Args:
@@ -228,22 +228,22 @@ def inside_ops(function: Any, names: Iterable[str]) -> list[Op]:
     wanted = list(names)
     if not wanted:
         return []
-    known = function_graphs(function)
-    sources = sources_of(function.graph)
+    known = collect_function_graphs(function)
+    sources = find_sources(function.graph)
     ops: dict[str, Op] = {}
     for name in wanted:
         graph = known.get(name)
-        for op in traced_ops(graph, sources) if graph is not None else ():
+        for op in read_traced_ops(graph, sources) if graph is not None else ():
             ops.setdefault(op.name, op)
     return list(ops.values())
 
 
-def traced_graphs(graph: Any) -> list[TracedGraph]:
+def read_traced_graphs(graph: Any) -> list[TracedGraph]:
     """Return the graph and its functions as they were traced, callers before the called."""
     names: dict[int, str] = {id(graph): ""}
-    for nested in all_graphs(graph):
-        for name, function in functions_in(nested).items():
-            names.setdefault(id(getattr(function, "graph", None)), plain_name(name))
+    for nested in collect_graphs(graph):
+        for name, function in get_functions(nested).items():
+            names.setdefault(id(getattr(function, "graph", None)), decode_name(name))
     return [
         TracedGraph(
             names.get(id(nested), ""),
@@ -252,7 +252,7 @@ def traced_graphs(graph: Any) -> list[TracedGraph]:
                 for op in nested.get_operations()
             ),
         )
-        for nested in all_graphs(graph)
+        for nested in collect_graphs(graph)
     ]
 
 
@@ -268,17 +268,17 @@ def _calls(op: Any) -> tuple[str, ...]:
     return tuple(calls)
 
 
-def plain_name(name: Any) -> str:
+def decode_name(name: Any) -> str:
     """Return a function's or node's name as text, which TensorFlow may keep as bytes."""
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
-def all_graphs(graph: Any) -> list[Any]:
+def collect_graphs(graph: Any) -> list[Any]:
     """Return the graph and those of every function in it, each once, outermost first."""
     found = [graph]
     seen = {id(graph)}
     for current in found:
-        for function in functions_in(current).values():
+        for function in get_functions(current).values():
             nested = getattr(function, "graph", None)
             if nested is not None and id(nested) not in seen:
                 seen.add(id(nested))
@@ -286,10 +286,10 @@ def all_graphs(graph: Any) -> list[Any]:
     return found
 
 
-def sources_of(graph: Any) -> dict[str, str]:
+def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of the user's own code for each op that has one."""
     sources: dict[str, str] = {}
-    for nested in all_graphs(graph):
+    for nested in collect_graphs(graph):
         for op in nested.get_operations():
             if op.name in sources or op.traceback is None:
                 continue

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import output_dtypes, spec_of, traced_outputs
+from analyzer.capture.graph.plain_graphs import get_output_dtypes, get_spec, read_traced_outputs
 from analyzer.capture.private_names import graph_pb2, op_def_registry
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, TensorSpec
 
@@ -57,7 +57,7 @@ def infer_outputs(
     Args:
         graph_def: A partition graph.
         arguments: Shapes of the arguments by index, where they are known.
-        sizes: Values of arguments that may be sizes, as arrays by index (``argument_sizes``).
+        sizes: Values of arguments that may be sizes, as arrays by index (``get_argument_sizes``).
         known: What else is known.
     """
     return infer_graph(graph_def, arguments, sizes or {}, known or Known())[0]
@@ -71,7 +71,7 @@ def infer_graph(
     Args:
         graph_def: The graph that runs, a ``GraphDef``.
         arguments: Index of an argument -> its shape.
-        sizes: Index of an argument -> its value, where that may be sizes (``argument_sizes``).
+        sizes: Index of an argument -> its value, where that may be sizes (``get_argument_sizes``).
         known: Sizes that depend on data, as far as they are told.
     """
     copy, biases, workspaces = _importable(graph_def, arguments, sizes, known)
@@ -96,7 +96,7 @@ def infer_graph(
     return outputs, graph
 
 
-def argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape]:
+def get_argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape]:
     """Return the shapes of a concrete function's arguments by index, but for handles.
 
     Args:
@@ -115,7 +115,7 @@ def argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape
     return shapes
 
 
-def argument_sizes(function: Any, given: Sequence[Any]) -> dict[int, Any]:
+def get_argument_sizes(function: Any, given: Sequence[Any]) -> dict[int, Any]:
     """Return the values of a function's arguments that may be sizes: a few whole numbers each.
 
     The shape of a sparse tensor is one of its parts, and decides the shapes of what is made of it.
@@ -132,7 +132,7 @@ def argument_sizes(function: Any, given: Sequence[Any]) -> dict[int, Any]:
     }
 
 
-def executed_outputs(
+def infer_executed_outputs(
     function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
 ) -> dict[str, tuple[TensorSpec, ...]]:
     """Return the output specs of the executed graphs' ops: the graphs have lost their shapes.
@@ -145,8 +145,8 @@ def executed_outputs(
         partitions: The graphs that the executor ran, ``GraphDef``s.
         given: The arguments that it was called with; none where they are not known.
     """
-    outputs = traced_outputs(function.graph)
-    shapes, sizes = argument_shapes(function, given), argument_sizes(function, given)
+    outputs = read_traced_outputs(function.graph)
+    shapes, sizes = get_argument_shapes(function, given), get_argument_sizes(function, given)
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
             outputs |= infer_outputs(graph_def, shapes, sizes)
@@ -154,7 +154,7 @@ def executed_outputs(
 
 
 def _spec(tensor: Any) -> TensorSpec:
-    spec = spec_of(tensor)
+    spec = get_spec(tensor)
     return TensorSpec(spec.dtype.removesuffix("_ref"), spec.shape)
 
 
@@ -162,7 +162,7 @@ def _pin_name(tensor: str) -> str:
     return tensor.replace(":", "/analyzer_known_")
 
 
-def refuted_tensor(error: str) -> str:
+def find_refuted_tensor(error: str) -> str:
     """Return the tensor (``node:output``) whose known shape an import failed on; empty for none."""
     found = _PIN.search(error)
     return ":".join(found.groups()) if found else ""
@@ -179,7 +179,7 @@ def _pin(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
         pin.attr["dtype"].type = proto.dtype
         pin.attr["value"].tensor.CopyFrom(proto)
         redirected[tensor] = pin.name
-    types = output_types(graph_def)
+    types = get_output_types(graph_def)
     for tensor, shape in known.shapes.items():
         if _node_of(tensor) not in nodes:
             continue
@@ -195,12 +195,12 @@ def _pin(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
     }
 
 
-def output_types(graph_def: Any) -> dict[str, int]:
+def get_output_types(graph_def: Any) -> dict[str, int]:
     """Return the number of the element type of every tensor (``node:output``)."""
     return {
         f"{node.name}:{index}": tf.dtypes.as_dtype(dtype).as_datatype_enum
         for node in graph_def.node
-        for index, dtype in enumerate(output_dtypes(node))
+        for index, dtype in enumerate(get_output_dtypes(node))
         if dtype
     }
 

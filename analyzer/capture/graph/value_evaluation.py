@@ -45,7 +45,7 @@ _SEGMENTS: Final = {
 many there are (``SegmentReductionOp``, ``SparseSegmentReductionOpBase``)."""
 
 
-class Evaluating:
+class Evaluator:
     """Values that follow from the inputs given alone, by kernels without a state."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Evaluating:
 
     def is_behind(self, name: str) -> bool:
         """Say whether the shape of one of an op's inputs is not known either."""
-        specs = (spec_at(self._outputs, source) for source in self._nodes[name].input)
+        specs = (look_up_spec(self._outputs, source) for source in self._nodes[name].input)
         return any(spec is not None and is_open(spec) for spec in specs)
 
     def numbers(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Evaluating:
 
     def _is_number(self, source: str) -> bool:
         name = _op_of(source)
-        spec = spec_at(self._outputs, source)
+        spec = look_up_spec(self._outputs, source)
         if not self._follows.get(name) or self._nodes[name].op in ("Const", "HostConst"):
             return False
         if spec is None or spec.dtype not in ("int32", "int64") or is_open(spec):
@@ -145,7 +145,7 @@ class Evaluating:
         return found
 
     def _segments(self, node: Any) -> tuple[int, ...] | None:
-        data = spec_at(self._outputs, node.input[0])
+        data = look_up_spec(self._outputs, node.input[0])
         ids = _tensor_of(node.input[_SEGMENTS[node.op]])
         if data is None or not data.shape or not self._follows.get(_op_of(ids)):
             return None
@@ -156,7 +156,7 @@ class Evaluating:
 
     def _padded(self, node: Any) -> tuple[int, ...] | None:
         """Return the shape of a ragged tensor made whole, which its rows tell: with bytes for values."""
-        values = spec_at(self._outputs, node.input[1])
+        values = look_up_spec(self._outputs, node.input[1])
         if values is None or is_open(values) or math.prod(values.shape or ()) > _EVALUATED_BYTES:
             return None
         rows = [name for name in node.input[3:] if name[0] != "^"]
@@ -207,7 +207,7 @@ def is_open(spec: TensorSpec) -> bool:
     return spec.shape is None or any(axis < 0 for axis in spec.shape)
 
 
-def spec_at(outputs: Outputs, source: str) -> TensorSpec | None:
+def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     """Return what a node's input is, by its name there; None where it is not known."""
     name, _, index = _tensor_of(source).rpartition(":")
     specs = outputs.get(name, ())

@@ -1,6 +1,6 @@
 """Variables that have a shape, can be read and assigned, and have no memory behind them.
 
-While the block of ``recording_births`` runs, a variable made by an initializer gets zeros with no
+While the block of ``record_births`` runs, a variable made by an initializer gets zeros with no
 memory behind them, be it Keras', Keras 2's or TensorFlow's own; the initializer is traced instead of
 run. Such a variable can be read, copied, saved and given other values as any other: what is assigned
 to it is checked for its shape and let go, for values say nothing of memory. Small variables are made
@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns
-from analyzer.capture.initializers.variable_births import Births, in_use_bytes, open_births
+from analyzer.capture.initializers.variable_births import Births, active_births, get_bytes_in_use
 from analyzer.capture.private_names import (
     CONVERT_TO_TENSOR,
     INITIALIZE_KERAS_VARIABLE,
@@ -36,9 +36,9 @@ from analyzer.capture.private_names import (
     ResourceVariable,
     UninitializedVariable,
     UnliftedInitializerVariable,
-    device_parts,
-    keras_spec,
-    keras_value,
+    get_device_parts,
+    get_keras_spec,
+    get_keras_value,
     set_keras_value,
 )
 from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
@@ -51,9 +51,7 @@ _HOLLOW: Final = "_analyzer_hollow"
 
 
 @contextlib.contextmanager
-def recording_births(
-    *, hollow: bool, host_dtypes: frozenset[str] = frozenset()
-) -> Iterator[Births]:
+def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
     """Note how variables are made in the block.
 
     Args:
@@ -62,13 +60,13 @@ def recording_births(
     """
     births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
     patches = _Patches(births)
-    open_births.append(births)
+    active_births.append(births)
     try:
         patches.apply()
         yield births
     finally:
         patches.undo()
-        open_births.remove(births)
+        active_births.remove(births)
 
 
 @dataclass
@@ -112,14 +110,14 @@ class _Patches:
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
-        before = in_use_bytes()
+        before = get_bytes_in_use()
         yield
-        self.births.made_bytes += in_use_bytes() - before
+        self.births.made_bytes += get_bytes_in_use() - before
 
     def _initialize(self, old: Any, variable: Any, initializer: Any) -> None:
         """Make a Keras variable."""
         traced = not tf.executing_eagerly()
-        shape, name = keras_spec(variable)
+        shape, name = get_keras_spec(variable)
         dtype = tf.as_dtype(name)
         with self._counting(), tf.init_scope():
             hollow = self._can_be_hollow(shape, dtype)
@@ -136,11 +134,13 @@ class _Patches:
                 finally:
                     self._is_kerass = False
                 if hollow:  # a strategy has made one for each device
-                    for part in device_parts(keras_value(variable)):
+                    for part in get_device_parts(get_keras_value(variable)):
                         self._hollow_out(part)
             if hollow:
                 setattr(variable, _HOLLOW, True)
-            first, *others = device_parts(keras_value(variable)) or [keras_value(variable)]
+            first, *others = get_device_parts(get_keras_value(variable)) or [
+                get_keras_value(variable)
+            ]
             self.births.add(first, initializer, shape, name, traced=traced)
             for part in others:  # it gets the first one's value
                 self.births.add_value(part)
@@ -239,7 +239,7 @@ class _Patches:
         if not getattr(variable, _HOLLOW, False):
             return old(variable)
         # The system gives a page of zeros its memory when it is written to.
-        raw = keras_value(variable, variable)
+        raw = get_keras_value(variable, variable)
         return np.zeros(tuple(raw.shape), raw.dtype.as_numpy_dtype)
 
     def _can_be_hollow(self, shape: Any, dtype: Any) -> bool:

@@ -44,7 +44,7 @@ _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
 
-def watched_events(
+def watch_initializer(
     initializer: Any,
     shape: Any,
     dtype: Any,
@@ -167,7 +167,7 @@ class _Watch:
             self._holds(outputs[0], self.buffer_of[id(inputs[0])])
             return
         for tensor, shown in zip(outputs, like.outputs, strict=True):
-            size_bytes = graphs.spec_of(shown).size_bytes
+            size_bytes = graphs.get_spec(shown).size_bytes
             if size_bytes and self._counts(tensor, name):
                 self._holds(tensor, self._born(size_bytes))
 

@@ -87,7 +87,7 @@ class StandIns:
 
 
 @contextlib.contextmanager
-def stand_ins() -> Iterator[StandIns]:
+def open_stand_ins() -> Iterator[StandIns]:
     """Make things on the CPU in the block that hold no memory of their size; they are gone after it."""
     found = StandIns()
     try:

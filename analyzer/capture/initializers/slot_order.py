@@ -23,7 +23,7 @@ _MOST_ELEMENTS: Final = 1 << 20
 _numbers = itertools.count()
 
 
-def in_order_of_making(births: list[Birth]) -> list[Birth]:
+def sort_slots_by_creation(births: list[Birth]) -> list[Birth]:
     """Return the births with those of the slots in the order in which their buffers are made.
 
     Of slots that share a buffer at first, the one whose constant is left comes first. Where the order

@@ -19,7 +19,7 @@ from analyzer.capture.initializers.initializer_requests import (
     Events,
     Handed,
     Number,
-    watched_events,
+    watch_initializer,
 )
 from analyzer.capture.initializers.memoryless_tensors import StandIns
 from analyzer.model.contract.element_sizes import ITEM_BYTES
@@ -64,7 +64,7 @@ class Birth:
         return self.reference()
 
     @property
-    def left_events(self) -> Events:
+    def final_events(self) -> Events:
         """The events, with the end of the value where the variable is gone."""
         if self.kept or self.variable is not None:
             return self.events
@@ -177,21 +177,23 @@ class Births:
         self.rows.append(Birth(weakref.ref(variable), events, False, f"value {len(self.rows)}"))
 
 
-open_births: list[Births] = []
+active_births: list[Births] = []
 """The records of births that are being made, the innermost last."""
 
 
 def record_input(tensor: Any) -> None:
     """Note when a tensor was made that the step will be fed with."""
-    for births in open_births:
+    for births in active_births:
         if tensor.dtype.is_floating:  # drawn from 0 to 1
             births.add_numbers((low_or_high, tensor.dtype.name) for low_or_high in (1.0, 0.0))
         births.inputs[id(tensor)] = len(births.rows)
 
 
-def value_without_memory(dtype: Any, shape: tuple[int, ...]) -> Any:
+def make_unbacked_value(dtype: Any, shape: tuple[int, ...]) -> Any:
     """Return zeros with no memory behind them; None where values are made in full."""
-    made = next((births.stand_ins for births in open_births if births.stand_ins is not None), None)
+    made = next(
+        (births.stand_ins for births in active_births if births.stand_ins is not None), None
+    )
     return None if made is None else made.tensor(dtype, shape)
 
 
@@ -201,11 +203,11 @@ def is_stand_in(tensor: Any) -> bool:
     Its zeros are then no values to go by: a run would make up others.
     """
     return any(
-        births.stand_ins is not None and id(tensor) in births.inputs for births in open_births
+        births.stand_ins is not None and id(tensor) in births.inputs for births in active_births
     )
 
 
-def in_use_bytes() -> int:
+def get_bytes_in_use() -> int:
     """Return the bytes of the chunks in use on the CPU; 0 where its allocator does not count."""
     try:
         return int(tf.config.experimental.get_memory_info("CPU:0")["current"])
@@ -250,7 +252,7 @@ def _events(
     """
     plain: Events = [(0, size_bytes)]
     try:
-        watched = watched_events(initializer, shape, dtype, host_dtypes, handed)
+        watched = watch_initializer(initializer, shape, dtype, host_dtypes, handed)
     except Exception:
         watched = None
     if watched:
@@ -267,13 +269,13 @@ def _events(
 def _kept_constants(initializer: Any, shape: Any, dtype: Any) -> int:
     """Return how many constants a graph keeps of an initializer, for its ops' shape functions."""
     graph = tf.Graph()
-    before = in_use_bytes()
+    before = get_bytes_in_use()
     try:
         with graph.as_default():
             initializer(shape, dtype=dtype)
     except Exception:
         return 0
-    return max(in_use_bytes() - before, 0) // GRANULE_BYTES
+    return max(get_bytes_in_use() - before, 0) // GRANULE_BYTES
 
 
 def _eager_events(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events:
@@ -290,7 +292,7 @@ def _eager_events(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events
         if op.type in _FREE:
             continue
         for tensor in op.outputs:
-            size_bytes = graphs.spec_of(tensor).size_bytes
+            size_bytes = graphs.get_spec(tensor).size_bytes
             if size_bytes and tensor.dtype.name not in host_dtypes:
                 numbers[tensor.name] = len(numbers)
                 events.append((numbers[tensor.name], size_bytes))

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.launch import STOPPING, hides_gpus
 from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
-from analyzer.capture.xla.xla_dumps import dumping_flags
+from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract import run_note as contract
 from analyzer.model.contract.capture_request import (
     REQUEST_VERSION,
@@ -227,9 +227,9 @@ def _generated_code_in(folder: Path) -> Iterator[None]:
     It writes to the system's temporary folder, and removes that at the end of the process: not where
     the process is killed.
     """
-    from analyzer.capture.private_names import autograph_loader
+    from analyzer.capture.private_names import import_autograph_loader
 
-    loader = autograph_loader()
+    loader = import_autograph_loader()
     folder.mkdir()
     if hasattr(loader, "tempfile"):
         make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
@@ -264,7 +264,7 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
 
     folder = Path(request.folder)
     if not is_trial:
-        os.environ["XLA_FLAGS"] = dumping_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
+        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
     with collector_paused():
         _import_tensorflow()
     pass_over_what_is_loaded()

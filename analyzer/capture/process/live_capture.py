@@ -80,7 +80,7 @@ def capture_unrun(
         TargetError: the step cannot be made or traced.
     """
     from analyzer.capture.graph.estimate_capture import capture_unrun_live_step
-    from analyzer.capture.targets.resolve_target import program_for
+    from analyzer.capture.targets.resolve_target import make_program
 
     spec = _live_spec(target)
     out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
@@ -88,7 +88,7 @@ def capture_unrun(
     with staging_folder(out) as staging:
         with _choosing_jit_anew(target, options):
             captured = capture_unrun_live_step(
-                lambda: program_for(target, spec.text, options), options
+                lambda: make_program(target, spec.text, options), options
             )
         return _write(captured, spec, staging, out, force=force)
 
@@ -122,12 +122,12 @@ def _capture_here(
     target: Any, spec: TargetSpec, options: CaptureOptions, out: Path, *, force: bool
 ) -> Path:
     from analyzer.capture.run.profiled_run import profiling, run_steps
-    from analyzer.capture.targets.resolve_target import program_for
+    from analyzer.capture.targets.resolve_target import make_program
 
     with staging_folder(out) as staging:
         with profiling(staging):
             captured = run_steps(
-                lambda: program_for(target, spec.text, options),
+                lambda: make_program(target, spec.text, options),
                 options.wanted_steps,
                 lambda stage, share: None,
                 own_process=False,
@@ -142,9 +142,9 @@ def _choosing_jit_anew(model: Any, options: CaptureOptions) -> Iterator[None]:
     Keras has turned ``jit_compile="auto"`` into False by then and kept no trace of it; a model compiled
     with False on purpose is asked about with ``jit=False``.
     """
-    from analyzer.capture.private_names import chosen_jit, set_chosen_jit
+    from analyzer.capture.private_names import get_chosen_jit, set_chosen_jit
 
-    kept = chosen_jit(model)
+    kept = get_chosen_jit(model)
     if not options.gpu or options.jit is not None or kept is not False:
         yield
         return

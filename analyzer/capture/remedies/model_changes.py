@@ -21,9 +21,9 @@ from unittest.mock import patch
 
 import keras
 
-from analyzer.capture.private_names import compile_arguments, layers_of
+from analyzer.capture.private_names import get_compile_arguments, get_layers
 from analyzer.capture.remedies.recomputed_blocks import recomputed
-from analyzer.capture.remedies.replaced_optimizers import optimizers_replaced
+from analyzer.capture.remedies.replaced_optimizers import replace_optimizers
 from analyzer.model.errors import TargetError
 
 _EVERY: Final = "all-but-last"
@@ -46,7 +46,7 @@ _OF_OPTIMIZERS: Final[dict[tuple[str, str], dict[str, Any]]] = {
 
 
 @contextlib.contextmanager
-def around_making(remedy: str, text: str) -> Iterator[None]:
+def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Be in the block what the code that makes a model or a step must be run in.
 
     A step of the user's own holds its optimizer where it likes, so what the optimizer is to be made with
@@ -68,7 +68,7 @@ def around_making(remedy: str, text: str) -> Iterator[None]:
         scope = made(mode=mode)
     options = _options_of(remedy)
     other = _parts(remedy).get("optimizer")
-    replacing = contextlib.nullcontext([""]) if other is None else optimizers_replaced(other)
+    replacing = contextlib.nullcontext([""]) if other is None else replace_optimizers(other)
     with scope, replacing as replaced, _optimizers_with(options) as optimizers:
         yield
     if not replaced:
@@ -79,7 +79,7 @@ def around_making(remedy: str, text: str) -> Iterator[None]:
         )
 
 
-def check_of_step(remedy: str, text: str) -> None:
+def check_step_remedy(remedy: str, text: str) -> None:
     """Refuse what can be done to a model alone, for a step of the user's own.
 
     Raises:
@@ -126,7 +126,7 @@ def _options_of(remedy: str) -> dict[str, Any]:
     return options
 
 
-def rebuilt(model: Any, remedy: str) -> Any:
+def rebuild_with_blocks(model: Any, remedy: str) -> Any:
     """Return the model with blocks that are recomputed; the model itself where none are asked for.
 
     Raises:
@@ -148,7 +148,7 @@ def rebuilt(model: Any, remedy: str) -> Any:
     except (ValueError, AttributeError, KeyError) as error:
         raise TargetError(f"The model {model.name!r} cannot be taken apart: {error}") from error
     if model.compiled:
-        made.compile(**compile_arguments(model))
+        made.compile(**get_compile_arguments(model))
     return made
 
 
@@ -160,7 +160,7 @@ def change_layers(model: Any, remedy: str) -> None:
     """
     if _parts(remedy).get("freeze") != _EVERY:
         return
-    layers = layers_of(model, include_self=False, recursive=False)
+    layers = get_layers(model, include_self=False, recursive=False)
     weighted = [layer for layer in layers if layer.trainable_variables]
     if len(weighted) < 2:
         raise TargetError(f"The model {model.name!r} has no two layers with weights to train.")

@@ -36,7 +36,7 @@ _HOLD_OTHERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimi
 
 
 @contextlib.contextmanager
-def optimizers_replaced(name: str) -> Iterator[list[str]]:
+def replace_optimizers(name: str) -> Iterator[list[str]]:
     """Let Keras' optimizers that are made in the block be of another class; give the names of theirs.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import device_limits, gpu_options
+from analyzer.capture.private_names import get_device_limits, get_gpu_options
 from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import address_of, variable_address
 from analyzer.cards.loaded_libraries import libraries_of
@@ -50,7 +50,7 @@ def process_figures(stage: str = "") -> ProcessFigures:
         versions={"tensorflow": tf.__version__, "python": ".".join(map(str, sys.version_info[:3]))},
         allocators=allocators,
         libraries=libraries_of(),
-        settings=gpu_options() if allocators else {},
+        settings=get_gpu_options() if allocators else {},
         reading=reading,
         refusal=refusal,
     )
@@ -60,7 +60,7 @@ def _allocators() -> tuple[AllocatorFigures, ...]:
     """Return a row for each of TensorFlow's GPUs, in its order; sizes in bytes."""
     driver = _driver()
     logical = tf.config.list_logical_devices("GPU")  # makes the devices
-    limits = device_limits()
+    limits = get_device_limits()
     regions = _regions(driver)
     is_pool = os.environ.get("TF_GPU_ALLOCATOR", "") not in _OWN_ALLOCATORS
     rows = []

@@ -16,7 +16,7 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import closes_scope, is_eager, keras_name_scope
+from analyzer.capture.private_names import closes_scope, get_keras_name_scope, is_eager
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -147,7 +147,7 @@ def _wrap_optimizer(observed: Observations, undo: list[Callable[[], None]]) -> N
 
 
 def _wrap_name_scope(observed: Observations, undo: list[Callable[[], None]]) -> None:
-    name_scope = keras_name_scope()
+    name_scope = get_keras_name_scope()
     if name_scope is None:  # layers are then told by the ops' names alone
         return
     old_enter = name_scope.__enter__

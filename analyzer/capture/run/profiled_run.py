@@ -14,17 +14,17 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.graph.plain_graphs import shape_of
-from analyzer.capture.graph.shape_inference import executed_outputs
-from analyzer.capture.private_names import context, python_calls_untraced, unread_versions
+from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.graph.shape_inference import infer_executed_outputs
+from analyzer.capture.private_names import context, disable_python_tracing, list_newer_versions
 from analyzer.capture.process.phantom_launch import check_collectives
 from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.source_frames import describe_user_error, line_of_user, plain_message
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.xla_dumps import without_dumping
-from analyzer.capture.xla.xla_lowering import LoweredFunction, ran_compiled
+from analyzer.capture.xla.xla_dumps import remove_dump_flags
+from analyzer.capture.xla.xla_lowering import LoweredFunction, read_compiled_functions
 from analyzer.model.contract.graph_note import Op, TracedGraph
 from analyzer.model.contract.run_note import (
     DeviceNote,
@@ -146,7 +146,7 @@ def run_steps(
     with observing_step() as observed:
         report("building the model", 0.0)
         try:
-            with python_calls_untraced():
+            with disable_python_tracing():
                 program = make()
         except (TargetError, tf.errors.ResourceExhaustedError) as failure:
             cause = failure.__cause__ if isinstance(failure, TargetError) else failure
@@ -178,7 +178,7 @@ def run_steps(
     with collector_paused():
         found = captured(state, partitions)
         if dump is not None and state.function is not None:
-            found.compiled = ran_compiled(state.function, dump)
+            found.compiled = read_compiled_functions(state.function, dump)
     return found
 
 
@@ -192,13 +192,13 @@ def _run(
 ) -> None:
     """Trace the step and run it, keeping in ``state`` how far it came."""
     report("tracing the step", 0.1)
-    with python_calls_untraced():
+    with disable_python_tracing():
         state.function = state.variables.function = concrete_function(state.program)
     if "PHANTOM_CARDS" in os.environ and state.function is not None:
         check_collectives(
             {
                 op.type
-                for graph in graphs.all_graphs(state.function.graph)
+                for graph in graphs.collect_graphs(state.function.graph)
                 for op in graph.get_operations()
             },
             tf.__version__,
@@ -344,18 +344,18 @@ def captured(
     """
     program, observed, variables = capturing.program, capturing.observed, capturing.variables
     function, inputs = capturing.function, capturing.inputs
-    traced_graphs: list[TracedGraph] = []
+    traced: list[TracedGraph] = []
     graph_kind: GraphKind = "executed" if ops is not None else ""
     if function is not None:
-        traced_graphs = graphs.traced_graphs(function.graph)
+        traced = graphs.read_traced_graphs(function.graph)
     if function is not None and ops is None:
-        sources = graphs.sources_of(function.graph)
+        sources = graphs.find_sources(function.graph)
         if program.config.jit or not partitions:
-            ops = graphs.traced_ops(function.graph, sources)
+            ops = graphs.read_traced_ops(function.graph, sources)
             graph_kind = "traced"
         else:
-            ops = graphs.executed_ops(
-                partitions, executed_outputs(function, partitions, program.args), sources
+            ops = graphs.read_executed_ops(
+                partitions, infer_executed_outputs(function, partitions, program.args), sources
             )
             graph_kind = "executed"
     names = _argument_names(function, len(program.args))
@@ -367,14 +367,14 @@ def captured(
         steps_wanted=capturing.wanted,
         steps_done=capturing.done,
         notes=(
-            *unread_versions(),
+            *list_newer_versions(),
             *program.messages,
             *_accumulation(program, capturing.done or capturing.wanted),
         ),
         variables=variables.rows(),
         snapshots=tuple(tuple(addresses) for addresses in variables.snapshots),
         inputs=tuple(
-            Input(names[index], tensor.dtype.name, shape_of(tensor), inputs[index])
+            Input(names[index], tensor.dtype.name, get_shape(tensor), inputs[index])
             for index, tensor in enumerate(program.args)
         ),
         gradients=frozenset(name for graph, name in observed.gradients if graph == own_graph),
@@ -389,7 +389,7 @@ def captured(
         versions=versions(),
         environment=_environment(),
     )
-    return Captured(run, ops or [], traced_graphs)
+    return Captured(run, ops or [], traced)
 
 
 def _mode(observed: Observations) -> str:
@@ -417,7 +417,7 @@ def _environment() -> dict[str, str]:
         name: value
         for name, text in sorted(os.environ.items())
         if name.startswith(_ENVIRONMENT)
-        and (value := without_dumping(text) if name == "XLA_FLAGS" else text)
+        and (value := remove_dump_flags(text) if name == "XLA_FLAGS" else text)
     }
 
 

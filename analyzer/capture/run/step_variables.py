@@ -7,21 +7,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import plain_name, shape_of
+from analyzer.capture.graph.plain_graphs import decode_name, get_shape
 from analyzer.capture.private_names import (
-    device_parts,
-    functions_in,
-    gradient_accumulators,
-    keras_value,
-    uncast_variable,
+    get_device_parts,
+    get_functions,
+    get_gradient_accumulators,
+    get_keras_value,
+    get_uncast_variable,
 )
 from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import variable_address
 from analyzer.capture.targets.keras_api import (
-    layer_kinds,
-    metric_kinds,
-    optimizer_kinds,
-    optimizer_variables,
+    get_layer_classes,
+    get_metric_classes,
+    get_optimizer_classes,
+    get_optimizer_variables,
 )
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.categories import Category
@@ -145,7 +145,7 @@ class StepVariables:
             VariableNote(
                 path=path,
                 dtype=variable.dtype.name,
-                shape=shape_of(variable),
+                shape=get_shape(variable),
                 category=category,
                 role=role,
                 trainable=bool(variable.trainable),
@@ -174,7 +174,7 @@ class StepVariables:
         self._variables.append(raw)
         name = path or str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
         self._owners.append((category, role, name))
-        for number, part in enumerate(device_parts(raw)):
+        for number, part in enumerate(get_device_parts(raw)):
             if id(part) in self._known:
                 continue
             self._known[id(part)] = len(self._variables) if number else self._known[id(raw)]
@@ -183,14 +183,14 @@ class StepVariables:
                 self._owners.append((category, role, f"{name}/replica_{number}"))
 
     def _add_optimizer(self, optimizer: Any) -> None:
-        accumulators = gradient_accumulators(optimizer)
+        accumulators = get_gradient_accumulators(optimizer)
         inner = getattr(optimizer, "inner_optimizer", None)
         if inner is not None:
-            accumulators = [*accumulators, *gradient_accumulators(inner)]
+            accumulators = [*accumulators, *get_gradient_accumulators(inner)]
         for variable in accumulators:
             if variable is not None:
                 self._add(variable, Category.GRADIENT, "gradient accumulator")
-        for variable in optimizer_variables(optimizer):
+        for variable in get_optimizer_variables(optimizer):
             self._add(variable, Category.OPTIMIZER_STATE, "")
 
     def _add_by_owner(self, variables: list[Any]) -> None:
@@ -200,11 +200,15 @@ class StepVariables:
         looked up among the live objects.
         """
         wanted = {id(raw_variable(variable)) for variable in variables}
-        optimizers, metrics, layers = optimizer_kinds(), metric_kinds(), layer_kinds()
+        optimizers, metrics, layers = (
+            get_optimizer_classes(),
+            get_metric_classes(),
+            get_layer_classes(),
+        )
         for thing in live_objects((*optimizers, *metrics, *layers)):
             kind = type(thing)
             if issubclass(kind, optimizers):
-                if any(id(raw_variable(v)) in wanted for v in optimizer_variables(thing)):
+                if any(id(raw_variable(v)) in wanted for v in get_optimizer_variables(thing)):
                     self.program.optimizers.append(thing)
                     self._add_optimizer(thing)
             elif issubclass(kind, metrics):
@@ -232,10 +236,10 @@ def raw_variable(variable: Any) -> Any:
     """Return the ``tf.Variable`` behind a Keras variable."""
     if isinstance(variable, tf.Variable):
         # Keras 2 puts a variable that is cast on reading around the real one.
-        inner = uncast_variable(variable)
+        inner = get_uncast_variable(variable)
         return inner if isinstance(inner, tf.Variable) else variable
     value = getattr(variable, "value", None)
-    raw = keras_value(variable)
+    raw = get_keras_value(variable)
     if isinstance(raw, tf.Variable):
         return raw
     return value if isinstance(value, tf.Variable) else None
@@ -274,7 +278,7 @@ def _used_in_part(function: Any) -> set[int]:
 
 def _nested_graphs(graph: Any) -> list[Any]:
     """Return the graphs of the functions that the graph's ops call, but for what XLA compiles."""
-    functions = {plain_name(name): f for name, f in functions_in(graph).items()}
+    functions = {decode_name(name): f for name, f in get_functions(graph).items()}
     called: set[str] = set()
     for op in graph.get_operations():
         if "Call" not in op.type and op.type not in _CALLERS:

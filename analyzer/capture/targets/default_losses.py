@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import layers_of
-from analyzer.capture.targets.keras_api import api_of, is_model
-from analyzer.capture.targets.synthetic_inputs import tensor_for
+from analyzer.capture.private_names import get_layers
+from analyzer.capture.targets.keras_api import get_api, is_model
+from analyzer.capture.targets.synthetic_inputs import make_tensor
 from analyzer.model.errors import TargetError
 
 _NONE: Final = "none"
@@ -21,7 +21,7 @@ def output_itself(labels: Any, output: Any) -> Any:
     return output
 
 
-def fitting_losses(model: Any, inputs: Any, outputs: Any) -> Any:
+def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     """Return a loss for each output in the outputs' structure, None where no loss fits.
 
     A softmax or sigmoid at the end tells the loss; so do scores for each place of a sequence of
@@ -35,7 +35,7 @@ def fitting_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     Raises:
         TargetError: no loss fits any output.
     """
-    flat, api = tf.nest.flatten(outputs), api_of(model)
+    flat, api = tf.nest.flatten(outputs), get_api(model)
     whole_numbers_in = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
     chosen = [
         _fitting_loss(spec, activation, api.module.losses, whole_numbers_in=whole_numbers_in)
@@ -57,16 +57,16 @@ def fitting_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 def shown(losses: Any) -> str:
     """Return the losses' names for a sentence."""
     flat = tf.nest.flatten(losses)
-    names = [loss_name(loss) or _NONE for loss in flat]
+    names = [get_loss_name(loss) or _NONE for loss in flat]
     return names[0] if len(set(names)) == 1 else ", ".join(names)
 
 
-def loss_name(loss: Any) -> str:
+def get_loss_name(loss: Any) -> str:
     """Return the name of a loss: an object, a function or a text; empty for none."""
     return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss or "")
 
 
-def labels_for(model: Any, outputs: Any) -> Any:
+def make_labels(model: Any, outputs: Any) -> Any:
     """Return labels of the dtype and shape that the compiled losses take, in the outputs' structure.
 
     Args:
@@ -80,7 +80,7 @@ def labels_for(model: Any, outputs: Any) -> Any:
     losses = _losses_by_output(model, outputs, len(flat))
     some = any(loss is not None for loss in losses)
     labels = [
-        _label(model, spec, loss_name(loss)) if loss is not None or not some else None
+        _label(model, spec, get_loss_name(loss)) if loss is not None or not some else None
         for spec, loss in zip(flat, losses, strict=True)
     ]
     return tf.nest.pack_sequence_as(outputs, labels)
@@ -105,11 +105,11 @@ def _fitting_loss(spec: Any, activation: str, losses: Any, *, whole_numbers_in: 
 
 
 def _last_activations(model: Any, count: int) -> list[str]:
-    api = api_of(model)
+    api = get_api(model)
     structure = api.output_tensors(model)
     layers = [api.last_layer(tensor) for tensor in tf.nest.flatten(structure)]
     if len(layers) != count or None in layers:
-        own = [layer for layer in layers_of(model) if layer is not model]
+        own = [layer for layer in get_layers(model) if layer is not model]
         layers = [own[-1] if own else None] * count
     return [_activation(layer) for layer in layers]
 
@@ -118,7 +118,7 @@ def _activation(layer: Any) -> str:
     if type(layer).__name__ == "Softmax":
         return "softmax"
     if is_model(layer) and getattr(layer, "outputs", None):
-        return _activation(api_of(layer).last_layer(layer.outputs[-1]))
+        return _activation(get_api(layer).last_layer(layer.outputs[-1]))
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
 
 
@@ -132,9 +132,9 @@ def _label(model: Any, spec: Any, name: str) -> Any:
         )
     shape = tuple(axes.as_list())
     if "sparse" in name and shape:
-        return tensor_for(shape[:-1], tf.int32, classes=shape[-1])
+        return make_tensor(shape[:-1], tf.int32, classes=shape[-1])
     dtype = tf.as_dtype(spec.dtype)
-    return tensor_for(shape, dtype if dtype.is_floating else tf.float32)
+    return make_tensor(shape, dtype if dtype.is_floating else tf.float32)
 
 
 def _losses_by_output(model: Any, outputs: Any, count: int) -> Sequence[Any]:

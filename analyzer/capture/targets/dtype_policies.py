@@ -6,10 +6,10 @@ from typing import Any
 
 import keras
 
-from analyzer.capture.private_names import layers_of, own_weights
+from analyzer.capture.private_names import get_layers, has_own_weights
 from analyzer.capture.run.live_objects import live_objects
-from analyzer.capture.targets.honoured_options import policy_not_followed
-from analyzer.capture.targets.keras_api import layer_kinds
+from analyzer.capture.targets.honoured_options import make_policy_error
+from analyzer.capture.targets.keras_api import get_layer_classes
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.errors import TargetError
 
@@ -40,14 +40,14 @@ def check_followed(program: Program, text: str, policy: str) -> None:
     Raises:
         InputError: no layer with weights follows the policy.
     """
-    layers = [layer for model in program.models for layer in layers_of(model)] or list(
-        live_objects(layer_kinds())
+    layers = [layer for model in program.models for layer in get_layers(model)] or list(
+        live_objects(get_layer_classes())
     )
     found = {str(layer.dtype_policy.name) for layer in layers if _owns_weights(layer)}
     if policy not in found:
-        raise policy_not_followed(text, policy, ", ".join(sorted(found)))
+        raise make_policy_error(text, policy, ", ".join(sorted(found)))
 
 
 def _owns_weights(layer: Any) -> bool:
     """Say whether weights are the layer's own: a model's policy says nothing of its layers'."""
-    return own_weights(layer) and hasattr(layer, "dtype_policy")
+    return has_own_weights(layer) and hasattr(layer, "dtype_policy")

@@ -131,7 +131,7 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
 """What each form refuses; what is not named here it honours."""
 
 
-def given_options(options: CaptureOptions) -> frozenset[Option]:
+def list_given_options(options: CaptureOptions) -> frozenset[Option]:
     """Return the options that the user gave."""
     asked = {
         Option.STEPS: options.steps is not None,
@@ -166,10 +166,10 @@ def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None
         return
     first = refusals[refused[0]]
     alike = [option for option in refused if refusals[option] == first]
-    raise cannot(name, form, alike, first)
+    raise make_refusal(name, form, alike, first)
 
 
-def cannot(name: str, form: TargetForm, options: list[Option], why: Refusal) -> InputError:
+def make_refusal(name: str, form: TargetForm, options: list[Option], why: Refusal) -> InputError:
     """Return the error that says that options of a target cannot be honoured.
 
     Args:
@@ -184,7 +184,7 @@ def cannot(name: str, form: TargetForm, options: list[Option], why: Refusal) -> 
     )
 
 
-def fixed_batch(name: str, batch_size: int | None, asked: int) -> InputError:
+def make_fixed_batch_error(name: str, batch_size: int | None, asked: int) -> InputError:
     """Return the error for an input whose batch axis is not open; None where it has no axes.
 
     Args:
@@ -199,7 +199,7 @@ def fixed_batch(name: str, batch_size: int | None, asked: int) -> InputError:
     )
 
 
-def policy_not_followed(name: str, policy: str, found: str) -> InputError:
+def make_policy_error(name: str, policy: str, found: str) -> InputError:
     """Return the error for a target of which no layer follows the dtype policy asked for.
 
     Args:
@@ -214,7 +214,7 @@ def policy_not_followed(name: str, policy: str, found: str) -> InputError:
     )
 
 
-def not_used(name: str, option: Option, value: str) -> InputError:
+def make_unused_error(name: str, option: Option, value: str) -> InputError:
     """Return the error for a step of the user's own that passes over a compiled optimizer or loss.
 
     Args:
@@ -228,7 +228,7 @@ def not_used(name: str, option: Option, value: str) -> InputError:
     )
 
 
-def cannot_jit_eagerly(name: str) -> InputError:
+def make_eager_jit_error(name: str) -> InputError:
     """Return the error for a Keras model that is made to run eagerly."""
     return InputError(
         f"--jit cannot be honoured: {name} is compiled with run_eagerly=True.",
@@ -236,7 +236,7 @@ def cannot_jit_eagerly(name: str) -> InputError:
     )
 
 
-def compiled_inside(name: str, function: str) -> InputError:
+def make_inner_jit_error(name: str, function: str) -> InputError:
     """Return the error for a step that asks for XLA deeper down than ``--no-jit`` reaches."""
     return InputError(
         f"--no-jit cannot be honoured: {name} calls {function}, which says jit_compile=True.",

@@ -64,7 +64,7 @@ class Keras3:
 
     def input_specs(self, model: Any) -> Any:
         """Return the inputs' specs in the structure that the model takes; None where it has none."""
-        structure = private_names.structure_of_inputs(model)
+        structure = private_names.get_input_structure(model)
         if structure is None and getattr(model, "inputs", None):
             return model.inputs if len(model.inputs) > 1 else model.inputs[0]
         return structure
@@ -82,12 +82,12 @@ class Keras3:
 
     def output_tensors(self, model: Any) -> Any:
         """Return the symbolic outputs of a functional model; None for others."""
-        structure = private_names.structure_of_outputs(model)
+        structure = private_names.get_output_structure(model)
         return structure if structure is not None else getattr(model, "outputs", None)
 
     def last_layer(self, tensor: Any) -> Any:
         """Return the layer that makes a symbolic output."""
-        return getattr(private_names.history_of(tensor), "operation", None)
+        return getattr(private_names.get_history(tensor), "operation", None)
 
     def body(self, model: Any, *, train: bool) -> Callable[[Any], Any]:
         """Return what ``fit`` or ``predict`` runs for one batch."""
@@ -96,7 +96,7 @@ class Keras3:
 
     def loss_method(self, model: Any) -> tuple[Any, str]:
         """Return the object and the method that every use of the compiled loss goes through."""
-        return private_names.compiled_loss(model), "call"
+        return private_names.get_compiled_loss(model), "call"
 
 
 class Keras2:
@@ -117,7 +117,7 @@ class Keras2:
 
     def input_specs(self, model: Any) -> Any:
         """Return the inputs' specs in the structure that the model takes; None where it has none."""
-        structure = private_names.keras_2_inputs(model)
+        structure = private_names.get_keras_2_inputs(model)
         if structure is None and getattr(model, "inputs", None):
             structure = model.inputs if len(model.inputs) > 1 else model.inputs[0]
         if structure is None:
@@ -130,17 +130,17 @@ class Keras2:
 
     def output_tensors(self, model: Any) -> Any:
         """Return the symbolic outputs of a functional model; None for others."""
-        structure = private_names.keras_2_outputs(model)
+        structure = private_names.get_keras_2_outputs(model)
         return structure if structure is not None else getattr(model, "outputs", None)
 
     def last_layer(self, tensor: Any) -> Any:
         """Return the layer that makes a symbolic output."""
-        return getattr(private_names.history_of(tensor), "layer", None)
+        return getattr(private_names.get_history(tensor), "layer", None)
 
     def body(self, model: Any, *, train: bool) -> Callable[[Any], Any]:
         """Return what ``fit`` or ``predict`` runs for one batch: the step, and the count of it."""
         step = model.train_step if train else model.predict_step
-        counter = private_names.keras_2_counter(model, train=train)
+        counter = private_names.get_keras_2_counter(model, train=train)
 
         def run(data: Any) -> Any:
             outputs = step(data)
@@ -169,33 +169,33 @@ def is_layer(thing: Any) -> bool:
     return isinstance(thing, _kinds("layers.Layer"))
 
 
-def api_of(model: Any) -> KerasApi:
+def get_api(model: Any) -> KerasApi:
     """Return the Keras that a model is of."""
     return Keras3() if isinstance(model, keras.Model) else Keras2()
 
 
-def layer_kinds() -> tuple[type, ...]:
+def get_layer_classes() -> tuple[type, ...]:
     """Return the base classes of layers."""
     return _kinds("layers.Layer")
 
 
-def metric_kinds() -> tuple[type, ...]:
+def get_metric_classes() -> tuple[type, ...]:
     """Return the base classes of metrics."""
     return _kinds("metrics.Metric")
 
 
-def optimizer_kinds() -> tuple[type, ...]:
+def get_optimizer_classes() -> tuple[type, ...]:
     """Return the base classes of optimizers; Keras 2 has those of two generations."""
     return (*_kinds("optimizers.Optimizer"), *_kinds("optimizers.legacy.Optimizer", only_2=True))
 
 
-def optimizer_variables(optimizer: Any) -> list[Any]:
+def get_optimizer_variables(optimizer: Any) -> list[Any]:
     """Return an optimizer's variables, which Keras 2's legacy optimizers have a method for."""
     variables: Iterable[Any] = optimizer.variables
     return list(variables() if callable(variables) else variables)
 
 
-def set_policy_of_keras_2(policy: str) -> None:
+def set_keras_2_policy(policy: str) -> None:
     """Make a dtype policy that of Keras 2, where one is asked for and the target has imported it."""
     package = sys.modules.get(_KERAS_2)
     if package is not None and policy:

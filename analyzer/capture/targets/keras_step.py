@@ -8,20 +8,24 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.graph.as_if_gpu import why_jit
-from analyzer.capture.private_names import built_for, compile_arguments
-from analyzer.capture.remedies.model_changes import change_layers, change_optimizer, rebuilt
+from analyzer.capture.graph.as_if_gpu import explain_jit
+from analyzer.capture.private_names import get_built_variables, get_compile_arguments
+from analyzer.capture.remedies.model_changes import (
+    change_layers,
+    change_optimizer,
+    rebuild_with_blocks,
+)
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets.default_losses import fitting_losses, labels_for, shown
+from analyzer.capture.targets.default_losses import choose_losses, make_labels, shown
 from analyzer.capture.targets.honoured_options import (
     Option,
     TargetForm,
-    cannot_jit_eagerly,
     check_honoured,
-    given_options,
-    not_used,
+    list_given_options,
+    make_eager_jit_error,
+    make_unused_error,
 )
-from analyzer.capture.targets.keras_api import api_of
+from analyzer.capture.targets.keras_api import get_api
 from analyzer.capture.targets.model_inputs import make_inputs
 from analyzer.capture.targets.option_checks import Used
 from analyzer.capture.targets.step_program import Program
@@ -36,7 +40,7 @@ _KERAS_2S_JIT: Final = (
 )
 
 
-def program_for_model(model: Any, options: CaptureOptions) -> Program:
+def make_model_program(model: Any, options: CaptureOptions) -> Program:
     """Return the training or inference step of ``model``.
 
     Raises:
@@ -44,10 +48,12 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
         InputError: it cannot honour an option.
     """
     messages: list[str] = []
-    model = rebuilt(model, options.remedy)
-    api = api_of(model)
+    model = rebuild_with_blocks(model, options.remedy)
+    api = get_api(model)
     train = (options.mode or "train") == "train"
-    check_honoured(f"The model {model.name!r}", _form(model, train=train), given_options(options))
+    check_honoured(
+        f"The model {model.name!r}", _form(model, train=train), list_given_options(options)
+    )
     inputs, batch_size = make_inputs(model, options, messages)
     outputs = _output_specs(model, inputs)
     if train:
@@ -83,13 +89,13 @@ def program_for_model(model: Any, options: CaptureOptions) -> Program:
 
 
 def _why_jit(model: Any, jit: bool, options: CaptureOptions) -> str:
-    return why_jit(model, jit, options.jit) if isinstance(model, keras.Model) else _KERAS_2S_JIT
+    return explain_jit(model, jit, options.jit) if isinstance(model, keras.Model) else _KERAS_2S_JIT
 
 
 def _form(model: Any, *, train: bool) -> TargetForm:
     if not train:
         return TargetForm.INFERENCE
-    is_compiled = api_of(model).is_compiled(model)
+    is_compiled = get_api(model).is_compiled(model)
     return TargetForm.COMPILED_MODEL if is_compiled else TargetForm.MODEL
 
 
@@ -101,7 +107,7 @@ def _make_trainable(
         raise TargetError(
             f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
         )
-    if not api_of(model).is_compiled(model):
+    if not get_api(model).is_compiled(model):
         _compile(model, inputs, outputs, options, messages)
     elif options.optimizer or options.loss:
         _compile_anew(model, options, messages)
@@ -112,7 +118,7 @@ def _choose_jit(model: Any, options: CaptureOptions) -> None:
     if options.jit is None:
         return
     if options.jit and getattr(model, "run_eagerly", False):
-        raise cannot_jit_eagerly(f"The model {model.name!r}")
+        raise make_eager_jit_error(f"The model {model.name!r}")
     model.jit_compile = options.jit
     if options.jit and not model.jit_compile:
         raise TargetError(
@@ -150,14 +156,14 @@ def _fed(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
         parts = 1 if _has_own_step(model) and getattr(model, "loss", None) is None else 2
     if parts == 1:
         return (inputs,)
-    fed = (inputs, labels_for(model, outputs))
+    fed = (inputs, make_labels(model, outputs))
     if parts == 2:
         return fed
     return (*fed, tf.ones([int(tf.nest.flatten(inputs)[0].shape[0])]))
 
 
 def _has_own_step(model: Any) -> bool:
-    return type(model).train_step is not api_of(model).module.Model.train_step
+    return type(model).train_step is not get_api(model).module.Model.train_step
 
 
 def _parts_taken(model: Any) -> int | None:
@@ -179,7 +185,7 @@ def _parts_taken(model: Any) -> int | None:
 def _output_specs(model: Any, inputs: Any) -> Any:
     """Return the model's outputs as specs, building it on the way; no op is run."""
     try:
-        return api_of(model).output_specs(model, inputs)
+        return get_api(model).output_specs(model, inputs)
     except Exception as error:
         raise TargetError(
             f"The model {model.name!r} cannot be called on its inputs: "
@@ -190,7 +196,7 @@ def _output_specs(model: Any, inputs: Any) -> Any:
 
 def _optimizer(model: Any, name: str) -> Any:
     try:
-        return api_of(model).module.optimizers.get(name)
+        return get_api(model).module.optimizers.get(name)
     except ValueError:
         raise TargetError(
             f"Keras has no optimizer {name!r}.",
@@ -200,7 +206,7 @@ def _optimizer(model: Any, name: str) -> Any:
 
 def _loss(model: Any, name: str) -> Any:
     try:
-        return api_of(model).module.losses.get(name)
+        return get_api(model).module.losses.get(name)
     except ValueError:
         raise TargetError(
             f"Keras has no loss {name!r}.",
@@ -212,7 +218,7 @@ def _compile(
     model: Any, inputs: Any, outputs: Any, options: CaptureOptions, messages: list[str]
 ) -> None:
     optimizer = _optimizer(model, options.optimizer or OPTIMIZER)
-    losses = _loss(model, options.loss) if options.loss else fitting_losses(model, inputs, outputs)
+    losses = _loss(model, options.loss) if options.loss else choose_losses(model, inputs, outputs)
     reason = "as asked" if options.loss else "it fits the output"
     jit = {} if options.jit is None else {"jit_compile": options.jit}
     _call_compile(model, {"optimizer": optimizer, "loss": losses, **jit})
@@ -224,7 +230,7 @@ def _compile(
 
 def _compile_anew(model: Any, options: CaptureOptions, messages: list[str]) -> None:
     """Compile a compiled model with another optimizer or loss; all else stays as the model has it."""
-    kept = compile_arguments(model)
+    kept = get_compile_arguments(model)
     changed: list[str] = []
     if options.optimizer:
         changed.append(f"the optimizer {_optimizer_name(model)}")
@@ -235,7 +241,7 @@ def _compile_anew(model: Any, options: CaptureOptions, messages: list[str]) -> N
         kept.pop("loss_weights", None)
     kept.setdefault("optimizer", model.optimizer)
     kept.setdefault("loss", model.loss)
-    kept["jit_compile"] = api_of(model).jit(model)
+    kept["jit_compile"] = get_api(model).jit(model)
     _call_compile(model, kept)
     asked = " and ".join(filter(None, (options.optimizer, options.loss)))
     messages.append(
@@ -266,10 +272,10 @@ def _promises(model: Any, options: CaptureOptions) -> list[Any]:
     promises = []
     for option, value, owner, method in (
         (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
-        (Option.LOSS, options.loss, *api_of(model).loss_method(model)),
+        (Option.LOSS, options.loss, *get_api(model).loss_method(model)),
     ):
         if value and owner is not None:
-            error = not_used(f"the model {model.name!r}", option, value)
+            error = make_unused_error(f"the model {model.name!r}", option, value)
             promises.append(Used(owner, method, error))
     return promises
 
@@ -280,7 +286,7 @@ def _renew_optimizer(model: Any, messages: list[str]) -> None:
     Keras' .h5 loader builds it before the model has any, and the first step then fails.
     """
     optimizer = model.optimizer
-    known = built_for(optimizer)
+    known = get_built_variables(optimizer)
     if not getattr(optimizer, "built", False) or known is None:
         return
     wanted = {id(variable) for variable in model.trainable_variables}

@@ -7,17 +7,17 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import build_shapes, layers_of
-from analyzer.capture.targets.keras_api import api_of
+from analyzer.capture.private_names import get_build_shapes, get_layers
+from analyzer.capture.targets.keras_api import get_api
 from analyzer.capture.targets.synthetic_inputs import (
-    batch_elsewhere,
-    batch_filled,
     check_batch,
     check_names,
+    describe_batch_axes,
+    describe_values,
     fill_axes,
-    message_on_batch,
-    message_on_values,
-    tensor_like,
+    fill_batch_axis,
+    find_batch_axes,
+    make_tensor_like,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import TargetError
@@ -39,7 +39,7 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
         TargetError: the model says nothing of its inputs, leaves axes open, or does not fit what was
             asked for.
     """
-    structure = api_of(model).input_specs(model)
+    structure = get_api(model).input_specs(model)
     if structure is None:
         structure = _specs_of_subclass(model, options)
     flat = tf.nest.flatten(structure)
@@ -52,14 +52,14 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
     axes = [None if spec.shape is None else tuple(spec.shape) for spec in flat]
     check_names(names, options)
     check_batch(dict(zip(names, axes, strict=True)), options)
-    elsewhere = batch_elsewhere(dict(zip(names, axes, strict=True)), options)
-    messages.extend(message_on_batch(elsewhere))
+    elsewhere = find_batch_axes(dict(zip(names, axes, strict=True)), options)
+    messages.extend(describe_batch_axes(elsewhere))
     tensors = []
     for spec, name, own in zip(flat, names, axes, strict=True):
-        filled = batch_filled(name, own, elsewhere, options.wanted_batch)
+        filled = fill_batch_axis(name, own, elsewhere, options.wanted_batch)
         shape = fill_axes(name, filled, options, only=len(flat) == 1)
-        tensors.append(tensor_like(spec, shape))
-        messages.extend(message_on_values(name, tensors[-1]))
+        tensors.append(make_tensor_like(spec, shape))
+        messages.extend(describe_values(name, tensors[-1]))
     batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
     if elsewhere:
         batch_size = options.batch_size
@@ -68,7 +68,7 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
 
 def _specs_of_subclass(model: Any, options: CaptureOptions) -> Any:
     """Return input specs of a model that was not made from Inputs."""
-    built = build_shapes(model)
+    built = get_build_shapes(model)
     if built and len(built) == 1:
         shape = next(iter(built.values()))
         if _is_shape(shape):
@@ -99,7 +99,7 @@ def _spec(model: Any, axes: Any, name: str) -> Any:
     One with at most one axis holds words where the model has an embedding; Keras casts what is not
     whole numbers before it looks them up, so that a wrong guess costs a dtype and not the step.
     """
-    has_embedding = any(type(part).__name__ == "Embedding" for part in layers_of(model))
+    has_embedding = any(type(part).__name__ == "Embedding" for part in get_layers(model))
     dtype = str(getattr(model, "input_dtype", None) or "float32")
     if has_embedding and len(axes) < 2:
         dtype = "int32"

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from analyzer.capture.targets.honoured_options import compiled_inside
+from analyzer.capture.targets.honoured_options import make_inner_jit_error
 from analyzer.model.errors import InputError
 
 
@@ -60,7 +60,7 @@ class NothingCompiled:
             return
         for definition in function.graph.as_graph_def().library.function:
             if definition.attr["_XlaMustCompile"].b:
-                raise compiled_inside(self.name, _plain(definition.signature.name))
+                raise make_inner_jit_error(self.name, _plain(definition.signature.name))
 
 
 def _plain(name: str) -> str:

@@ -17,34 +17,34 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import is_jit_compiled, options_of
-from analyzer.capture.remedies.model_changes import around_making, check_of_step
+from analyzer.capture.private_names import get_function_options, is_jit_compiled
+from analyzer.capture.remedies.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import dtype_policies as policies
 from analyzer.capture.targets.honoured_options import (
     Option,
     TargetForm,
     check_honoured,
-    given_options,
+    list_given_options,
 )
 from analyzer.capture.targets.keras_api import (
     is_layer,
     is_model,
     is_model_class,
-    set_policy_of_keras_2,
+    set_keras_2_policy,
 )
-from analyzer.capture.targets.keras_step import program_for_model
+from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.option_checks import NothingCompiled
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.synthetic_inputs import (
-    batch_elsewhere,
-    batch_filled,
     check_batch,
     check_names,
+    describe_batch_axes,
+    describe_shared_batch,
     fill_axes,
-    message_on_batch,
-    message_on_shared_batch,
-    tensor_for,
+    fill_batch_axis,
+    find_batch_axes,
+    make_tensor,
 )
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig
@@ -69,14 +69,16 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
         TargetKind.KERAS_FILE: _keras_file,
         TargetKind.SAVED_MODEL: _saved_model,
     }
-    with around_making(options.remedy, spec.text):
-        program = program_for(load[spec.kind](spec, options), spec.text, options)
+    with apply_while_building(options.remedy, spec.text):
+        program = make_program(load[spec.kind](spec, options), spec.text, options)
     if options.dtype_policy:
         policies.check_followed(program, spec.text, options.dtype_policy)
     return program
 
 
-def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool = False) -> Program:
+def make_program(
+    thing: Any, text: str, options: CaptureOptions, *, called: bool = False
+) -> Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)`` or a maker of one.
 
     Args:
@@ -92,23 +94,23 @@ def program_for(thing: Any, text: str, options: CaptureOptions, *, called: bool 
     if isinstance(thing, Program):
         return thing
     if is_model(thing):
-        return program_for_model(thing, options)
+        return make_model_program(thing, options)
     if is_layer(thing):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
-        check_of_step(options.remedy, text)
+        check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         form = TargetForm.STEP if _is_tf_function(thing[0]) else TargetForm.EAGER_STEP
-        check_honoured(text, form, given_options(options) - _met_already(args, options))
+        check_honoured(text, form, list_given_options(options) - _met_already(args, options))
         return _program_for_function(thing[0], tuple(args), text, options)
     if _is_tf_function(thing):
-        check_of_step(options.remedy, text)
-        check_honoured(text, _form_of(thing), given_options(options))
+        check_step_remedy(options.remedy, text)
+        check_honoured(text, _form_of(thing), list_given_options(options))
         return _program_for_signature(thing, text, options)
     if is_model_class(thing):
-        return program_for_model(_run_user_code(thing, text), options)
+        return make_model_program(_run_user_code(thing, text), options)
     if callable(thing) and not called:
-        return program_for(_run_user_code(thing, text), text, options, called=True)
+        return make_program(_run_user_code(thing, text), text, options, called=True)
     raise TargetError(
         f"{text} is a {type(thing).__name__}, not a model or a step.",
         hint="Expected a Keras model, a function that returns one, a tf.function, or a function "
@@ -172,7 +174,7 @@ def _from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
     except Exception as error:
         raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
-    set_policy_of_keras_2(options.dtype_policy)
+    set_keras_2_policy(options.dtype_policy)
     return _attribute(module, spec)
 
 
@@ -203,7 +205,7 @@ def _from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
     except Exception as error:
         raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
-    set_policy_of_keras_2(options.dtype_policy)
+    set_keras_2_policy(options.dtype_policy)
     return _attribute(module, spec)
 
 
@@ -234,7 +236,9 @@ def _keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     gc.collect()  # what was loaded before it failed; its weights would count as the step's
     # Keras writes losses and metrics into an .h5 that it cannot always read again.
     with contextlib.suppress(Exception):
-        program = program_for(keras.saving.load_model(spec.path, compile=False), spec.text, options)
+        program = make_program(
+            keras.saving.load_model(spec.path, compile=False), spec.text, options
+        )
         program.messages.append(
             "The optimizer and loss saved with the model cannot be loaded; "
             "--optimizer and --loss decide."
@@ -247,7 +251,7 @@ def _keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
 
 
 def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
-    check_honoured(spec.path, TargetForm.SAVED_MODEL, given_options(options))
+    check_honoured(spec.path, TargetForm.SAVED_MODEL, list_given_options(options))
     if options.mode == "train":
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",
@@ -266,7 +270,7 @@ def _saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     check_names(list(specs), options)
     check_batch({key: _axes(tensor_spec) for key, tensor_spec in specs.items()}, options)
     tensors = {
-        key: tensor_for(
+        key: make_tensor(
             fill_axes(key, _axes(tensor_spec), options, only=len(specs) == 1), tensor_spec.dtype
         )
         for key, tensor_spec in specs.items()
@@ -315,9 +319,9 @@ def _program_for_signature(function: Any, text: str, options: CaptureOptions) ->
     """Return the program of a ``tf.function`` whose arguments are made up by its input signature."""
     args, elsewhere, shared = _args_of(function, text, options)
     program = _program_for_function(function, args, text, options)
-    program.messages.extend(message_on_shared_batch(shared))
+    program.messages.extend(describe_shared_batch(shared))
     if elsewhere:
-        program.messages.extend(message_on_batch(elsewhere))
+        program.messages.extend(describe_batch_axes(elsewhere))
         program.config = replace(program.config, batch_size=options.batch_size)
     return program
 
@@ -349,12 +353,13 @@ def _args_of(
     check_names(names, options)
     axes = {name: _axes(spec) for name, spec in zip(names, flat, strict=True)}
     check_batch(axes, options)
-    elsewhere = batch_elsewhere(axes, options)
+    elsewhere = find_batch_axes(axes, options)
     filled = {
-        name: batch_filled(name, own, elsewhere, options.wanted_batch) for name, own in axes.items()
+        name: fill_batch_axis(name, own, elsewhere, options.wanted_batch)
+        for name, own in axes.items()
     }
     tensors = [
-        tensor_for(fill_axes(name, filled[name], options, only=len(flat) == 1), spec.dtype)
+        make_tensor(fill_axes(name, filled[name], options, only=len(flat) == 1), spec.dtype)
         for name, spec in zip(names, flat, strict=True)
     ]
     shared = [name for name, own in axes.items() if own and own[0] is None]
@@ -464,7 +469,7 @@ def _with_jit(function: Any, text: str, jit: bool | None) -> Any:
     anew = tf.function(
         python_function,
         input_signature=function.input_signature,
-        **options_of(function),
+        **get_function_options(function),
         jit_compile=jit,
     )
     attributes = getattr(function, "__dict__", {})

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.initializers.variable_births import record_input, value_without_memory
-from analyzer.capture.targets.honoured_options import fixed_batch
+from analyzer.capture.initializers.variable_births import make_unbacked_value, record_input
+from analyzer.capture.targets.honoured_options import make_fixed_batch_error
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import TargetError
 from analyzer.model.units import format_bytes
@@ -29,7 +29,7 @@ _SPARSE_SHARE: Final = 10
 """One in so many places of a sparse input holds a value: nothing says how many do."""
 
 
-def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
+def make_tensor(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
     """Return an eager tensor of this shape and dtype.
 
     Args:
@@ -49,9 +49,7 @@ def tensor_for(shape: tuple[int | None, ...], dtype: Any, classes: int | None = 
 def _check_size(shape: tuple[int | None, ...], dtype: Any) -> None:
     """Refuse what cannot be made here: a real run needs the memory, an estimate only the numbers."""
     size_bytes = math.prod(int(axis or 1) for axis in shape) * dtype.size
-    most_bytes = (
-        _MOST_BYTES if value_without_memory(tf.uint8, (1,)) is not None else _memory_bytes()
-    )
+    most_bytes = _MOST_BYTES if make_unbacked_value(tf.uint8, (1,)) is not None else _memory_bytes()
     if size_bytes > most_bytes:
         raise TargetError(
             f"An input or label of shape {_show(shape)} takes {format_bytes(size_bytes)}, more than "
@@ -68,12 +66,12 @@ def _memory_bytes() -> int:
         return _MOST_BYTES
 
 
-def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
+def make_tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
     """Return a tensor of this shape with a spec's dtype, sparse or ragged where the spec is.
 
     A ragged one has rows of full length; a sparse one holds a value in one of ten places.
     """
-    whole = tensor_for(shape, spec.dtype)
+    whole = make_tensor(shape, spec.dtype)
     if getattr(spec, "ragged", False) and len(shape) > 1:
         return tf.RaggedTensor.from_tensor(whole)
     if not getattr(spec, "sparse", False):
@@ -84,7 +82,7 @@ def tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
     return tf.SparseTensor(indices, tf.gather_nd(whole, indices), shape)
 
 
-def message_on_values(name: str, tensor: Any) -> Iterator[str]:
+def describe_values(name: str, tensor: Any) -> Iterator[str]:
     """Yield a sentence where more than a shape was made up."""
     if isinstance(tensor, tf.RaggedTensor):
         yield f"The input {name!r} is ragged: every row was made as long as the longest."
@@ -126,13 +124,13 @@ def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
     fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
     if asked is None or _opens_first(specs) or asked in fixed.values():
         return
-    if batch_elsewhere(specs, options):
+    if find_batch_axes(specs, options):
         return
     name = next(iter(fixed), next(iter(specs), ""))
-    raise fixed_batch(name, fixed.get(name), asked)
+    raise make_fixed_batch_error(name, fixed.get(name), asked)
 
 
-def batch_elsewhere(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, int]:
+def find_batch_axes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, int]:
     """Return, by input, the axis that is the batch where it is not the first; none where it is.
 
     Where a batch size is asked for and no input leaves its first axis open, the batch is the only axis
@@ -151,13 +149,13 @@ def batch_elsewhere(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[
     }
 
 
-def batch_filled(name: str, axes: Axes, elsewhere: Mapping[str, int], size: int) -> Axes:
+def fill_batch_axis(name: str, axes: Axes, elsewhere: Mapping[str, int], size: int) -> Axes:
     """Return an input's axes with the batch in its place where that is not the first.
 
     Args:
         name: The input.
         axes: Its axes.
-        elsewhere: What ``batch_elsewhere`` found.
+        elsewhere: What ``find_batch_axes`` found.
         size: The batch size.
     """
     at = elsewhere.get(name)
@@ -166,14 +164,14 @@ def batch_filled(name: str, axes: Axes, elsewhere: Mapping[str, int], size: int)
     return (*axes[:at], size, *axes[at + 1 :])
 
 
-def message_on_batch(elsewhere: Mapping[str, int]) -> Iterator[str]:
+def describe_batch_axes(elsewhere: Mapping[str, int]) -> Iterator[str]:
     """Yield a sentence on which axes are the batch where they are not the first."""
     if elsewhere:
         told = ", ".join(f"axis {at} of {name!r}" for name, at in elsewhere.items())
         yield f"The batch is {told}, counted from 0: the only axis that is open."
 
 
-def message_on_shared_batch(names: Sequence[str]) -> Iterator[str]:
+def describe_shared_batch(names: Sequence[str]) -> Iterator[str]:
     """Yield a sentence where several inputs' first axes are taken as one batch.
 
     They may be counts of different things.
@@ -198,7 +196,7 @@ def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
         return tf.fill(axes, "")
     if dtype == tf.bool and axes:  # a mask: nothing is masked out, which takes the most
         return tf.fill(axes, True)
-    nothing_runs = value_without_memory(dtype, axes)
+    nothing_runs = make_unbacked_value(dtype, axes)
     if nothing_runs is not None:
         return nothing_runs
     if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):

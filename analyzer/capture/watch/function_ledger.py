@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import all_graphs
-from analyzer.capture.private_names import concrete_functions
+from analyzer.capture.graph.plain_graphs import collect_graphs
+from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shown
 from analyzer.capture.watch.holders.user_lines import calling_line, code_of, is_own, line_of_code
 from analyzer.model.contract.watch_note import LargeConstant, Retrace, TracedFunction
@@ -94,7 +94,7 @@ class FunctionRecord:
     def note(self, holder: str = "") -> TracedFunction:
         """Return it as plain data."""
         alive = self.alive()
-        concrete = concrete_functions(alive[-1]) if alive else []
+        concrete = list_concrete_functions(alive[-1]) if alive else []
         graph = concrete[-1].graph if concrete else None
         return TracedFunction(
             name=self.name,
@@ -144,7 +144,7 @@ class FunctionLedger:
         found: dict[tuple[str, str], LargeConstant] = {}
         for record in self._records.values():
             for function in record.alive():
-                for concrete in concrete_functions(function):
+                for concrete in list_concrete_functions(function):
                     for one in _constants(concrete.graph):
                         if one.size_bytes >= _LARGE_BYTES:
                             _count(found, one)
@@ -169,7 +169,7 @@ def _count(found: dict[tuple[str, str], LargeConstant], one: LargeConstant) -> N
 def _constants(graph: Any) -> list[LargeConstant]:
     """Return the constants of a graph and of the functions in it that hold more than a few values."""
     found = []
-    for nested in all_graphs(graph):
+    for nested in collect_graphs(graph):
         for op in nested.get_operations():
             if op.type != "Const" or not op.outputs:
                 continue
@@ -201,16 +201,16 @@ def _line_of_op(op: Any) -> str:
 
 def updates_variables(function: Any) -> bool:
     """Say whether a ``tf.function`` that was traced takes gradients, as TensorFlow names them."""
-    concrete = concrete_functions(function)
+    concrete = list_concrete_functions(function)
     return bool(concrete) and any(
         "gradient_tape" in op.name or op.type.startswith("ResourceApply")
-        for graph in all_graphs(concrete[-1].graph)
+        for graph in collect_graphs(concrete[-1].graph)
         for op in graph.get_operations()
     )
 
 
 def _node_count(graph: Any) -> int:
-    return sum(len(nested.get_operations()) for nested in all_graphs(graph))
+    return sum(len(nested.get_operations()) for nested in collect_graphs(graph))
 
 
 def _graph_bytes(graph: Any) -> int:

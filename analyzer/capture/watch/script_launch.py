@@ -23,7 +23,7 @@ from analyzer.capture.process.launch import base_environment
 from analyzer.capture.process.run_folders import check_free, publish, staging_folder
 from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_all
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, take_untraced
-from analyzer.capture.xla.xla_dumps import dumping_flags
+from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
@@ -89,7 +89,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             environment |= phantom.variables(options, staging)
         elif options.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        environment["XLA_FLAGS"] = dumping_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
+        environment["XLA_FLAGS"] = add_dump_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         root = str(Path(__file__).parents[3])

@@ -23,10 +23,10 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.private_names import (
-    concrete_functions,
     context,
     is_eager,
     is_jit_compiled,
+    list_concrete_functions,
 )
 from analyzer.capture.run.instrumentation import Observations, observing_step
 from analyzer.capture.run.profiled_run import Captured, step_failure
@@ -199,7 +199,7 @@ class Watcher:
         gradients = 0 if self._observed is None else len(self._observed.gradients)
         result = call()
         self._note_traces(record, function, (traces, gradients), args, kwargs)
-        for concrete in concrete_functions(function):
+        for concrete in list_concrete_functions(function):
             self._scheduled[concrete] = record
         return result
 
@@ -350,7 +350,7 @@ class Watcher:
     def _concrete_of(self, record: FunctionRecord | None) -> Any:
         """Return the function that was traced last, None where there is none."""
         alive = [] if record is None else record.alive()
-        concrete = concrete_functions(alive[-1]) if alive else []
+        concrete = list_concrete_functions(alive[-1]) if alive else []
         return concrete[-1] if concrete else None
 
     def _boundary(

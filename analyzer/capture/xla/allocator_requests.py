@@ -35,7 +35,7 @@ class Requests:
 
 
 @contextlib.contextmanager
-def recording_requests(place: Path) -> Iterator[Requests]:
+def record_requests(place: Path) -> Iterator[Requests]:
     """Record the block's requests; none are recorded where the allocator or the profiler tells nothing.
 
     Args:

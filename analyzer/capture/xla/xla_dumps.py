@@ -16,7 +16,7 @@ from analyzer.tracing.parse.hloproto import Hlo
 _OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$')
 
 
-def dumping_flags(folder: Path, flags: str = "") -> str:
+def add_dump_flags(folder: Path, flags: str = "") -> str:
     """Return ``XLA_FLAGS`` with which XLA leaves each compiled module and its plan in ``folder``.
 
     Args:
@@ -27,16 +27,16 @@ def dumping_flags(folder: Path, flags: str = "") -> str:
     return f"{spelled_out(flags)} {ours}".strip()
 
 
-def without_dumping(flags: str) -> str:
-    """Return what the user set of ``XLA_FLAGS``: without what ``dumping_flags`` added."""
+def remove_dump_flags(flags: str) -> str:
+    """Return what the user set of ``XLA_FLAGS``: without what ``add_dump_flags`` added."""
     return _OURS.sub("", flags).strip()
 
 
-def dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
+def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     """Return the last compiled module of a function that XLA left, and the device it is for.
 
     Args:
-        dump: The folder that ``dumping_flags`` named.
+        dump: The folder that ``add_dump_flags`` named.
         function: The function's name.
 
     Returns:
@@ -51,7 +51,7 @@ def dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     return _without_literals(names[-1].read_bytes()), "gpu" if is_gpu else "cpu"
 
 
-def dumped_count(dump: Path, function: str) -> int:
+def count_dumps(dump: Path, function: str) -> int:
     """Return how often a function was compiled since the folder was empty."""
     return len(_compiled(dump, function))
 

@@ -24,23 +24,23 @@ import tensorflow as tf
 
 from analyzer.capture.graph.executor_graph import (
     StaticStep,
-    handle_type,
-    static_step,
-    used_variables,
+    build_executor_graph,
+    find_used_variables,
+    get_handle_type,
 )
 from analyzer.capture.graph.plain_graphs import (
-    all_graphs,
-    function_graphs,
-    plain_name,
-    shape_of,
-    spec_of,
+    collect_function_graphs,
+    collect_graphs,
+    decode_name,
+    get_shape,
+    get_spec,
 )
-from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, stand_ins
+from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, open_stand_ins
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import plain_message
-from analyzer.capture.xla.allocator_requests import Requests, lasting, recording_requests
+from analyzer.capture.xla.allocator_requests import Requests, lasting, record_requests
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
-from analyzer.capture.xla.xla_dumps import dumped_count, dumped_plan, empty, packed
+from analyzer.capture.xla.xla_dumps import count_dumps, empty, packed, read_dumped_plan
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.ops import split_tensor
@@ -89,7 +89,7 @@ def is_compiled(function: Any) -> bool:
     return bool(function.function_def.attr["_XlaMustCompile"].b)
 
 
-def compiled_step(function: Any, args: Sequence[Any] = ()) -> StaticStep:
+def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     """Return the graph around the function that XLA compiles: its arguments, the call, the results.
 
     Args:
@@ -98,7 +98,7 @@ def compiled_step(function: Any, args: Sequence[Any] = ()) -> StaticStep:
             the function for the shapes that it is called with (``xla_compilation_cache.cc``).
     """
     if not is_compiled(function):
-        return static_step(function)
+        return build_executor_graph(function)
     ops = [
         Op(
             name=tensor.op.name,
@@ -109,7 +109,7 @@ def compiled_step(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         for index, tensor in enumerate(function.inputs)
     ]
     taken = {op.name for op in ops}
-    name = plain_name(function.name)
+    name = decode_name(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
     while call in taken:
         call += "_"
@@ -127,7 +127,7 @@ def compiled_step(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         for index in range(len(function.outputs))
     ]
     captures = list(function.captured_inputs)
-    return StaticStep(ops=tuple(ops), variables=used_variables(function, captures, ops))
+    return StaticStep(ops=tuple(ops), variables=find_used_variables(function, captures, ops))
 
 
 def compile_calls(
@@ -154,7 +154,7 @@ def compile_calls(
         TargetError: the step itself cannot be compiled.
     """
     by_name = {op.name: op for op in ops}
-    functions = function_graphs(function)
+    functions = collect_function_graphs(function)
     known = FixedInputs(functions)
     calls = _calls(function, ops, by_name, functions)
     found: list[LoweredFunction] = []
@@ -162,7 +162,7 @@ def compile_calls(
     for (name, inputs), callers in calls.items():
         fixed = _fixed(known, name)
         compiled_in = {index: _fed(callers[0].inputs[index], by_name, args) for index, _ in fixed}
-        with stand_ins() as things:
+        with open_stand_ins() as things:
             try:
                 module, plan, requests = _compile(
                     name, inputs, things, dump, plans=plans, compiled_in=compiled_in
@@ -189,7 +189,7 @@ def compile_calls(
     return found, doubts
 
 
-def ran_compiled(function: Any, dump: Path) -> list[LoweredFunction]:
+def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
     """Return the functions of a step that ran and that XLA compiled, as it left them.
 
     Args:
@@ -198,16 +198,16 @@ def ran_compiled(function: Any, dump: Path) -> list[LoweredFunction]:
     """
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
-        callers[plain_name(function.name)] = [plain_name(function.name)]
-    for graph in all_graphs(function.graph):
+        callers[decode_name(function.name)] = [decode_name(function.name)]
+    for graph in collect_graphs(function.graph):
         for op in graph.get_operations():
             attrs = op.node_def.attr if "Call" in op.type else {}
             if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
                 callers.setdefault(attrs["f"].func.name, []).append(op.name)
     found = []
-    known = FixedInputs(function_graphs(function))
+    known = FixedInputs(collect_function_graphs(function))
     for name, ops in callers.items():
-        plan, platform = dumped_plan(dump, name)
+        plan, platform = read_dumped_plan(dump, name)
         if plan:
             found.append(
                 LoweredFunction(
@@ -217,7 +217,7 @@ def ran_compiled(function: Any, dump: Path) -> list[LoweredFunction]:
                     plan=plan,
                     platform=platform,
                     fixed=_fixed(known, name),
-                    compilations=dumped_count(dump, name),
+                    compilations=count_dumps(dump, name),
                 )
             )
     return found
@@ -238,7 +238,7 @@ def _arguments(function: Any) -> dict[int, tuple[Any, Any]]:
     captures = list(function.captured_inputs)
     first = len(function.inputs) - len(captures)
     return {
-        first + position: handle_type(capture)
+        first + position: get_handle_type(capture)
         for position, capture in enumerate(captures)
         if capture.dtype == tf.resource
     }
@@ -358,9 +358,7 @@ def _compile(
             )
         )
 
-    recording = (
-        contextlib.nullcontext(Requests()) if dump is None else recording_requests(dump.parent)
-    )
+    recording = contextlib.nullcontext(Requests()) if dump is None else record_requests(dump.parent)
     with recording as recorded:
         module = stage("hlo_serialized")
     requests = lasting(recorded.events)
@@ -369,7 +367,7 @@ def _compile(
     compiled = stage("optimized_hlo_proto_serialized")
     plan = b""
     if dump is not None:
-        plan, _ = dumped_plan(dump, name)
+        plan, _ = read_dumped_plan(dump, name)
         empty(dump)
     if not plan:
         plan = _put_together(compiled, stage("optimized_hlo_serialized"))
@@ -405,9 +403,9 @@ def _reason(error: Exception) -> str:
 def _fed_spec(tensor: Any, fed: Any) -> TensorSpec:
     """Return an argument's dtype and shape, with the axes of what it is fed with."""
     spec = _spec(tensor)
-    axes = None if fed is None or spec.dtype == "resource" else shape_of(fed)
+    axes = None if fed is None or spec.dtype == "resource" else get_shape(fed)
     return spec if axes is None else TensorSpec(spec.dtype, axes)
 
 
 def _spec(tensor: Any) -> TensorSpec:
-    return TensorSpec("resource", ()) if tensor.dtype == tf.resource else spec_of(tensor)
+    return TensorSpec("resource", ()) if tensor.dtype == tf.resource else get_spec(tensor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, given_options
+from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.watch.script_launch import ScriptEnd
 from analyzer.cli import ScriptStatus
 from analyzer.cli.outputs import Outputs, deliver
@@ -48,7 +48,7 @@ def trace_a_script(
         LimitError: the peak is above ``--max-peak``, and the script itself ended well.
         ScriptStatus: always, with the script's exit status.
     """
-    check_honoured(spec.text, TargetForm.SCRIPT, given_options(chosen))
+    check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(chosen))
     request = WatchRequest(
         script=spec.path,
         folder="",

@@ -5,16 +5,16 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture.graph.data_dependent_sizes import _Sizing  # noqa: E402
-from analyzer.capture.graph.executor_graph import instantiate, static_step  # noqa: E402
-from analyzer.capture.graph.shape_inference import executed_outputs  # noqa: E402
+from analyzer.capture.graph.executor_graph import build_executor_graph, instantiate  # noqa: E402
+from analyzer.capture.graph.shape_inference import infer_executed_outputs  # noqa: E402
 from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     _value,
-    batch_elsewhere,
-    batch_filled,
     check_batch,
+    fill_batch_axis,
+    find_batch_axes,
 )
 from analyzer.model.contract.capture_request import CaptureOptions  # noqa: E402
 from analyzer.model.contract.graph_note import TensorSpec  # noqa: E402
@@ -33,7 +33,7 @@ def test_the_body_of_a_loop_has_its_shapes() -> None:
     function = step.get_concrete_function(tf.TensorSpec((8, 8)))
     partitions, _ = instantiate(function, list(function.inputs), [])
     # WHEN the shapes of the executed graph are asked for
-    outputs = executed_outputs(function, partitions)
+    outputs = infer_executed_outputs(function, partitions)
     # THEN the product in the body has its own
     products = [
         outputs[node.name][0].shape
@@ -51,7 +51,7 @@ def test_the_shape_of_a_sparse_argument_is_known() -> None:
     function = step.get_concrete_function(sparse)
     # WHEN the step is noted with the tensor that it would be called with
     parts = tf.nest.flatten(sparse, expand_composites=True)
-    ops = {op.type: op for op in static_step(function, parts).ops}
+    ops = {op.type: op for op in build_executor_graph(function, parts).ops}
     # THEN the product's shape follows from that tensor
     assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
 
@@ -62,7 +62,7 @@ def test_a_look_up_keeps_the_shape_of_its_keys() -> None:
     table = tf.lookup.StaticHashTable(entries, 0)
     step = tf.function(lambda keys: table.lookup(keys) + 1)
     # WHEN the step is noted
-    found = static_step(step.get_concrete_function(tf.TensorSpec((5, 2), tf.string)))
+    found = build_executor_graph(step.get_concrete_function(tf.TensorSpec((5, 2), tf.string)))
     # THEN shapes are known from there on
     shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
     assert shapes["LookupTableFindV2"] == shapes["AddV2"] == (5, 2)
@@ -72,7 +72,7 @@ def test_a_number_between_equal_bounds_is_known() -> None:
     # GIVEN a count of values into a given number of bins, as CategoryEncoding makes it
     step = tf.function(lambda x: tf.math.bincount(x, minlength=7, maxlength=7, axis=-1))
     # WHEN the step is noted
-    found = static_step(step.get_concrete_function(tf.TensorSpec((3, 5), tf.int32)))
+    found = build_executor_graph(step.get_concrete_function(tf.TensorSpec((3, 5), tf.int32)))
     # THEN the number of bins is known, which TensorFlow works out from the largest value
     counts = [op.outputs[0].shape for op in found.ops if op.type == "DenseBincount"]
     assert counts == [(3, 7)]
@@ -81,7 +81,7 @@ def test_a_number_between_equal_bounds_is_known() -> None:
 def _noted(step, *given, told=None):
     """Return the noted step of a function called with these tensors, composite ones taken apart."""
     function = tf.function(step).get_concrete_function(*given)
-    return static_step(function, tf.nest.flatten(given, expand_composites=True), told)
+    return build_executor_graph(function, tf.nest.flatten(given, expand_composites=True), told)
 
 
 def _shape(found, kind):
@@ -124,7 +124,7 @@ def test_what_a_loop_takes_from_a_list_has_the_shape_of_what_was_put_there() -> 
         return tf.gradients(tf.reduce_mean(loop[2].stack()), x)
 
     # WHEN the step is noted with a batch of 5
-    ops = static_step(step.get_concrete_function(), [tf.ones((5, 4))]).ops
+    ops = build_executor_graph(step.get_concrete_function(), [tf.ones((5, 4))]).ops
     # THEN what the backward pass makes of it has known shapes, and no cost is left out
     taken = [op.outputs[1] for op in ops if op.type == "TensorListPopBack"]
     assert taken
@@ -200,7 +200,7 @@ def test_a_fused_convolution_in_bfloat16_has_its_shape() -> None:
 
     specs = [tf.TensorSpec(shape, tf.bfloat16) for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))]
     # WHEN the step is noted
-    found = static_step(step.get_concrete_function(*specs))
+    found = build_executor_graph(step.get_concrete_function(*specs))
     # THEN the convolution has the shape of its result
     shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
     assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (2, 8, 8, 4)
@@ -221,15 +221,15 @@ def test_what_made_up_numbers_decide_is_the_most_that_it_can_be(monkeypatch):
 def test_the_batch_is_the_only_open_axis_where_the_first_is_fixed():
     specs = {"x": (20, None, 64), "y": (20, 5), "z": (20, None, None)}
     options = CaptureOptions(batch_size=7)
-    elsewhere = batch_elsewhere(specs, options)
+    elsewhere = find_batch_axes(specs, options)
     assert elsewhere == {"x": 1}
-    assert batch_filled("x", specs["x"], elsewhere, 7) == (20, 7, 64)
-    assert batch_filled("y", specs["y"], elsewhere, 7) == (20, 5)
+    assert fill_batch_axis("x", specs["x"], elsewhere, 7) == (20, 7, 64)
+    assert fill_batch_axis("y", specs["y"], elsewhere, 7) == (20, 5)
     check_batch(specs, options)
     # AND where an input leaves its first axis open, that is the batch
-    assert not batch_elsewhere({**specs, "w": (None, 3)}, options)
+    assert not find_batch_axes({**specs, "w": (None, 3)}, options)
     # AND without a batch size that was asked for nothing is taken for one
-    assert not batch_elsewhere(specs, CaptureOptions())
+    assert not find_batch_axes(specs, CaptureOptions())
 
 
 def test_a_mask_that_is_made_up_takes_all() -> None:

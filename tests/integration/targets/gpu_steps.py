@@ -173,9 +173,9 @@ def mirrored():
 def compare_graphs() -> None:
     """Print, for each step, what TensorFlow's executor would run here and what our way gives."""
     from analyzer.capture.graph import gpu_graph
-    from analyzer.capture.graph.executor_graph import static_step
+    from analyzer.capture.graph.executor_graph import build_executor_graph
     from analyzer.capture.run.profiled_run import concrete_function
-    from analyzer.capture.targets.resolve_target import program_for
+    from analyzer.capture.targets.resolve_target import make_program
     from analyzer.cards import find_gpu
     from analyzer.model.contract.capture_request import CaptureOptions
 
@@ -187,9 +187,12 @@ def compare_graphs() -> None:
     for make in (cnn, transformer, custom, two_calls):
         batch_size = None if make is custom else 4
         options = CaptureOptions(device="cpu", jit=False, batch_size=batch_size)
-        program = program_for(make(), make.__name__, options)  # it holds the variables
+        program = make_program(make(), make.__name__, options)  # it holds the variables
         function = concrete_function(program)
-        real, ours = static_step(function), gpu_graph.gpu_step(function, find_gpu("t4"))
+        real, ours = (
+            build_executor_graph(function),
+            gpu_graph.build_gpu_graph(function, find_gpu("t4")),
+        )
         found[make.__name__] = [
             [[op.name, op.type, [spec.shape for spec in op.outputs]] for op in step.ops]
             for step in (real, ours)

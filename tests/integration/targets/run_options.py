@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from analyzer.capture.process.capture_worker import told
 from analyzer.capture.run.profiled_run import concrete_function
-from analyzer.capture.targets.default_losses import loss_name
+from analyzer.capture.targets.default_losses import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -43,7 +43,7 @@ def outcome(target, options):
         "batch_size": program.config.batch_size,
         "mode": program.config.mode,
         "jit": program.config.jit,
-        "loss": loss_name(loss),
+        "loss": get_loss_name(loss),
         "shapes": [tensor.shape.as_list() for tensor in program.args],
         "policy": program.config.dtype_policy,
         "notes": program.messages,

@@ -11,7 +11,7 @@ from analyzer.capture.targets.honoured_options import (
     Option,
     TargetForm,
     check_honoured,
-    given_options,
+    list_given_options,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
@@ -32,10 +32,10 @@ GIVEN = {
 
 
 def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
-    assert given_options(CaptureOptions()) == frozenset()
+    assert list_given_options(CaptureOptions()) == frozenset()
     assert set(GIVEN) == set(Option)
     for option, values in GIVEN.items():
-        assert given_options(CaptureOptions(**values)) == {option}  # type: ignore[arg-type]
+        assert list_given_options(CaptureOptions(**values)) == {option}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("option", Option)

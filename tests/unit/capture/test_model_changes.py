@@ -6,13 +6,17 @@ import keras  # noqa: TID253
 import pytest
 import tensorflow as tf  # noqa: TID253
 
-from analyzer.capture.remedies.model_changes import around_making, check_of_step, rebuilt
+from analyzer.capture.remedies.model_changes import (
+    apply_while_building,
+    check_step_remedy,
+    rebuild_with_blocks,
+)
 from analyzer.capture.remedies.recomputed_blocks import recomputed
 from analyzer.model.errors import TargetError
 
 
 def test_an_optimizer_made_in_a_step_of_ones_own_is_made_with_what_is_asked() -> None:
-    with around_making("accumulate=4,ema=on,clip=on", "loop.py:step"):
+    with apply_while_building("accumulate=4,ema=on,clip=on", "loop.py:step"):
         optimizer = keras.optimizers.SGD(0.1, clipvalue=2.0)
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     assert optimizer.gradient_accumulation_steps == 4
@@ -26,15 +30,15 @@ def test_an_optimizer_made_in_a_step_of_ones_own_is_made_with_what_is_asked() ->
 
 def test_a_step_without_an_optimizer_of_keras_says_so() -> None:
     with pytest.raises(TargetError, match="gradient_accumulation_steps"):
-        with around_making("accumulate=4", "loop.py:step"):
+        with apply_while_building("accumulate=4", "loop.py:step"):
             pass
 
 
 @pytest.mark.parametrize("remedy", ["freeze=all-but-last", "recompute=a>b", "ema=off", "clip=off"])
 def test_what_needs_the_model_is_refused_for_a_step_of_ones_own(remedy: str) -> None:
     with pytest.raises(TargetError, match="where the target is the model itself"):
-        check_of_step(remedy, "loop.py:step")
-    check_of_step("accumulate=4,ema=on,clip=on", "loop.py:step")
+        check_step_remedy(remedy, "loop.py:step")
+    check_step_remedy("accumulate=4,ema=on,clip=on", "loop.py:step")
 
 
 class Penalized(keras.Model):  # type: ignore[misc]
@@ -50,7 +54,7 @@ def test_a_model_with_a_step_of_its_own_is_not_put_together_anew() -> None:
     numbers = keras.Input((4,))
     model = Penalized(numbers, keras.layers.Dense(2, name="a")(numbers))
     with pytest.raises(TargetError, match="train_step of its own"):
-        rebuilt(model, "recompute=a>a")
+        rebuild_with_blocks(model, "recompute=a>a")
 
 
 def test_a_block_is_computed_again_when_the_one_after_it_has_all_its_gradients() -> None:

@@ -6,24 +6,24 @@ import sys
 import pytest
 
 SCRIPT = """
-from analyzer.capture.private_names import READ_IN, unread_versions
+from analyzer.capture.private_names import READ_IN, list_newer_versions
 
 (major, minor), keras = READ_IN["TensorFlow"], READ_IN["Keras"]
 same = {"TensorFlow": f"{major}.{minor}.7", "Keras": "3.3.0"}
-assert list(unread_versions(same)) == []
-assert list(unread_versions()) == []
+assert list(list_newer_versions(same)) == []
+assert list(list_newer_versions()) == []
 newer = {"TensorFlow": f"{major}.{minor + 1}.0-rc1", "Keras": f"{keras[0] + 1}.0"}
-first, second = unread_versions(newer)
+first, second = list_newer_versions(newer)
 assert first.startswith(f"TensorFlow {major}.{minor + 1}.0-rc1 is newer than {major}.{minor},"), first
 assert second.startswith(f"Keras {keras[0] + 1}.0 is newer than"), second
-assert list(unread_versions({"TensorFlow": "nightly.of.today"})) == []
+assert list(list_newer_versions({"TensorFlow": "nightly.of.today"})) == []
 """
 
 
 CONVERSIONS = """
 import contextlib, pathlib, tempfile
 import tensorflow as tf
-from analyzer.capture.private_names import python_calls_untraced
+from analyzer.capture.private_names import disable_python_tracing
 
 def told(block):
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def told(block):
     return content.count(b"convert_to_tensor")
 
 assert told(contextlib.nullcontext()), "TensorFlow's Python writes no such events any more"
-assert not told(python_calls_untraced()), "they were written all the same"
+assert not told(disable_python_tracing()), "they were written all the same"
 """
 
 

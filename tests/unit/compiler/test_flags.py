@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.capture.xla.xla_dumps import dumping_flags, without_dumping
+from analyzer.capture.xla.xla_dumps import add_dump_flags, remove_dump_flags
 from analyzer.cards.compiler_flags import spelled_out, taken_over
 
 
@@ -24,17 +24,17 @@ def test_a_file_of_flags_is_spelled_out(tmp_path: Path) -> None:
     file.write_text("--xla_a=1\n--xla_b=2\n", encoding="utf-8")
     assert taken_over(str(file)) == ("--xla_a=1", "--xla_b=2")
     assert spelled_out(str(tmp_path / "none")) == ""
-    ours = dumping_flags(tmp_path / "dump", str(file))
+    ours = add_dump_flags(tmp_path / "dump", str(file))
     assert ours.startswith("--xla_a=1 --xla_b=2 --xla_dump_to=")
-    assert without_dumping(ours) == "--xla_a=1 --xla_b=2"
+    assert remove_dump_flags(ours) == "--xla_a=1 --xla_b=2"
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", 'a "b', "a\\ b", "it's"])
 def test_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
-    flags = dumping_flags(tmp_path / name, "--xla_a=1")
+    flags = add_dump_flags(tmp_path / name, "--xla_a=1")
     assert shlex.split(flags) == [
         "--xla_a=1",
         f"--xla_dump_to={tmp_path / name}",
         "--xla_dump_hlo_as_proto",
     ]
-    assert without_dumping(flags) == "--xla_a=1"
+    assert remove_dump_flags(flags) == "--xla_a=1"

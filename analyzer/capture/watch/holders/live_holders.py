@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import shape_of
+from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import live_objects
 from analyzer.capture.run.tensor_addresses import address_of
@@ -83,7 +83,7 @@ def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
     addresses = [address for one in members[:_ADDRESSES] if (address := address_of(one))]
     shapes: list[tuple[int, ...]] = []
     for one in members:
-        shape = shape_of(one)
+        shape = get_shape(one)
         if shape is not None and shape not in shapes and len(shapes) < 8:
             shapes.append(shape)
     is_many = not holder.grows and len(members) >= _MANY

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Closure, Function, function_of, profiler_v2
+from analyzer.capture.private_names import Closure, Function, get_closure_function, profiler_v2
 
 
 class Listener(Protocol):
@@ -181,7 +181,7 @@ class Hooks:
                 except Exception as error:
                     listener.failed(error)
                     raise
-                listener.scheduled_ran(function_of(closure), worker.worker_index)
+                listener.scheduled_ran(get_closure_function(closure), worker.worker_index)
                 return result
 
             return execute_on

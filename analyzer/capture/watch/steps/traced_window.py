@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import shape_of
+from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.process.capture_worker import GRAPH_FILE, write_run
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.profiled_run import Captured, Capturing, captured
@@ -19,7 +19,7 @@ from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.tensor_addresses import address_of
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.holders.live_holders import bytes_of, live_tensors, references
-from analyzer.capture.xla.xla_lowering import ran_compiled
+from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import Failure, Input, StepConfig, TargetNote
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP
@@ -88,7 +88,7 @@ class Window:
             if size_bytes >= _RESIDENT_BYTES and len(self.resident) < _MOST_RESIDENT:
                 address = address_of(tensor)
                 self.resident[id(tensor)] = Input(
-                    "a tensor", tensor.dtype.name, shape_of(tensor), address
+                    "a tensor", tensor.dtype.name, get_shape(tensor), address
                 )
 
     def next_step(self) -> bool:
@@ -166,7 +166,7 @@ class Window:
         )
         found.run = replace(found.run, inputs=tuple(self.resident.values()))
         if dump is not None and self.function is not None:
-            found.compiled = ran_compiled(self.function, dump)
+            found.compiled = read_compiled_functions(self.function, dump)
         return found
 
     def write(self, found: Captured, target: TargetNote) -> None:
