@@ -11,8 +11,8 @@ from pathlib import Path
 
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
-    cards_named,
-    phantom_environment,
+    make_phantom_environment,
+    parse_cards,
 )
 
 _RUN = """
@@ -27,8 +27,8 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit("on_a_phantom_card.py CARD SCRIPT [ARGS], such as t4 examples/memory_growth.py")
     with tempfile.TemporaryDirectory() as folder:
-        options = PhantomOptions(gpus=cards_named(sys.argv[1]))
+        options = PhantomOptions(gpus=parse_cards(sys.argv[1]))
         environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
-        environment |= phantom_environment(options, Path(folder))
+        environment |= make_phantom_environment(options, Path(folder))
         command = [sys.executable, "-c", _RUN, *sys.argv[2:]]
         sys.exit(subprocess.run(command, env=environment, check=False).returncode)

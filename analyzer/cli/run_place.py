@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from analyzer.capture.process.run_folders import default_out
+from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import say_wrote
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
@@ -58,7 +58,7 @@ class Place:
     def made(self, spec: TargetSpec) -> Iterator[Path]:
         """Give the folder's path; one that is not kept is gone after the block."""
         if not self.no_save or spec.kind is TargetKind.TRACE:
-            yield self.out or default_out(spec)
+            yield self.out or make_default_path(spec)
             return
         with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name

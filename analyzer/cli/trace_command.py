@@ -26,7 +26,7 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.model.errors import ExitCode, InputError
-from analyzer.phantom.phantom_environment import cards_named
+from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
 from analyzer.session.engines.work import WorkEngine, local_cores
 from analyzer.session.hosts.many_hosts import open_hosts
@@ -163,7 +163,7 @@ def trace(
     if gpu and spec.kind is not TargetKind.TRACE:
         if device:
             raise InputError("--device and --gpu: a phantom card is a GPU.", hint="Leave one out.")
-        cards_named(gpu)
+        parse_cards(gpu)
         chosen = replace(
             chosen,
             memory_limit_bytes=what_if.memory_limit_bytes,

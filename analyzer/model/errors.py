@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from analyzer.model.choice import Choice
+
 
 class ExitCode(IntEnum):
     """What the command's exit status means."""
@@ -30,18 +32,45 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+class FailureKind(Choice):
+    """Why a step failed at some size; callers decide by this, never by a message.
+
+    OUT_OF_MEMORY: the device or the machine ran out of memory.
+    TOO_LARGE: an op has more elements than TensorFlow's kernels can count (2**31).
+    INVALID_SHAPE: TensorFlow or Keras refused the shapes (InvalidArgumentError, ValueError).
+    FIXED_SIZE: the target fixes its batch size, so none can be chosen.
+    CRASHED: the process died of a signal that its own code caused.
+    KILLED: someone else ended the process (kill, a time limit); it may work the next time.
+    EXITED: the user's code ended its own process.
+    OTHER: any other error.
+    """
+
+    OUT_OF_MEMORY = "out-of-memory"
+    TOO_LARGE = "too-large"
+    INVALID_SHAPE = "invalid-shape"
+    FIXED_SIZE = "fixed-size"
+    CRASHED = "crashed"
+    KILLED = "killed"
+    EXITED = "exited"
+    OTHER = "other"
+
+
 class AnalyzerError(Exception):
     """Base of every error raised on purpose.
 
     Args:
         message: One line: what happened, and to which file or option.
-        hint: One line: what to do next; empty where the message says it all.
+        hint: One line: what to do next; empty if the message says it all.
+        kind: Why a step failed; None for the default of the class.
     """
 
     exit_code = ExitCode.BUG
+    kind = FailureKind.OTHER
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", kind: FailureKind | None = None) -> None:
         super().__init__(message)
+        if kind is not None:
+            self.kind = kind
         self.message = " ".join(message.split())
         self.hint = " ".join(hint.split())
 
@@ -79,6 +108,7 @@ class StepOutOfMemory(AnalyzerError):  # noqa: N818 - reads as what happened
     """The traced step itself ran out of memory."""
 
     exit_code = ExitCode.STEP_OUT_OF_MEMORY
+    kind = FailureKind.OUT_OF_MEMORY
 
 
 class CompilerUnavailable(AnalyzerError):  # noqa: N818 - reads as what happened

@@ -16,7 +16,7 @@ from analyzer.model.errors import InputError
 from analyzer.phantom.core_build import CORE, NATIVE, build, find_compiler
 
 
-def refuse_elsewhere() -> None:
+def check_platform() -> None:
     """Raise InputError on a machine that phantom cards are not made for."""
     machine = platform.machine().lower()
     if sys.platform != "linux" or machine not in ("x86_64", "amd64"):

@@ -38,7 +38,7 @@ _STRSZ, _SYMENT, _SONAME, _RUNPATH = 10, 11, 14, 29
 _STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``jmp``
 
 
-def exported(path: Path) -> Iterator[bytes]:
+def read_exports(path: Path) -> Iterator[bytes]:
     """Yield the names of the functions that a library defines for others.
 
     Raises:

@@ -41,7 +41,7 @@ SONAMES: Final = (
 profiler goes on without it, and its host tracer records the allocators all the same."""
 
 
-def library_folder(cache: Path) -> Path:
+def make_library_folder(cache: Path) -> Path:
     """Return the folder for the installed TensorFlow, made at first use.
 
     Args:
@@ -75,13 +75,13 @@ def tensorflow_folder() -> Path:
 
 
 def _make(folder: Path, tensorflow: Path, core: Path) -> None:
-    wanted = names.looked_up(tensorflow)
+    wanted = names.find_cuda_names(tensorflow)
     if not wanted:
         raise InputError(
             f"The TensorFlow in {tensorflow} was built without CUDA: it has no GPU runtime.",
             hint="pip install tensorflow; analyze estimate --gpu NAME predicts with any.",
         )
-    own = set(elf.exported(core))
+    own = set(elf.read_exports(core))
     rest = sorted(wanted - own)
     content = elf.library(rest, answer=ANSWER, needed=CORE.encode(), soname=NAMES.encode())
     folder.parent.mkdir(parents=True, exist_ok=True)

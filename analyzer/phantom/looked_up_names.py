@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from analyzer.phantom.elf import exported
+from analyzer.phantom.elf import read_exports
 
 _APIS: Final = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
@@ -21,7 +21,7 @@ _FRAMEWORK: Final = "libtensorflow_framework.so.2"
 _LIBRARY: Final = "libtensorflow_cc.so.2"
 
 
-def looked_up(tensorflow: Path) -> frozenset[bytes]:
+def find_cuda_names(tensorflow: Path) -> frozenset[bytes]:
     """Return the names.
 
     Args:
@@ -30,7 +30,7 @@ def looked_up(tensorflow: Path) -> frozenset[bytes]:
     Returns:
         None of CUDA's where TensorFlow was built without it.
     """
-    found = {name for name in exported(tensorflow / _FRAMEWORK) if _APIS.fullmatch(name)}
+    found = {name for name in read_exports(tensorflow / _FRAMEWORK) if _APIS.fullmatch(name)}
     if found:
         with (tensorflow / _LIBRARY).open("rb") as file:
             # Not closed by a ``with``: where Ctrl-C ends the search, the search still holds it.

@@ -11,8 +11,8 @@ from typing import Final
 from analyzer.cards import Gpu, context_bytes, find_gpu
 from analyzer.cards.installed_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable, InputError
-from analyzer.phantom.core_library import refuse_elsewhere
-from analyzer.phantom.library_folder import library_folder
+from analyzer.phantom.core_library import check_platform
+from analyzer.phantom.library_folder import make_library_folder
 
 SUBFOLDER: Final = "phantom"
 _BUS_BITS: Final = 256
@@ -44,7 +44,7 @@ class PhantomOptions:
     kernel_ns: int = 0
 
 
-def cards_named(text: str) -> tuple[Gpu, ...]:
+def parse_cards(text: str) -> tuple[Gpu, ...]:
     """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``.
 
     Raises:
@@ -62,7 +62,7 @@ def cards_named(text: str) -> tuple[Gpu, ...]:
     return tuple(cards)
 
 
-def phantom_environment(
+def make_phantom_environment(
     options: PhantomOptions, cache: Path, own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the variables to set in a child process, and in no other.
@@ -75,9 +75,9 @@ def phantom_environment(
     Raises:
         InputError: this machine or its TensorFlow cannot have phantom cards.
     """
-    refuse_elsewhere()
+    check_platform()
     own = os.environ if own is None else own
-    folder = library_folder(cache / SUBFOLDER)
+    folder = make_library_folder(cache / SUBFOLDER)
     path = [str(folder), *filter(None, own.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
     return {
         "LD_LIBRARY_PATH": os.pathsep.join(path),

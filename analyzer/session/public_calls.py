@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process.run_folders import default_out
+from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import check_steps, parse_target
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import InputError
-from analyzer.phantom.phantom_environment import cards_named
+from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_finished, open_result
 from analyzer.session.target_results import (
@@ -55,7 +55,7 @@ def estimate(
             if threads is None and chosen.inter_op_threads is None:
                 return open_finished(Path(spec.path))
             return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
-        place = Path(out) if out else default_out(spec)
+        place = Path(out) if out else make_default_path(spec)
         return estimate_target(spec, chosen, place, force=force, threads=threads)
     check_steps(chosen)
     from analyzer.capture.process.live_capture import capture_unrun
@@ -97,7 +97,7 @@ def trace(
     """
     chosen = CaptureOptions(**options)
     if chosen.gpu:
-        cards_named(chosen.gpu)
+        parse_cards(chosen.gpu)
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
@@ -108,7 +108,9 @@ def trace(
                     hint="Name a model or a step to run on a card that is not there.",
                 )
             return open_result(Path(spec.path))
-        return trace_target(spec, chosen, Path(out) if out else default_out(spec), force=force)
+        return trace_target(
+            spec, chosen, Path(out) if out else make_default_path(spec), force=force
+        )
     from analyzer.capture.process.live_capture import capture_live
 
     folder = capture_live(target, chosen, None if out is None else Path(out), force=force)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.capture.process.launch import Progress, capture
-from analyzer.capture.process.run_folders import retract
+from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, run_script
 from analyzer.cards import check_limit, find_gpu
@@ -163,7 +163,7 @@ def whole_or_gone(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        retract(folder)
+        remove_run(folder)
         raise
 
 

@@ -21,7 +21,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.grappler import cluster, item, tf_optimizer
 from tensorflow.python.training import saver
 
-from analyzer.capture.run.profiled_run import concrete_function
+from analyzer.capture.run.profiled_run import trace_function
 from analyzer.capture.targets.resolve_target import make_program
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -65,7 +65,7 @@ def layers(program: Program, batch: int, weights: int) -> int | None:
 
 def grappler(program: Program) -> int | None:
     """Return grappler's peak: outputs of the optimised graph by a virtual schedule."""
-    graph_def = with_handles(concrete_function(program).graph)
+    graph_def = with_handles(trace_function(program).graph)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         outputs = [

@@ -24,8 +24,8 @@ from estimate_cost import COMMAND, decoder, seconds_of
 from analyzer.model.user_cache import begin_cache, cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
-    cards_named,
-    phantom_environment,
+    make_phantom_environment,
+    parse_cards,
 )
 
 HERE = Path(__file__).resolve()
@@ -80,8 +80,8 @@ def compared(folder: Path, wanted: str, repeat: int) -> None:
         repeat: How often each is run.
     """
     begin_cache()
-    variables = phantom_environment(
-        PhantomOptions(gpus=cards_named(CARD)), cache_folder() or folder
+    variables = make_phantom_environment(
+        PhantomOptions(gpus=parse_cards(CARD)), cache_folder() or folder
     )
     for number, (name, (target, batch, way)) in enumerate(CASES.items()):
         if wanted not in name:

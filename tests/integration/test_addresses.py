@@ -4,19 +4,19 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from analyzer.capture.run.tensor_addresses import address_of  # noqa: E402
+from analyzer.capture.run.tensor_addresses import find_address  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
 
 def test_strings_have_no_address() -> None:
-    assert address_of(tf.constant(["a", "b"])) is None
+    assert find_address(tf.constant(["a", "b"])) is None
     assert (
-        address_of(
+        find_address(
             tf.raw_ops.EmptyTensorList(
                 element_shape=-1, max_num_elements=-1, element_dtype=tf.float32
             )
         )
         is None
     )
-    assert address_of(tf.ones((64,))) is not None
+    assert find_address(tf.ones((64,))) is not None

@@ -17,8 +17,8 @@ from analyzer.cards import find_gpu, memory_limit
 from analyzer.phantom.core_build import find_compiler
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
-    cards_named,
-    phantom_environment,
+    make_phantom_environment,
+    parse_cards,
 )
 
 pytestmark = [
@@ -45,9 +45,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(cache: Path, gpu: str = "t4", **more: str) -> dict[str, str]:
-    cards = PhantomOptions(gpus=cards_named(gpu), context_bytes=CONTEXT + OTHERS)
+    cards = PhantomOptions(gpus=parse_cards(gpu), context_bytes=CONTEXT + OTHERS)
     own = {"PYTHONPATH": str(INSTALLED), "PHANTOM_NEIGHBOURS": f"{os.getppid()}:{OTHERS}", **more}
-    return {**os.environ, **phantom_environment(cards, cache), **own}
+    return {**os.environ, **make_phantom_environment(cards, cache), **own}
 
 
 def read_inside(cache: Path, set_up: str = "", **more: str) -> tuple[dict[str, Any], ...]:

@@ -132,7 +132,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 CRASHES = {
     "os._exit": (
         "print('no data here')\nos._exit(3)",
-        "ended its own process with exit code 3 while building the model; it last printed: "
+        "ended its own process with exit code 3 while building the model; its last output: "
         "no data here",
     ),
     "sys.exit": ("def model(): sys.exit(4)", "sys.exit(4)"),

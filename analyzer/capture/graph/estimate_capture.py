@@ -21,9 +21,9 @@ from analyzer.capture.graph.gpu_graph import build_gpu_graph
 from analyzer.capture.initializers.hollow_variables import record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
-from analyzer.capture.run.instrumentation import observing_step
-from analyzer.capture.run.profiled_run import Captured, Capturing, captured, concrete_function
-from analyzer.capture.run.step_variables import StepVariables, raw_variable
+from analyzer.capture.run.instrumentation import observe_step
+from analyzer.capture.run.profiled_run import Captured, Capturing, captured, trace_function
+from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import LoweredFunction, build_compiled_graph, compile_calls
 from analyzer.cards import Gpu, find_gpu
@@ -126,7 +126,7 @@ def _capture(
     with contextlib.ExitStack() as stack:
         if gpu is not None:
             stack.enter_context(pretend_gpu(cudnn=not options.jit))
-        observed = stack.enter_context(observing_step())
+        observed = stack.enter_context(observe_step())
         hosted = VARIABLES_ON_HOST if gpu else frozenset()
         births = stack.enter_context(record_births(hollow=hollow, host_dtypes=hosted))
         report("building the model", 0.05)
@@ -189,7 +189,7 @@ def _trace(program: Program, births: Births) -> tuple[Any, int]:
     """Trace the step; return its concrete function and the bytes that tracing keeps."""
     gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
     before = get_bytes_in_use() - births.made_bytes
-    function = concrete_function(program)
+    function = trace_function(program)
     return function, max(get_bytes_in_use() - births.made_bytes - before, 0)
 
 
@@ -198,7 +198,7 @@ def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.BirthNote
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     return tuple(
         contract.BirthNote(
-            variable=numbers.get(id(raw_variable(birth.variable))),
+            variable=numbers.get(id(get_raw_variable(birth.variable))),
             traced=birth.traced,
             sharing=birth.sharing,
             events=tuple(birth.final_events),

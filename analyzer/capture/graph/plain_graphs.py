@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
-from analyzer.capture.run.source_frames import is_library, shown
+from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.graph_index import look_up
 
@@ -295,6 +295,6 @@ def find_sources(graph: Any) -> dict[str, str]:
                 continue
             for frame in reversed(op.traceback.get_user_frames()):
                 if not is_library(frame.filename):
-                    sources[op.name] = f"{shown(frame.filename)}:{frame.lineno}"
+                    sources[op.name] = f"{shorten_path(frame.filename)}:{frame.lineno}"
                     break
     return sources

@@ -28,8 +28,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.process.launch import STOPPING, hides_gpus
-from analyzer.capture.run.source_frames import describe_user_error, plain_message, whose
+from analyzer.capture.process.launch import STOPPING, hides_own_gpus
+from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract import run_note as contract
 from analyzer.model.contract.capture_request import (
@@ -49,7 +49,14 @@ from analyzer.model.contract.child_messages import (
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
 from analyzer.model.contract.run_note import TargetNote, encode_run
-from analyzer.model.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.model.errors import (
+    AnalyzerError,
+    ExitCode,
+    FailureKind,
+    InputError,
+    StepOutOfMemory,
+    TargetError,
+)
 from analyzer.model.gc_pause import collector_paused, pass_over_what_is_loaded
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -106,7 +113,7 @@ class Channel:
     def fail(self, error: AnalyzerError) -> int:
         """Tell what went wrong; return the exit code."""
         code = int(error.exit_code)
-        self.send(ChildFailed(error.message, error.hint, code))
+        self.send(ChildFailed(error.message, error.hint, code, find_kind(error)))
         return code
 
     def interrupt_once(self, number: int, frame: FrameType | None) -> None:
@@ -148,6 +155,15 @@ def main(request_path: str, places: list[str], channel: Channel | None = None) -
     return int(ExitCode.OK)
 
 
+def find_kind(error: AnalyzerError) -> FailureKind:
+    """Return why an error was raised: its own kind, else that of TensorFlow's error behind it."""
+    if error.kind is FailureKind.OTHER and "tensorflow" in sys.modules:
+        from analyzer.capture.run.profiled_run import classify_failure
+
+        return classify_failure(error.__cause__)
+    return error.kind
+
+
 def told(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return what nobody expected as what it is: the user's, the machine's or a fault of ours.
 
@@ -156,7 +172,7 @@ def told(error: BaseException, target: str, stage: str) -> AnalyzerError:
         target: What the user named.
         stage: What was being done.
     """
-    what = plain_message(f"{type(error).__name__}: {error}".rstrip(": "))
+    what = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
     if _is_out_of_room(error):
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({what}).",
@@ -165,8 +181,10 @@ def told(error: BaseException, target: str, stage: str) -> AnalyzerError:
     if isinstance(error, MemoryError):
         return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
     if isinstance(error, SystemExit):
-        return TargetError(f"{target} called sys.exit({error.code}) while {stage}.")
-    if whose(error) == "user":
+        return TargetError(
+            f"{target} called sys.exit({error.code}) while {stage}.", kind=FailureKind.EXITED
+        )
+    if find_culprit(error) == "user":
         return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
     return AnalyzerError(f"The capture of {target} failed while {stage}: {what}")
 
@@ -259,7 +277,7 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     spec, options = request.target, request.options
     is_static, is_trial = request.kind == "static", request.kind == "trial"
     on_phantom = bool(options.gpu) and not is_static
-    if options.device == "cpu" or (is_static and hides_gpus(options)):
+    if options.device == "cpu" or (is_static and hides_own_gpus(options)):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     folder = Path(request.folder)

@@ -1,36 +1,48 @@
-"""What the end of the child means, in one line: whose fault it was, and the words that tell.
+"""The error for a child process that ended without reporting one: its cause, in one line.
 
-A child that can still speak says itself what went wrong. One that died in TensorFlow's C++, in a
-library of the user's or by a signal leaves only a status and its log.
+A child that died in C++, in a library or by a signal leaves only an exit status and its log. Linux
+counts the processes that it killed because memory ran out, for the whole machine and for each control
+group; these counts distinguish the kernel's out-of-memory killer from other kills.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process.memory_shortage import HostMemory
-from analyzer.capture.run.source_frames import is_library, shown
+from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.child_messages import ChildEnd
-from analyzer.model.errors import AnalyzerError, InputError, StepOutOfMemory, TargetError
+from analyzer.model.errors import (
+    AnalyzerError,
+    FailureKind,
+    InputError,
+    StepOutOfMemory,
+    TargetError,
+)
 from analyzer.model.units import format_bytes
 
-_LONGEST: Final = 300  # characters of the log that fit one line
-_TAIL_BYTES: Final = 256 << 10  # of the log, in which the reason of an ending is looked for
+_KILLS: Final = re.compile(r"^oom_kill\s+(\d+)$", re.MULTILINE)
+_TOTAL: Final = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
+_EVENT_FILES: Final = ("memory.events", "memory.oom_control")
+_LIMIT_FILES: Final = ("memory.max", "memory.limit_in_bytes")
 _NEAR: Final = 0.8
-"""Share of the memory there is from which on a killed process is likely to have been killed for it."""
+"""Share of the memory limit above which a killed process probably ran out of memory."""
 
-_UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
+_MAX_LINE: Final = 300  # characters of the log in a message
+_TAIL_BYTES: Final = 256 << 10  # of the log that are searched
 _LOGGED: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: (?P<old>[IWEF]) |(?P<new>[IWEF])\d{4} )"
     r"(?P<head>[^\]]*)\] ?(?P<text>.*)"
 )
-"""A line of TensorFlow's log, in the form of ``tsl/platform/default/logging.cc`` or of Abseil's."""
-_OF_THE_LOG: Final = (
+"""A line of TensorFlow's log, as ``tsl/platform/default/logging.cc`` or Abseil writes it."""
+_LOG_CONTINUATIONS: Final = (
+    " ",
+    "\t",
     "WARNING: All log messages before absl",
     "To enable the following instructions",
     "If the cause is memory fragmentation",
@@ -38,27 +50,42 @@ _OF_THE_LOG: Final = (
     "<allocator contains no memory>",
     "Hint: If you want to see a list of allocated tensors when OOM happens",
 )
-_FIGURE: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
-"""A line of an allocator's statistics, which is logged without a head: ``MaxInUse:   49.35MiB``."""
+_STATISTIC: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
+"""A line of an allocator's statistics, logged without a head: ``MaxInUse:   49.35MiB``."""
+_UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
 _RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
 _NO_TENSOR: Final = "OOM when allocating tensor"  # OpKernelContext::allocate_tensor
-_PYTHON_DIED: Final = "Fatal Python error: "  # faulthandler's first line; where it was comes below
+_NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
+_COUNT_OVERFLOW: Final = "Check failed: work_element_count"
+"""``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
+_PYTHON_DIED: Final = "Fatal Python error: "  # first line of faulthandler; the stack follows
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
-_NO_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The system's report on host memory at one time.
+
+    Attributes:
+        kills: Processes killed so far because memory ran out.
+        limit_bytes: Memory of the machine or limit of the control group, the smaller; None if unknown.
+    """
+
+    kills: int
+    limit_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A child's end without a word of its own.
+class SilentEnd:
+    """The end of a child that reported no error.
 
     Attributes:
         target: The target as the user wrote it.
-        stage: What the child was doing.
-        child: Its status and the memory that it held.
-        before: The system's word on host memory before it was started.
-        after: The same after its end.
-        log: The end of what it printed.
-        kept_log: Where its log is to be found; None where it could not be kept.
+        stage: The child's last reported stage.
+        child: Exit status and peak memory.
+        before, after: Host memory before the child's start and after its end.
+        log: The end of its log.
+        saved_log: A copy of the log for the user; None if it could not be saved.
     """
 
     target: str
@@ -67,51 +94,91 @@ class Ending:
     before: HostMemory
     after: HostMemory
     log: str
-    kept_log: Path | None = None
+    saved_log: Path | None = None
 
 
-def error_of(end: Ending) -> AnalyzerError:
-    """Return the error that tells what happened."""
-    word = telling_line(end.log)
-    if _UNKNOWN_FLAG in word:
+def read_host_memory(root: Path = Path("/")) -> HostMemory:
+    """Read the kill counts and limits below ``root/proc`` and ``root/sys``."""
+    groups = list(_find_control_groups(root))
+    events = [root / "proc/vmstat", *(group / name for group in groups for name in _EVENT_FILES)]
+    kills = sum(int(count) for file in events for count in _KILLS.findall(_read_text(file)))
+    limits = [1024 * int(kib) for kib in _TOTAL.findall(_read_text(root / "proc/meminfo"))]
+    for group in groups:
+        for name in _LIMIT_FILES:
+            with contextlib.suppress(ValueError):  # "max", or no such file
+                limits.append(int(_read_text(group / name)))
+    return HostMemory(kills, min(limits) if limits else None)
+
+
+def _find_control_groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of this process' memory control groups, innermost first."""
+    mounted = root / "sys/fs/cgroup"
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" or "memory" in controllers.split(","):
+            top = mounted if number == "0" else mounted / "memory"
+            inner = top / path.lstrip("/")
+            # In a container the path may be the host's while the group itself is mounted at the top.
+            while inner != top and not inner.is_dir():
+                inner = inner.parent
+            yield from (group for group in (inner, *inner.parents) if group.is_relative_to(top))
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def explain_end(end: SilentEnd) -> AnalyzerError:
+    """Return the error for a child's end, with its kind."""
+    reason = find_reason(end.log)
+    if _UNKNOWN_FLAG in reason:
         return InputError(
-            f"TensorFlow ends itself: {word[word.index(_UNKNOWN_FLAG) :]}.",
+            f"TensorFlow ended: {reason[reason.index(_UNKNOWN_FLAG) :]}.",
             hint="Correct the environment variable XLA_FLAGS.",
         )
-    where = f"{_place(end.log)}while {end.stage}"
-    said = f": {word}" if word else "."
-    hint = f"All that it printed: {end.kept_log}" if end.kept_log else ""
+    at = f"{_find_user_line(end.log)}while {end.stage}"
+    suffix = f": {reason}" if reason else "."
+    hint = f"Its full output: {end.saved_log}" if end.saved_log else ""
     code = end.child.code
     if code == -signal.SIGKILL:
-        return _killed(end, hint)
-    if any(sign in word for sign in _NO_MEMORY):
-        return StepOutOfMemory(f"The process ran out of host memory {where}{said}", hint=hint)
+        return _explain_kill(end, hint)
+    if any(sign in reason for sign in _NO_HOST_MEMORY):
+        return StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
     if code is None:
         return TargetError(
-            f"The process of {end.target} was ended from outside {where}.", hint=hint
+            f"Another process ended the process of {end.target} {at}.",
+            hint=hint,
+            kind=FailureKind.KILLED,
         )
-    if code < 0 and (
-        _RAN_OUT in word or _NO_TENSOR in word
-    ):  # oneDNN's convolution does not survive it (TensorFlow 2.21)
-        kept = f"analyze oom {end.kept_log} explains it." if end.kept_log else ""
-        return StepOutOfMemory(
-            f"{end.target} ran out of memory {where}, and TensorFlow died of it "
-            f"({signal_name(-code)}): {word}",
-            hint=kept,
-        )
-    if code < 0:
+    if code >= 0:
+        last = f"; its last output: {reason}" if reason else " (os._exit or a library call)."
         return TargetError(
-            f"The process of {end.target} died of {signal_name(-code)} {where}{said}", hint=hint
+            f"{end.target} ended its own process with exit code {code} {at}{last}",
+            hint=hint,
+            kind=FailureKind.EXITED,
         )
+    name = describe_signal(-code)
+    if _RAN_OUT in reason or _NO_TENSOR in reason:
+        # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
+        return StepOutOfMemory(
+            f"{end.target} ran out of memory {at} and crashed ({name}): {reason}",
+            hint=f"analyze oom {end.saved_log} explains it." if end.saved_log else "",
+        )
+    by_other = -code in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    kind = FailureKind.KILLED if by_other else FailureKind.CRASHED
+    if reason.startswith(_COUNT_OVERFLOW):
+        kind = FailureKind.TOO_LARGE
     return TargetError(
-        f"{end.target} ended its own process with exit code {code} {where}"
-        + (f"; it last printed: {word}" if word else " (os._exit, or a library that does so)."),
-        hint=hint,
+        f"The process of {end.target} died of {name} {at}{suffix}", hint=hint, kind=kind
     )
 
 
-def _killed(end: Ending, hint: str) -> AnalyzerError:
-    """Tell a process that the system ended for want of memory from one that somebody killed."""
+def _explain_kill(end: SilentEnd, hint: str) -> AnalyzerError:
+    """Distinguish the system's out-of-memory killer from another SIGKILL."""
     smaller = "Try a smaller --batch-size."
     if end.after.kills > end.before.kills:
         return StepOutOfMemory(
@@ -121,19 +188,20 @@ def _killed(end: Ending, hint: str) -> AnalyzerError:
     held, limit = end.child.peak_rss_bytes, end.after.limit_bytes
     if limit and held > _NEAR * limit:
         return StepOutOfMemory(
-            f"The process was killed (SIGKILL) while {end.stage}, likely for want of host memory: it "
-            f"held {format_bytes(held)} of {format_bytes(limit)}.",
+            f"The process was killed (SIGKILL) while {end.stage}, probably because host memory ran "
+            f"out: it held {format_bytes(held)} of {format_bytes(limit)}.",
             hint=smaller,
         )
     return TargetError(
-        f"The process of {end.target} was killed (SIGKILL) while {end.stage}, and not for want of "
-        f"memory as far as the system tells: by kill -9, a job's time limit or the like.",
+        f"The process of {end.target} was killed (SIGKILL) while {end.stage}, and the system reports "
+        "no lack of memory: kill -9 or a job's time limit is likely.",
         hint=hint,
+        kind=FailureKind.KILLED,
     )
 
 
-def signal_name(number: int) -> str:
-    """Return a signal's name and what it means: SIGSEGV (Segmentation fault)."""
+def describe_signal(number: int) -> str:
+    """Return a signal's name and meaning: SIGSEGV (Segmentation fault)."""
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -142,8 +210,8 @@ def signal_name(number: int) -> str:
     return f"{name} ({meaning})" if meaning else name
 
 
-def tail_of(log: Path) -> str:
-    """Return the end of a log; empty where there is none."""
+def read_tail(log: Path) -> str:
+    """Return the end of a log, or an empty text if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
@@ -152,63 +220,65 @@ def tail_of(log: Path) -> str:
         return ""
 
 
-def telling_line(log: str) -> str:
-    """Return the line that tells best why the process ended; empty where none does.
+def find_reason(log: str) -> str:
+    """Return the log line that best explains why the process ended; may be empty.
 
-    TensorFlow's last word where it was one that ends the process (a failed check), else the last line
-    that is none of TensorFlow's log nor of Python's traceback: a missing CUDA driver ends nothing. Where
-    there is none such, that an allocator ran out of memory, which some kernels do not survive.
+    The first choice is a failed check of TensorFlow's, or the allocation failure that led to it. Then
+    follows the last line that belongs neither to TensorFlow's log nor to Python's traceback, because a
+    logged problem such as a missing CUDA driver ends nothing. The last choice is a logged allocation
+    failure, because some kernels crash after one.
     """
-    printed = log.partition(_PYTHON_DIED)[0].splitlines()
-    own = ran_out = ""
-    for number, line in reversed(list(enumerate(printed))):
-        found = _LOGGED.match(line)
-        if found is not None:
-            if "F" in (found["old"], found["new"]):
-                return _short(_ran_out_before(printed[:number], found["head"]) or found["text"])
-            if _RAN_OUT in found["text"]:
-                ran_out = ran_out or found["text"]
-        elif not own and line.strip() and not _is_continued(line):
-            own = line
-    return _short(own or ran_out)
+    lines = log.partition(_PYTHON_DIED)[0].splitlines()
+    printed = ran_out = ""
+    for number, line in reversed(list(enumerate(lines))):
+        logged = _LOGGED.match(line)
+        if logged is not None:
+            if "F" in (logged["old"], logged["new"]):
+                cause = _find_allocation_failure(lines[:number], logged["head"])
+                return _shorten(cause or logged["text"])
+            if _RAN_OUT in logged["text"]:
+                ran_out = ran_out or logged["text"]
+        elif not printed and line.strip() and not _continues_log(line):
+            printed = line
+    return _shorten(printed or ran_out)
 
 
-def _ran_out_before(printed: Sequence[str], head: str) -> str:
-    """Return what a thread said of an allocator just before a failed check; empty where it did not.
+def _find_allocation_failure(lines: Sequence[str], head: str) -> str:
+    """Return the allocation failure that a thread logged just before a failed check, or "".
 
-    A check that a buffer is there fails where it could not be had: ``DCHECK_NOTNULL`` in ``mkl_util.h``.
+    The check ``DCHECK_NOTNULL`` in ``mkl_util.h`` fails if a buffer could not be allocated.
 
     Args:
-        printed: The lines before that of the check.
-        head: What stands before the check's text: time, thread, file and line.
+        lines: The log before the check.
+        head: The start of the check's line: time, thread, file and line.
     """
     thread, no_tensor = head.split()[-2:-1], ""
-    for line in reversed(printed):
-        found = _LOGGED.match(line)
-        if found is None or found["head"].split()[-2:-1] != thread:
+    for line in reversed(lines):
+        logged = _LOGGED.match(line)
+        if logged is None or logged["head"].split()[-2:-1] != thread:
             continue
-        if _RAN_OUT in found["text"]:
-            return found["text"]
-        if _NO_TENSOR in found["text"]:
-            no_tensor = no_tensor or found["text"]
-        elif "bfc_allocator" not in found["head"]:
+        if _RAN_OUT in logged["text"]:
+            return logged["text"]
+        if _NO_TENSOR in logged["text"]:
+            no_tensor = no_tensor or logged["text"]
+        elif "bfc_allocator" not in logged["head"]:
             break
     return no_tensor
 
 
-def _is_continued(line: str) -> bool:
-    """Say whether a line without a head belongs to a message of TensorFlow's or to a traceback."""
-    return line.startswith((" ", "\t", *_OF_THE_LOG)) or _FIGURE.match(line) is not None
+def _continues_log(line: str) -> bool:
+    """Return whether a line without a head belongs to a log message or a traceback."""
+    return line.startswith(_LOG_CONTINUATIONS) or _STATISTIC.match(line) is not None
 
 
-def _place(log: str) -> str:
-    """Return ``at file:line `` of the user's own code where Python told where it died."""
+def _find_user_line(log: str) -> str:
+    """Return ``at file:line `` of the user's code from faulthandler's stack, or ""."""
     for file, line in _FRAME.findall(log.partition(_PYTHON_DIED)[2]):
         if not is_library(file):
-            return f"at {shown(file)}:{line} "
+            return f"at {shorten_path(file)}:{line} "
     return ""
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…"

@@ -112,7 +112,7 @@ class Child:
             self.end = self.end or ChildEnd(None)
 
 
-class CaptureCopies:
+class ForkServers:
     """Processes that are started at the first capture in their environment, and ended with the block.
 
     Where the system does not tell how to let a copy end with its parent, there are none, and each
@@ -128,10 +128,10 @@ class CaptureCopies:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._copied: dict[frozenset[tuple[str, str]], CopiedProcess] = {}
+        self._copied: dict[frozenset[tuple[str, str]], ForkServer] = {}
         self._started = 0
 
-    def __enter__(self) -> CaptureCopies:
+    def __enter__(self) -> ForkServers:
         return self
 
     def __exit__(
@@ -149,7 +149,7 @@ class CaptureCopies:
         request: Path,
         log: Path,
         environment: Mapping[str, str],
-    ) -> CaptureCopy | None:
+    ) -> ForkedCapture | None:
         """Let a copy do what a request says; None where it needs a process of its own.
 
         Args:
@@ -159,11 +159,11 @@ class CaptureCopies:
             environment: The environment variables.
         """
         copied = self.begin(command, log, environment)
-        return None if copied is None else CaptureCopy(copied, request)
+        return None if copied is None else ForkedCapture(copied, request)
 
     def begin(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str]
-    ) -> CopiedProcess | None:
+    ) -> ForkServer | None:
         """Start the process of an environment where it does not run; None where there can be none.
 
         Args:
@@ -180,12 +180,12 @@ class CaptureCopies:
         if copied is None or copied.child.end is not None:
             self._started += 1
             pipe = self.folder / f"{_PIPE}-{self._started}"
-            copied = CopiedProcess(command, pipe, log, environment)
+            copied = ForkServer(command, pipe, log, environment)
             self._copied[key] = copied
         return copied
 
 
-class CopiedProcess:
+class ForkServer:
     """A process that does what it is asked for in copies of itself.
 
     Attributes:
@@ -227,7 +227,7 @@ class CopiedProcess:
             self._path.unlink(missing_ok=True)
 
 
-class CaptureCopy:
+class ForkedCapture:
     """A copy of a process, as ``Child`` is a whole one.
 
     Attributes:
@@ -238,7 +238,7 @@ class CaptureCopy:
         request: The path of what it is asked for.
     """
 
-    def __init__(self, copied: CopiedProcess, request: Path) -> None:
+    def __init__(self, copied: ForkServer, request: Path) -> None:
         self.end: ChildEnd | None = None
         self._copied = copied
         self._child = copied.child

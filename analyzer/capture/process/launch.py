@@ -18,16 +18,20 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.process.child_ending import Ending, error_of, tail_of
-from analyzer.capture.process.child_process import CaptureCopies, CaptureCopy, Child
+from analyzer.capture.process.child_ending import (
+    SilentEnd,
+    explain_end,
+    read_host_memory,
+    read_tail,
+)
+from analyzer.capture.process.child_process import Child, ForkedCapture, ForkServers
 from analyzer.capture.process.declared_environment import declared_environment
-from analyzer.capture.process.memory_shortage import host_memory
 from analyzer.capture.process.run_folders import (
     LOG_FILE,
-    check_free,
+    check_writable,
+    convert_os_errors,
+    make_staging_folder,
     publish,
-    refusals_told,
-    staging_folder,
 )
 from analyzer.model.contract.capture_request import (
     CaptureKind,
@@ -90,7 +94,7 @@ def capture(
     force: bool,
     progress: Progress,
     kind: CaptureKind = "run",
-    copies: CaptureCopies | None = None,
+    copies: ForkServers | None = None,
 ) -> Path:
     """Run the target's step in a child process and return the run folder.
 
@@ -112,15 +116,15 @@ def capture(
         StepOutOfMemory: there was not enough host memory.
         AnalyzerError: the child failed otherwise.
     """
-    check_free(out, force=force)
-    with staging_folder(out) as staging:
+    check_writable(out, force=force)
+    with make_staging_folder(out) as staging:
         request = staging / "request.json"
         asked = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
         environment = _environment(spec, options, kind, staging)
-        with refusals_told(out):
+        with convert_os_errors(out):
             write_message(request, asked)
-            child: Child | CaptureCopy | None = None
-            if copies is not None and hides_gpus(options):
+            child: Child | ForkedCapture | None = None
+            if copies is not None and hides_own_gpus(options):
                 command = _command("fork_server")
                 child = copies.copy(command, request, _log_of(request), environment)
             if child is None:
@@ -136,8 +140,8 @@ def capture(
         return publish(staging, out, force=force)
 
 
-def begin_copies(
-    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: CaptureCopies
+def start_fork_server(
+    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: ForkServers
 ) -> None:
     """Start the process that captures will be copies of: it imports TensorFlow while others are made.
 
@@ -151,7 +155,7 @@ def begin_copies(
         InputError: there can be no such process.
     """
     if (
-        hides_gpus(options) and cache_folder() is not None
+        hides_own_gpus(options) and cache_folder() is not None
     ):  # else a card's libraries lie by each run
         environment = _environment(spec, options, kind, copies.folder)
         copies.begin(_command("fork_server"), copies.folder / LOG_FILE, environment)
@@ -169,18 +173,20 @@ def _environment(
         place: Where the libraries of a card that is not there lie, where the user keeps no cache.
     """
     on_card = kind != "static" and bool(options.gpu)
-    environment = base_environment(log_level="0" if kind == "run" else "1", host_events=not on_card)
+    environment = make_base_environment(
+        log_level="0" if kind == "run" else "1", host_events=not on_card
+    )
     environment |= declared_environment(spec, environment)
     if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
         environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
     if on_card:
         environment |= phantom.variables(options, place)
-    elif hides_gpus(options):
+    elif hides_own_gpus(options):
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
     return environment
 
 
-def base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
+def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
     """Return the child's environment variables.
 
     Args:
@@ -208,7 +214,7 @@ def base_environment(*, log_level: str | None, host_events: bool = True) -> dict
     return environment
 
 
-def module_command(module: str) -> list[str]:
+def make_module_command(module: str) -> list[str]:
     """Return the command that runs a module of this package, a checkout's too."""
     root = str(Path(__file__).parents[3])
     start = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; sys.exit(main())"
@@ -220,7 +226,7 @@ def child_command(request: Path) -> list[str]:
     return [*_command("capture_worker"), str(request)]
 
 
-def hides_gpus(options: CaptureOptions) -> bool:
+def hides_own_gpus(options: CaptureOptions) -> bool:
     """Say whether the machine's own cards are left alone: there may be others, that are not here."""
     return options.device == "cpu" or bool(options.gpu)
 
@@ -236,7 +242,7 @@ def _log_of(request: Path) -> Path:
 
 def _run(
     request: Path,
-    child: Child | CaptureCopy,
+    child: Child | ForkedCapture,
     spec: TargetSpec,
     progress: Progress,
     *,
@@ -244,7 +250,7 @@ def _run(
 ) -> None:
     """Run the child to its end; an interrupted one may still write what it has, if that is of use."""
     log = _log_of(request)
-    before = host_memory()
+    before = read_host_memory()
     last: Message | None = None
     stage = "starting"
     try:
@@ -265,20 +271,20 @@ def _run(
         return
     if isinstance(last, ChildFailed):
         raise _told_by_child(last, log)
-    raise error_of(
-        Ending(
+    raise explain_end(
+        SilentEnd(
             target=spec.text,
             stage=stage,
             child=child.end or ChildEnd(None),
             before=before,
-            after=host_memory(),
-            log=tail_of(log),
-            kept_log=_keep(log),
+            after=read_host_memory(),
+            log=read_tail(log),
+            saved_log=_keep(log),
         )
     )
 
 
-def _after_interrupt(child: Child | CaptureCopy, progress: Progress) -> Message:
+def _after_interrupt(child: Child | ForkedCapture, progress: Progress) -> Message:
     """Pass Ctrl-C on and return the child's last word, which says that it wrote what it had.
 
     Raises:
@@ -309,8 +315,8 @@ def _told_by_child(last: ChildFailed, log: Path) -> AnalyzerError:
     kind = _ERRORS.get(last.exit_code, AnalyzerError)
     hint = last.hint
     if kind is AnalyzerError and (kept := _keep(log)) is not None:
-        hint = f"{hint} All that it printed: {kept}".strip()
-    return kind(last.error, hint=hint)
+        hint = f"{hint} Its full output: {kept}".strip()
+    return kind(last.error, hint=hint, kind=last.kind)
 
 
 def _keep(log: Path) -> Path | None:

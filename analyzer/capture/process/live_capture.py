@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.launch import capture
-from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
+from analyzer.capture.process.run_folders import (
+    check_writable,
+    make_default_path,
+    make_staging_folder,
+    publish,
+)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TargetError
@@ -43,8 +48,10 @@ def capture_live(
     """
     spec = _live_spec(target)
     name = spec.text
-    out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
-    check_free(out, force=force)
+    out = (
+        out or make_default_path(spec)
+    ).absolute()  # the step's code may change the working folder
+    check_writable(out, force=force)
     if not options.gpu and can_trace_here():
         return _capture_here(target, spec, options, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
@@ -83,9 +90,11 @@ def capture_unrun(
     from analyzer.capture.targets.resolve_target import make_program
 
     spec = _live_spec(target)
-    out = (out or default_out(spec)).absolute()  # the step's code may change the working folder
-    check_free(out, force=force)
-    with staging_folder(out) as staging:
+    out = (
+        out or make_default_path(spec)
+    ).absolute()  # the step's code may change the working folder
+    check_writable(out, force=force)
+    with make_staging_folder(out) as staging:
         with _choosing_jit_anew(target, options):
             captured = capture_unrun_live_step(
                 lambda: make_program(target, spec.text, options), options
@@ -124,7 +133,7 @@ def _capture_here(
     from analyzer.capture.run.profiled_run import profiling, run_steps
     from analyzer.capture.targets.resolve_target import make_program
 
-    with staging_folder(out) as staging:
+    with make_staging_folder(out) as staging:
         with profiling(staging):
             captured = run_steps(
                 lambda: make_program(target, spec.text, options),

@@ -22,8 +22,8 @@ from analyzer.model.graph.tensor_roles import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
-    cards_named,
-    phantom_environment,
+    make_phantom_environment,
+    parse_cards,
 )
 
 _MIB: Final = 1 << 20  # bytes
@@ -47,7 +47,7 @@ def variables(options: CaptureOptions, staging: Path) -> dict[str, str]:
     """
     kept = cache_folder()
     told = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
-    gpus = cards_named(options.gpu)
+    gpus = parse_cards(options.gpu)
     for gpu in gpus:
         check_limit(gpu, options.memory_limit_bytes, told[CONTEXT.name])
     cards = PhantomOptions(
@@ -58,13 +58,13 @@ def variables(options: CaptureOptions, staging: Path) -> dict[str, str]:
         recurrent_reserve=told[RECURRENT_RESERVE.name],
         batch_norm_reserve_bytes=told[BATCH_NORM_RESERVE.name],
     )
-    return phantom_environment(cards, staging / FOLDER if kept is None else kept)
+    return make_phantom_environment(cards, staging / FOLDER if kept is None else kept)
 
 
 def phantom_note(options: CaptureOptions) -> PhantomNote:
     """Return what the run's note says of the cards."""
     return PhantomNote(
-        cards=tuple(gpu.id for gpu in cards_named(options.gpu)),
+        cards=tuple(gpu.id for gpu in parse_cards(options.gpu)),
         assumed=dict(options.assume),
         memory_limit_bytes=options.memory_limit_bytes,
     )
@@ -77,7 +77,7 @@ def set_up(options: CaptureOptions, tf: Any) -> None:
         InputError: TensorFlow does not see the cards.
     """
     cards = tf.config.list_physical_devices("GPU")
-    if len(cards) != len(cards_named(options.gpu)):
+    if len(cards) != len(parse_cards(options.gpu)):
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot be given phantom cards.",
             hint="analyze estimate --gpu NAME predicts with any.",

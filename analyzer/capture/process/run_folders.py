@@ -34,15 +34,15 @@ PARTS: Final = (
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
-def default_out(spec: TargetSpec) -> Path:
+def make_default_path(spec: TargetSpec) -> Path:
     """Return ``traces/NAME-TIME`` in the working folder."""
     now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     return Path("traces") / f"{spec.name}-{now}"
 
 
-def check_free(out: Path, *, force: bool) -> None:
+def check_writable(out: Path, *, force: bool) -> None:
     """Raise InputError where ``out`` exists and holds something."""
-    with refusals_told(out):
+    with convert_os_errors(out):
         with contextlib.suppress(FileNotFoundError):
             out.stat()  # a circle of links is told here
         if out.exists() and not out.is_dir():
@@ -58,12 +58,12 @@ def check_free(out: Path, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def staging_folder(out: Path) -> Iterator[Path]:
+def make_staging_folder(out: Path) -> Iterator[Path]:
     """Make a folder beside ``out``, or in it where it exists, gone again unless it was moved.
 
     Its path is absolute: the code that works in it may change the working folder.
     """
-    with refusals_told(out):
+    with convert_os_errors(out):
         real = Path(os.path.realpath(out))
         missing = [folder for folder in (real.parent, *real.parent.parents) if not folder.exists()]
         real.parent.mkdir(parents=True, exist_ok=True)
@@ -85,14 +85,14 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
     Where another run has come to be there meanwhile, that is ``out`` with a number behind it.
 
     Args:
-        staging: What ``staging_folder`` made.
+        staging: What ``make_staging_folder`` made.
         out: Where it is to be.
         force: An earlier run there is replaced.
 
     Raises:
         InputError: it cannot be moved there.
     """
-    with refusals_told(out), held_back():
+    with convert_os_errors(out), held_back():
         real = Path(os.path.realpath(out))
         inside = staging.parent == real
         if inside and _has_room(real, staging, force=force):
@@ -112,7 +112,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def retract(folder: Path) -> None:
+def remove_run(folder: Path) -> None:
     """Take a run back out of ``folder``, and the folder itself where nothing else is in it."""
     with held_back():
         _remove_parts(folder)
@@ -144,7 +144,7 @@ def _remove_parts(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def refusals_told(out: Path) -> Iterator[None]:
+def convert_os_errors(out: Path) -> Iterator[None]:
     """Tell what the system refuses as what the user can change."""
     try:
         yield

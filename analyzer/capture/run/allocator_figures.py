@@ -15,8 +15,8 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_device_limits, get_gpu_options
-from analyzer.capture.run.live_objects import live_objects
-from analyzer.capture.run.tensor_addresses import address_of, variable_address
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.tensor_addresses import find_address, find_variable_address
 from analyzer.cards.loaded_libraries import libraries_of
 from analyzer.cards.nvml_reading import own_pids, read_cards
 from analyzer.model.contract.device_figures import AllocatorFigures, ProcessFigures
@@ -32,7 +32,7 @@ _OWN_ALLOCATORS: Final = ("cuda_malloc_async", "cuda_malloc")
 """Values of ``TF_GPU_ALLOCATOR`` with which the driver keeps the pool."""
 
 
-def process_figures(stage: str = "") -> ProcessFigures:
+def read_process_figures(stage: str = "") -> ProcessFigures:
     """Return what TensorFlow and the driver say of this process now; TensorFlow makes its devices.
 
     Args:
@@ -156,14 +156,14 @@ def _regions(driver: Any) -> dict[str, dict[int, int]]:
 
 def _addresses() -> Iterator[tuple[str, int]]:
     """Yield the device and the address of each tensor and variable on a GPU that Python holds."""
-    for one in live_objects((tf.Variable, tf.Tensor)):
+    for one in find_live_objects((tf.Variable, tf.Tensor)):
         address = None
         if isinstance(one, tf.Variable):
             device = one.device
             if "GPU" in device:
-                address = variable_address(one)
+                address = find_variable_address(one)
         else:
-            address = address_of(one)
+            address = find_address(one)
             device = one.device if address is not None else ""
         if address is not None and "GPU:" in device:
             yield f"GPU:{device.rpartition('GPU:')[2]}", address

@@ -43,7 +43,7 @@ def main() -> int:
     try:
         import tensorflow as tf
 
-        from analyzer.capture.run.allocator_figures import process_figures
+        from analyzer.capture.run.allocator_figures import read_process_figures
     except Exception as error:
         return refuse(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
     cards = tf.config.list_physical_devices("GPU")
@@ -58,7 +58,7 @@ def main() -> int:
         for title, do in _uses(tf):
             kept.append(do())
             tf.test.experimental.sync_devices()
-            stages.append(process_figures(title))
+            stages.append(read_process_figures(title))
     except tf.errors.OpError as error:
         if not stages:
             return refuse(next(iter(error.message.splitlines()), type(error).__name__))

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import closes_scope, get_keras_name_scope, is_eager
-from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 # Ops that hand their input's buffer on: the gradient's buffer is made further up.
@@ -66,7 +66,7 @@ class Observations:
                 continue
             if hasattr(tensor, "graph") and hasattr(tensor, "op") and not is_eager(tensor):
                 self._add_symbolic(tensor)
-            elif (address := address_of(tensor)) is not None:
+            elif (address := find_address(tensor)) is not None:
                 addresses.append(address)
         if addresses and self.eager:
             self.eager_gradients[self._marks] = addresses
@@ -83,7 +83,7 @@ class Observations:
 
 
 @contextlib.contextmanager
-def observing_step() -> Iterator[Observations]:
+def observe_step() -> Iterator[Observations]:
     """Wrap the three places for the time of the block."""
     observed = Observations()
     undo: list[Callable[[], None]] = []

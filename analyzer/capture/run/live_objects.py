@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 
-def live_objects(kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
+def find_live_objects(kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
     """Return the objects of some classes that Python's collector knows.
 
     Each class is asked about once: abstract ones answer slowly, and a process has a million objects.

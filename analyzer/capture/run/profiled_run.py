@@ -18,10 +18,10 @@ from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.private_names import context, disable_python_tracing, list_newer_versions
 from analyzer.capture.process.phantom_launch import check_collectives
-from analyzer.capture.run.instrumentation import Observations, observing_step
-from analyzer.capture.run.source_frames import describe_user_error, line_of_user, plain_message
+from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_user_line
 from analyzer.capture.run.step_variables import StepVariables
-from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
 from analyzer.capture.xla.xla_lowering import LoweredFunction, read_compiled_functions
@@ -36,7 +36,7 @@ from analyzer.model.contract.run_note import (
     StepConfig,
     StepNote,
 )
-from analyzer.model.errors import ExitCode, InputError, TargetError
+from analyzer.model.errors import ExitCode, FailureKind, InputError, TargetError
 from analyzer.model.gc_pause import collector_paused
 from analyzer.model.version import __version__
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
@@ -143,7 +143,7 @@ def run_steps(
         dump: Folder that XLA leaves compiled modules in, None where it leaves none.
         is_trial: Nothing is asked but whether the step comes to its end: its graph is not read.
     """
-    with observing_step() as observed:
+    with observe_step() as observed:
         report("building the model", 0.0)
         try:
             with disable_python_tracing():
@@ -159,7 +159,7 @@ def run_steps(
             program=program,
             observed=observed,
             variables=StepVariables(program),
-            inputs=[address_of(tensor) for tensor in program.args],
+            inputs=[find_address(tensor) for tensor in program.args],
             wanted=steps,
         )
         partitions: list[Any] = []
@@ -171,7 +171,7 @@ def run_steps(
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
             if isinstance(failure, KeyboardInterrupt) and not state.started:
                 raise  # nothing of the step ran: there is nothing to see
-            state.error = step_failure(failure)
+            state.error = describe_failure(failure)
     if is_trial:
         state.function = None
     report("reading the graph", 0.92)
@@ -193,7 +193,7 @@ def _run(
     """Trace the step and run it, keeping in ``state`` how far it came."""
     report("tracing the step", 0.1)
     with disable_python_tracing():
-        state.function = state.variables.function = concrete_function(state.program)
+        state.function = state.variables.function = trace_function(state.program)
     if "PHANTOM_CARDS" in os.environ and state.function is not None:
         check_collectives(
             {
@@ -228,36 +228,60 @@ def _run(
             state.variables.restore(values)
 
 
-_NO_ROOM_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
-"""What "No algorithm worked!" says of each algorithm where there was no room to try one."""
+_NO_MEMORY_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
+"""Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial."""
 
-_NO_ROOM_FOR_RECURRENCE: Final = "Failed to call DoRnn"
-"""What a recurrent layer of cuDNN's says where it finds no room for its workspace or reserve space
-(``cudnn_rnn_ops.cc``); with a card that is there it may mean another fault of the library too."""
+_PHANTOM_NO_MEMORY: Final = (
+    "Failed to call DoRnn",  # cudnn_rnn_ops.cc: no memory for workspace or reserve space
+    "No algorithm worked!",  # conv_ops_gpu.h
+    "No valid config found",  # XLA's autotuner.cc
+)
+"""Errors that mean a lack of memory on a phantom card, whose libraries refuse nothing else."""
+
+_TOO_LARGE: Final = ("2^31", "int32", "INT_MAX", "too many elements")
+"""Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts."""
 
 
-def step_failure(failure: BaseException) -> Failure:
-    """Return how a step failed, for the note."""
-    if isinstance(failure, KeyboardInterrupt):
-        return _error("Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED)
-    if isinstance(failure, SystemExit):
-        what = f"The step called sys.exit({failure.code})."
-        return _error("SystemExit", what, ExitCode.BAD_INPUT)
+def classify_failure(failure: BaseException | None) -> FailureKind:
+    """Return why TensorFlow or Keras raised an error.
+
+    TensorFlow gives some reasons only as text; this is the only place that reads it.
+    """
     if isinstance(failure, tf.errors.ResourceExhaustedError):
-        return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
-    if isinstance(failure, tf.errors.NotFoundError) and _NO_ROOM_TO_TRY in str(failure):
-        return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
-    is_phantom = "PHANTOM_CARDS" in os.environ  # its libraries refuse nothing but memory
-    if is_phantom and _NO_ROOM_FOR_RECURRENCE in str(failure):
-        return _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
-    error = _error(type(failure).__name__, str(failure), ExitCode.BAD_INPUT)
-    return replace(error, where=line_of_user(failure))
+        return FailureKind.OUT_OF_MEMORY
+    text = str(failure)
+    if isinstance(failure, tf.errors.NotFoundError) and _NO_MEMORY_TO_TRY in text:
+        return FailureKind.OUT_OF_MEMORY
+    if "PHANTOM_CARDS" in os.environ and any(words in text for words in _PHANTOM_NO_MEMORY):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(failure, SystemExit):
+        return FailureKind.EXITED
+    if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
+        is_large = any(words in text for words in _TOO_LARGE)
+        return FailureKind.TOO_LARGE if is_large else FailureKind.INVALID_SHAPE
+    return FailureKind.OTHER
+
+
+def describe_failure(failure: BaseException) -> Failure:
+    """Return how a step failed, for the note."""
+    kind = classify_failure(failure)
+    if isinstance(failure, KeyboardInterrupt):
+        return _make_failure("Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED)
+    if isinstance(failure, SystemExit):
+        message = f"The step called sys.exit({failure.code})."
+        return _make_failure("SystemExit", message, ExitCode.BAD_INPUT, kind)
+    if kind is FailureKind.OUT_OF_MEMORY:
+        return _make_failure(
+            "ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY, kind
+        )
+    error = _make_failure(type(failure).__name__, str(failure), ExitCode.BAD_INPUT, kind)
+    return replace(error, where=find_user_line(failure))
 
 
 def _without_program(failure: BaseException) -> Captured:
     """Return what is known where memory ran out before there was a step."""
     program = Program(call=lambda: None, args=(), config=StepConfig())
-    error = _error("ResourceExhaustedError", str(failure), ExitCode.STEP_OUT_OF_MEMORY)
+    error = describe_failure(failure)
     return captured(
         Capturing(
             program=program,
@@ -265,12 +289,12 @@ def _without_program(failure: BaseException) -> Captured:
             variables=StepVariables(program),
             inputs=[],
             wanted=0,
-            error=replace(error, where=line_of_user(failure)),
+            error=replace(error, where=find_user_line(failure)),
         )
     )
 
 
-def concrete_function(program: Program) -> Any:
+def trace_function(program: Program) -> Any:
     """Return the step's concrete function, traced now; None for an eager step."""
     if program.function is None:
         return None
@@ -281,7 +305,10 @@ def concrete_function(program: Program) -> Any:
     except tf.errors.ResourceExhaustedError:
         raise  # variables are made while the step is traced
     except Exception as error:
-        raise TargetError(f"The step cannot be traced: {describe_user_error(error)}") from error
+        raise TargetError(
+            f"The step cannot be traced: {describe_user_error(error)}",
+            kind=classify_failure(error),
+        ) from error
     check_promises(program, function)
     return function
 
@@ -328,8 +355,10 @@ def _keeping_graphs(partitions: list[Any] | None) -> Iterator[None]:
                 partitions.extend(function.partition_graphs)
 
 
-def _error(kind: str, message: str, code: ExitCode) -> Failure:
-    return Failure(type=kind, message=plain_message(message), exit_code=code)
+def _make_failure(
+    name: str, message: str, code: ExitCode, kind: FailureKind = FailureKind.OTHER
+) -> Failure:
+    return Failure(type=name, message=clean_message(message), exit_code=code, kind=kind)
 
 
 def captured(

@@ -39,7 +39,7 @@ def describe_user_error(error: BaseException) -> str:
     what = f"{type(error).__name__}: {_told(lines)}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {what}"
-    line = line_of_user(error)
+    line = find_user_line(error)
     return f"{line}: {what}" if line else what
 
 
@@ -53,7 +53,7 @@ def _told(lines: list[str]) -> str:
     )
 
 
-def plain_message(message: str) -> str:
+def clean_message(message: str) -> str:
     """Return TensorFlow's message without the stack of its own and our files, at most 2,000 characters.
 
     An error in a graph is told as "Graph execution error: Detected at node N defined at", then the
@@ -72,15 +72,15 @@ def plain_message(message: str) -> str:
     return (f"{text} (at node {nodes[0]})" if nodes else text)[:2000]
 
 
-def line_of_user(error: BaseException) -> str:
+def find_user_line(error: BaseException) -> str:
     """Return ``file:line`` of the innermost line of the user's own code, empty where there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not is_library(frame.filename):
-            return f"{shown(frame.filename)}:{frame.lineno}"
+            return f"{shorten_path(frame.filename)}:{frame.lineno}"
     return ""
 
 
-def whose(error: BaseException) -> str:
+def find_culprit(error: BaseException) -> str:
     """Return who raised an error: ``user``, ``ours``, or empty where neither is on the way to it.
 
     The innermost frame that is no library's decides: what a library refuses, it refuses its caller.
@@ -93,7 +93,7 @@ def whose(error: BaseException) -> str:
     return ""
 
 
-def shown(filename: str) -> str:
+def shorten_path(filename: str) -> str:
     """Return the path as the user would write it: relative to the working folder where inside it."""
     with contextlib.suppress(ValueError):
         return str(Path(filename).relative_to(_STARTED_IN))
@@ -106,7 +106,7 @@ def _describe_traced(lines: list[str]) -> str:
     Autograph runs a rewritten copy of the user's code; the user's own lines are in its message.
     """
     frames = [
-        f"{shown(match[1])}:{match[2]}: "
+        f"{shorten_path(match[1])}:{match[2]}: "
         for line in lines
         if (match := _FRAME.match(line)) is not None and not is_library(match[1])
     ]

@@ -15,8 +15,8 @@ from analyzer.capture.private_names import (
     get_keras_value,
     get_uncast_variable,
 )
-from analyzer.capture.run.live_objects import live_objects
-from analyzer.capture.run.tensor_addresses import variable_address
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.tensor_addresses import find_variable_address
 from analyzer.capture.targets.keras_api import (
     get_layer_classes,
     get_metric_classes,
@@ -116,7 +116,7 @@ class StepVariables:
         else:  # a step run from Python may use any
             captured = _live_variables()
         unknown = [
-            variable for variable in captured if id(raw_variable(variable)) not in self._known
+            variable for variable in captured if id(get_raw_variable(variable)) not in self._known
         ]
         if unknown:
             self._add_by_owner(unknown)
@@ -133,7 +133,7 @@ class StepVariables:
         unread = self._unread if self.snapshots else set()
         self.snapshots.append(
             [
-                None if id(variable) in unread else variable_address(variable)
+                None if id(variable) in unread else find_variable_address(variable)
                 for variable in self._variables
             ]
         )
@@ -167,7 +167,7 @@ class StepVariables:
         }
 
     def _add(self, variable: Any, category: Category, role: str, path: str = "") -> None:
-        raw = raw_variable(variable)
+        raw = get_raw_variable(variable)
         if raw is None or id(raw) in self._known:
             return
         self._known[id(raw)] = len(self._variables)
@@ -199,25 +199,25 @@ class StepVariables:
         A step made by hand need not name its model: whatever Keras object holds the variable is
         looked up among the live objects.
         """
-        wanted = {id(raw_variable(variable)) for variable in variables}
+        wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics, layers = (
             get_optimizer_classes(),
             get_metric_classes(),
             get_layer_classes(),
         )
-        for thing in live_objects((*optimizers, *metrics, *layers)):
+        for thing in find_live_objects((*optimizers, *metrics, *layers)):
             kind = type(thing)
             if issubclass(kind, optimizers):
-                if any(id(raw_variable(v)) in wanted for v in get_optimizer_variables(thing)):
+                if any(id(get_raw_variable(v)) in wanted for v in get_optimizer_variables(thing)):
                     self.program.optimizers.append(thing)
                     self._add_optimizer(thing)
             elif issubclass(kind, metrics):
                 for variable in thing.variables:
-                    if id(raw_variable(variable)) in wanted:
+                    if id(get_raw_variable(variable)) in wanted:
                         self._add(variable, Category.CONSTANT, "metric")
             else:
                 for variable in thing.variables:
-                    if id(raw_variable(variable)) in wanted:
+                    if id(get_raw_variable(variable)) in wanted:
                         self._add(variable, Category.PARAMETER, "")
         for variable in variables:
             # Left over: a plain tf.Variable. A trainable one is a parameter; the graph tells an
@@ -229,10 +229,10 @@ class StepVariables:
 
 
 def _live_variables() -> list[Any]:
-    return [thing for thing in live_objects(tf.Variable) if hasattr(thing, "handle")]
+    return [thing for thing in find_live_objects(tf.Variable) if hasattr(thing, "handle")]
 
 
-def raw_variable(variable: Any) -> Any:
+def get_raw_variable(variable: Any) -> Any:
     """Return the ``tf.Variable`` behind a Keras variable."""
     if isinstance(variable, tf.Variable):
         # Keras 2 puts a variable that is cast on reading around the real one.

@@ -41,7 +41,7 @@ _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def address_of(tensor: Any) -> int | None:
+def find_address(tensor: Any) -> int | None:
     """Return the address of an eager tensor's first byte; None where it has none of its own.
 
     Nothing is copied or allocated by TensorFlow. Strings, resources and empty tensors have no
@@ -63,11 +63,11 @@ def address_of(tensor: Any) -> int | None:
     return address or None
 
 
-def variable_address(variable: Any) -> int | None:
+def find_variable_address(variable: Any) -> int | None:
     """Return the address of a ``tf.Variable``'s buffer, None where it holds no plain tensor."""
     try:
         with tf.device(variable.device):  # read elsewhere it would be a copy
             value = variable.read_value()
     except (tf.errors.OpError, ValueError, AttributeError):
         return None
-    return address_of(value)
+    return find_address(value)

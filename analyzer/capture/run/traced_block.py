@@ -45,7 +45,7 @@ def _smallest() -> Any:
 
 
 @contextlib.contextmanager
-def traced_block(logdir: Path) -> Iterator[None]:
+def trace_block(logdir: Path) -> Iterator[None]:
     """Trace the block into ``logdir``, with garbage collected at both ends.
 
     Raises:

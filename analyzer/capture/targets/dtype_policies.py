@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from analyzer.capture.private_names import get_layers, has_own_weights
-from analyzer.capture.run.live_objects import live_objects
+from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.targets.honoured_options import make_policy_error
 from analyzer.capture.targets.keras_api import get_layer_classes
 from analyzer.capture.targets.step_program import Program
@@ -41,7 +41,7 @@ def check_followed(program: Program, text: str, policy: str) -> None:
         InputError: no layer with weights follows the policy.
     """
     layers = [layer for model in program.models for layer in get_layers(model)] or list(
-        live_objects(get_layer_classes())
+        find_live_objects(get_layer_classes())
     )
     found = {str(layer.dtype_policy.name) for layer in layers if _owns_weights(layer)}
     if policy not in found:

@@ -15,7 +15,7 @@ from typing import Final
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import InputError
+from analyzer.model.errors import FailureKind, InputError
 
 
 class Option(Choice):
@@ -181,6 +181,7 @@ def make_refusal(name: str, form: TargetForm, options: list[Option], why: Refusa
     return InputError(
         f"{name} is {form}: {' and '.join(options)} cannot be honoured, for {why.because}.",
         hint=why.hint if len(options) == 1 else why.hint.replace("Leave it out", "Leave them out"),
+        kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in options else None,
     )
 
 
@@ -196,6 +197,7 @@ def make_fixed_batch_error(name: str, batch_size: int | None, asked: int) -> Inp
     return InputError(
         f"The input {name!r} has {what}: --batch-size {asked} cannot be honoured.",
         hint="Leave it out, or leave the input's first axis open.",
+        kind=FailureKind.FIXED_SIZE,
     )
 
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.private_names import holds_recording, is_persistent
-from analyzer.capture.run.source_frames import shown
+from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.user_lines import calling_frame, is_own
+from analyzer.capture.watch.holders.user_lines import find_calling_frame, is_own
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
 
 _MOST: Final = 200
@@ -87,7 +87,7 @@ class DataLedger:
 
     def tape_made(self, tape: Any, frame: FrameType | None) -> None:
         """Note a tape."""
-        own = calling_frame(frame)
+        own = find_calling_frame(frame)
         if own is None:
             return
         record = self._tapes.setdefault(
@@ -124,7 +124,7 @@ class DataLedger:
 
     def model_made(self, model: Any, frame: FrameType | None) -> None:
         """Note a compiled Keras model."""
-        own = calling_frame(frame)
+        own = find_calling_frame(frame)
         if own is None:
             return
         where = _line(own)
@@ -152,7 +152,7 @@ class DataLedger:
 
 
 def _line(frame: FrameType) -> str:
-    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def element_bytes(spec: Any) -> int | None:

@@ -12,8 +12,13 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import collect_graphs
 from analyzer.capture.private_names import list_concrete_functions
-from analyzer.capture.run.source_frames import shown
-from analyzer.capture.watch.holders.user_lines import calling_line, code_of, is_own, line_of_code
+from analyzer.capture.run.source_frames import shorten_path
+from analyzer.capture.watch.holders.user_lines import (
+    find_calling_line,
+    format_code_line,
+    get_code,
+    is_own,
+)
 from analyzer.model.contract.watch_note import LargeConstant, Retrace, TracedFunction
 
 _KEPT: Final = 50
@@ -62,7 +67,7 @@ class FunctionRecord:
     @property
     def where(self) -> str:
         """Where it is defined."""
-        return "" if self.code is None else line_of_code(self.code)
+        return "" if self.code is None else format_code_line(self.code)
 
     @property
     def is_keras(self) -> bool:
@@ -83,7 +88,7 @@ class FunctionRecord:
         """
         signature = _signature_of(self.code, args, kwargs)
         self.traces += count
-        self.called_at = calling_line()
+        self.called_at = find_calling_line()
         if self.traces > count:
             changed = _difference(self._signature, signature)
             if self.made > 1 and signature == self._signature:
@@ -125,7 +130,7 @@ class FunctionLedger:
         known = self._known.get(id(function))
         if known is not None and known[0]() is function:
             return known[1]
-        code = code_of(function.python_function)
+        code = get_code(function.python_function)
         record = self._records.setdefault(code or id(function), FunctionRecord(code))
         number = id(function)
         ref = weakref.ref(function, lambda _: self._known.pop(number, None))
@@ -195,7 +200,7 @@ def _line_of_op(op: Any) -> str:
         return ""
     for frame in reversed(op.traceback.get_user_frames()):
         if is_own(frame.filename):
-            return f"{shown(frame.filename)}:{frame.lineno}"
+            return f"{shorten_path(frame.filename)}:{frame.lineno}"
     return ""
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.process.launch import base_environment
-from analyzer.capture.process.run_folders import check_free, publish, staging_folder
+from analyzer.capture.process.launch import make_base_environment
+from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_all
-from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, take_untraced
+from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, read_untraced
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
@@ -81,10 +81,10 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
     Raises:
         InputError: ``out`` cannot be used, or the cards cannot be had.
     """
-    check_free(out, force=force)
-    environment = base_environment(log_level=None)
+    check_writable(out, force=force)
+    environment = make_base_environment(log_level=None)
     options = request.options
-    with staging_folder(out) as staging:
+    with make_staging_folder(out) as staging:
         if options.gpu:
             environment |= phantom.variables(options, staging)
         elif options.device == "cpu":
@@ -98,7 +98,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
         for name in (DUMP, phantom.FOLDER):
             shutil.rmtree(staging / name, ignore_errors=True)
         fault = _text_of(staging / FAULT_FILE)
-        seen = take_untraced(staging)
+        seen = read_untraced(staging)
         begun = (staging / BEGUN_FILE).exists()
         (staging / BEGUN_FILE).unlink(missing_ok=True)
         if not (staging / RUN_FILE).is_file() or not (staging / "plugins").is_dir():

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.capture.process.live_capture import can_trace_here
-from analyzer.capture.process.run_folders import check_free, default_out, publish, staging_folder
-from analyzer.capture.watch.watch_files import take_untraced
+from analyzer.capture.process.run_folders import (
+    check_writable,
+    make_default_path,
+    make_staging_folder,
+    publish,
+)
+from analyzer.capture.watch.watch_files import read_untraced
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
@@ -43,9 +48,9 @@ class WatchBlock:
         if steps < 1 or warmup < 1:
             raise InputError(f"steps={steps}, warmup={warmup}: both begin at 1.")
         spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
-        self._out = (out or default_out(spec)).absolute()
+        self._out = (out or make_default_path(spec)).absolute()
         self._force, self._steps, self._warmup, self._spec = force, steps, warmup, spec
-        check_free(self._out, force=force)
+        check_writable(self._out, force=force)
         if not can_trace_here():
             raise TargetError(
                 "TensorFlow runs in this process on an allocator that writes no memory events.",
@@ -67,7 +72,7 @@ class WatchBlock:
             raise InputError("Steps of this process are watched already.", hint="End that first.")
         from analyzer.capture.watch.watcher import Watcher
 
-        self._staging = staging_folder(self._out)
+        self._staging = make_staging_folder(self._out)
         self._folder = self._staging.__enter__()
         target = TargetNote(text=self._spec.text, kind="live", name=self._spec.name)
         self._watcher = Watcher(self._folder, steps=self._steps, warmup=self._warmup, target=target)
@@ -86,7 +91,7 @@ class WatchBlock:
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             if not (self._folder / RUN_FILE).is_file():
-                self.seen = take_untraced(self._folder)
+                self.seen = read_untraced(self._folder)
                 return None
             return publish(self._folder, self._out, force=self._force)
         finally:

@@ -30,7 +30,7 @@ def write_untraced(folder: Path, note: WatchNote) -> None:
     (folder / _UNTRACED_FILE).write_text(text, "utf-8")
 
 
-def take_untraced(folder: Path) -> WatchNote | None:
+def read_untraced(folder: Path) -> WatchNote | None:
     """Read what ``write_untraced`` left, and remove it; None where there is nothing readable."""
     path = folder / _UNTRACED_FILE
     with contextlib.suppress(OSError, msgspec.MsgspecError):

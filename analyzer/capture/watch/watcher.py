@@ -28,13 +28,13 @@ from analyzer.capture.private_names import (
     is_jit_compiled,
     list_concrete_functions,
 )
-from analyzer.capture.run.instrumentation import Observations, observing_step
-from analyzer.capture.run.profiled_run import Captured, step_failure
+from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.profiled_run import Captured, describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
 from analyzer.capture.watch.holders.held_after_steps import HeldAfterSteps, held_after_steps
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.host_containers import host_containers
+from analyzer.capture.watch.holders.host_containers import count_host_containers
 from analyzer.capture.watch.holders.later_look import LaterLook
 from analyzer.capture.watch.steps.gradient_steps import GradientSteps
 from analyzer.capture.watch.steps.step_candidates import (
@@ -116,7 +116,7 @@ class Watcher:
 
     def begin(self) -> None:
         """Put the wrappers in place."""
-        self._observed = self._observing.enter_context(observing_step())
+        self._observed = self._observing.enter_context(observe_step())
         self._hooks.install()
 
     def finish(self, ended: str = "", error: BaseException | None = None) -> None:
@@ -135,7 +135,7 @@ class Watcher:
         if self._first is not None:
             self._first.discard()
         if self._window is not None and self._window.is_open:
-            self._failure = self._failure or (None if error is None else step_failure(error))
+            self._failure = self._failure or (None if error is None else describe_failure(error))
             self._close(interrupted=True)
         self._is_done = True
         self._hooks.remove()
@@ -308,7 +308,7 @@ class Watcher:
         """Note how a step failed; end the trace where it was one of those traced."""
         if self._failure is not None or self._is_done:
             return
-        failure = step_failure(error)
+        failure = describe_failure(error)
         if failure.exit_code is not ExitCode.STEP_OUT_OF_MEMORY:
             return
         if self._first is not None and self._first.is_open:
@@ -402,7 +402,7 @@ class Watcher:
         self._candidates.choose(key, record, self._worker)
         self._stepping = record
         self._readings.keep_last()  # those before may be of other calls
-        self._containers = host_containers()
+        self._containers = count_host_containers()
         alive = [] if record is None else record.alive()
         self._window = self._opened(
             self._concrete_of(record),

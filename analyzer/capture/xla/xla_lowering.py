@@ -37,7 +37,7 @@ from analyzer.capture.graph.plain_graphs import (
 )
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, open_stand_ins
 from analyzer.capture.private_names import context, tensor_util
-from analyzer.capture.run.source_frames import plain_message
+from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.allocator_requests import Requests, lasting, record_requests
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 from analyzer.capture.xla.xla_dumps import count_dumps, empty, packed, read_dumped_plan
@@ -396,7 +396,7 @@ def _put_together(compiled: bytes, module: bytes) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    text = plain_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
+    text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
     return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
 
 

@@ -66,11 +66,11 @@ def tracing_block() -> Iterator[TracedBlock]:
         InputError: this process' TensorFlow writes no memory events, or a profile is being taken.
         TraceError: the trace cannot be read.
     """
-    from analyzer.capture.run.traced_block import traced_block
+    from analyzer.capture.run.traced_block import trace_block
 
     block = TracedBlock()
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-        with traced_block(Path(folder)):
+        with trace_block(Path(folder)):
             yield block
         block.read(Path(folder))
 

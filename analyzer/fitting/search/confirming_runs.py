@@ -14,7 +14,7 @@ from analyzer.fitting.search.step_access import StepAccess
 from analyzer.fitting.search.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
-from analyzer.phantom.core_library import refuse_elsewhere
+from analyzer.phantom.core_library import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -45,7 +45,7 @@ on: the error is not one of memory (``autotuner.cc``; ``conv_ops_gpu.h``)."""
 def has_phantom() -> bool:
     """Say whether a step can run on a phantom card here."""
     try:
-        refuse_elsewhere()
+        check_platform()
     except AnalyzerError:
         return False
     return True

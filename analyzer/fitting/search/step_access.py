@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process.child_process import CaptureCopies
-from analyzer.capture.process.launch import begin_copies, capture
+from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.fitting.scaling.fit_answer import shape_at
@@ -72,9 +72,9 @@ def access_of(spec: TargetSpec) -> Iterator[StepAccess]:
         return do
 
     def expected(options: CaptureOptions) -> None:
-        begin_copies(spec, options, "trial", copies)
+        start_fork_server(spec, options, "trial", copies)
 
-    with workplace() as folder, CaptureCopies(folder) as copies:
+    with workplace() as folder, ForkServers(folder) as copies:
         yield StepAccess(spec.text, doing("static"), doing("run"), folder, doing("trial"), expected)
 
 

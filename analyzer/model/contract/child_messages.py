@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from msgspec import Struct, ValidationError, convert, to_builtins
 
 from analyzer.model.contract.device_figures import MeasuredStages
-from analyzer.model.errors import AnalyzerError
+from analyzer.model.errors import AnalyzerError, FailureKind
 
 
 class StageBegun(Struct, frozen=True, tag_field="message", tag="stage"):
@@ -39,11 +39,13 @@ class ChildFailed(Struct, frozen=True, tag_field="message", tag="failed"):
         error: What happened, one line.
         hint: What to do; empty where nothing is known to help.
         exit_code: A member of ``ExitCode``.
+        kind: Why it failed, for decisions.
     """
 
     error: str
     hint: str
     exit_code: int
+    kind: FailureKind = FailureKind.OTHER
 
 
 class CardFigures(Struct, frozen=True, tag_field="message", tag="figures"):

@@ -30,7 +30,7 @@ from analyzer.model.contract.fields import (
 )
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.errors import ExitCode
+from analyzer.model.errors import ExitCode, FailureKind
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
 RUN_VERSION: Final = 1  # of the note's layout
@@ -195,13 +195,15 @@ class Failure:
         type: Class of the error.
         message: What it says.
         exit_code: The command's exit code for it.
-        where: ``file:line`` of the user's code; empty where not known, None where it has no place.
+        where: ``file:line`` of the user's code; empty if not known, None if it has no place.
+        kind: Why it failed, for decisions.
     """
 
     type: Name
     message: Text
     exit_code: ExitCode = ExitCode.BAD_INPUT
     where: Name | None = None
+    kind: FailureKind = FailureKind.OTHER
 
     def plain(self) -> dict[str, Any]:
         """Return JSON values; ``where`` is left out where the error has no place."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from analyzer.capture.process.child_process import Child
-from analyzer.capture.process.launch import module_command
+from analyzer.capture.process.launch import make_module_command
 from analyzer.cards.loaded_libraries import environment_of, libraries_of
 from analyzer.cards.nvml_reading import read_cards
 from analyzer.model.contract.child_messages import CardFigures, ChildFailed
@@ -23,8 +23,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
-    cards_named,
-    phantom_environment,
+    make_phantom_environment,
+    parse_cards,
 )
 from analyzer.report.exports.output_files import write_text
 from analyzer.session.devices.device_account import (
@@ -71,9 +71,9 @@ def device() -> DeviceReport:
     TensorFlow makes its devices where it has not yet, so call it where your program has set them up.
     Without a GPU the account says so.
     """
-    from analyzer.capture.run.allocator_figures import process_figures
+    from analyzer.capture.run.allocator_figures import read_process_figures
 
-    figures = process_figures()
+    figures = read_process_figures()
     if figures.reading is None and not figures.allocators:
         return DeviceReport(no_card(figures.refusal, os.environ))
     return DeviceReport(account_of_process(figures, os.environ))
@@ -145,15 +145,17 @@ def _environment(gpu: str, folder: Path) -> dict[str, str]:
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     if gpu:
         kept = cache_folder()
-        options = PhantomOptions(gpus=cards_named(gpu))
-        environment |= phantom_environment(options, folder / "phantom" if kept is None else kept)
+        options = PhantomOptions(gpus=parse_cards(gpu))
+        environment |= make_phantom_environment(
+            options, folder / "phantom" if kept is None else kept
+        )
     return environment
 
 
 def _probed(folder: Path, environment: Mapping[str, str], is_phantom: bool) -> MeasuredStages:
     log = folder / "probe.log"
     stages: MeasuredStages | None = None
-    child = Child(module_command(_PROBE), log, folder, environment)
+    child = Child(make_module_command(_PROBE), log, folder, environment)
     refusal = ""
     try:
         for message in child.messages():

@@ -174,7 +174,7 @@ def compare_graphs() -> None:
     """Print, for each step, what TensorFlow's executor would run here and what our way gives."""
     from analyzer.capture.graph import gpu_graph
     from analyzer.capture.graph.executor_graph import build_executor_graph
-    from analyzer.capture.run.profiled_run import concrete_function
+    from analyzer.capture.run.profiled_run import trace_function
     from analyzer.capture.targets.resolve_target import make_program
     from analyzer.cards import find_gpu
     from analyzer.model.contract.capture_request import CaptureOptions
@@ -188,7 +188,7 @@ def compare_graphs() -> None:
         batch_size = None if make is custom else 4
         options = CaptureOptions(device="cpu", jit=False, batch_size=batch_size)
         program = make_program(make(), make.__name__, options)  # it holds the variables
-        function = concrete_function(program)
+        function = trace_function(program)
         real, ours = (
             build_executor_graph(function),
             gpu_graph.build_gpu_graph(function, find_gpu("t4")),

@@ -13,7 +13,7 @@ import option_targets
 import tensorflow as tf
 
 from analyzer.capture.process.capture_worker import told
-from analyzer.capture.run.profiled_run import concrete_function
+from analyzer.capture.run.profiled_run import trace_function
 from analyzer.capture.targets.default_losses import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
@@ -27,7 +27,7 @@ def outcome(target, options):
     gc.collect()  # the layers of earlier cases are not this one's
     try:
         program = resolve(parse_target(target), msgspec.convert(options, CaptureOptions))
-        concrete_function(program)
+        trace_function(program)
         if program.function is None:
             program.call()
             for promise in program.promises:

@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
-from analyzer.capture.process.child_process import CaptureCopies
-from analyzer.capture.process.launch import begin_copies, capture
+from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import ExitCode, TargetError
@@ -49,7 +49,7 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "targets.py").write_text(TARGETS.replace("%MARK%", mark.text))
     count = 0
 
-    def noted(name: str, size: int, copies: CaptureCopies | None) -> RunNote:
+    def noted(name: str, size: int, copies: ForkServers | None) -> RunNote:
         nonlocal count
         count += 1
         folder = capture(
@@ -64,7 +64,7 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
         return read_run(folder / RUN_FILE)
 
     place = Path(tempfile.mkdtemp(dir=tmp_path))
-    with CaptureCopies(place) as copies:
+    with ForkServers(place) as copies:
         first = noted("step", 2, copies)
         with pytest.raises(TargetError, match=r"exit code 3.*words"):
             noted("dies", 2, copies)
@@ -102,8 +102,8 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
     """Copies at the same addresses would take the same order of the ops."""
     (tmp_path / "targets.py").write_text(PLACES)
     limited = CaptureOptions(device="cpu", memory_limit_bytes=64 << 20)
-    with CaptureCopies(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
-        begin_copies(parse_target(f"{tmp_path}/targets.py:step"), limited, "trial", copies)
+    with ForkServers(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
+        start_fork_server(parse_target(f"{tmp_path}/targets.py:step"), limited, "trial", copies)
         for name, size, ends in (("step", 2, True), ("large", 2, True), ("large", 64, False)):
             folder = capture(
                 parse_target(f"{tmp_path}/targets.py:{name}"),

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.capture.process.child_ending import Ending, error_of, telling_line
-from analyzer.capture.process.memory_shortage import HostMemory, host_memory
+from analyzer.capture.process.child_ending import (
+    HostMemory,
+    SilentEnd,
+    explain_end,
+    find_reason,
+    read_host_memory,
+)
 from analyzer.model.contract.child_messages import ChildEnd
-from analyzer.model.errors import AnalyzerError, ExitCode
+from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind
 
 GIB = 1 << 30
 NOISE = """\
@@ -30,7 +35,7 @@ Current thread 0x00007f (most recent call first):
 """
 
 
-def told(
+def explain(
     code: int | None,
     log: str = NOISE,
     *,
@@ -38,15 +43,15 @@ def told(
     held_bytes: int = GIB,
     stage: str = "running step 1 of 3",
 ) -> AnalyzerError:
-    return error_of(
-        Ending(
+    return explain_end(
+        SilentEnd(
             target="train.py:step",
             stage=stage,
             child=ChildEnd(code, held_bytes),
             before=HostMemory(3, 8 * GIB),
             after=HostMemory(3 + kills, 8 * GIB),
             log=log,
-            kept_log=Path("/tmp/kept.log"),
+            saved_log=Path("/tmp/kept.log"),
         )
     )
 
@@ -55,7 +60,7 @@ def told(
     ("code", "log", "says"),
     [
         (3, NOISE, "train.py:step ended its own process with exit code 3 while running step 1 of 3"),
-        (3, NOISE + "no data here\n", "it last printed: no data here"),
+        (3, NOISE + "no data here\n", "its last output: no data here"),
         (0, "", "exit code 0"),
         (-signal.SIGSEGV, NOISE, "died of SIGSEGV (Segmentation fault) while running step 1 of 3"),
         (-signal.SIGSEGV, NOISE + CRASH, "at /home/me/train.py:12 while running"),
@@ -63,35 +68,35 @@ def told(
          "Check failed: dtype() == expected"),
         (-signal.SIGTERM, NOISE, "died of SIGTERM (Terminated)"),
         (-signal.SIGRTMAX, NOISE, "died of SIGRTMAX"),
-        (None, NOISE, "was ended from outside"),
+        (None, NOISE, "Another process ended"),
     ],
 )  # fmt: skip
 def test_a_death_is_the_targets(code: int | None, log: str, says: str) -> None:
-    error = told(code, log)
+    error = explain(code, log)
     assert says in error.message
     assert error.exit_code is ExitCode.BAD_INPUT
     assert "cuInit" not in str(error)
-    assert error.hint == "All that it printed: /tmp/kept.log"
+    assert error.hint == "Its full output: /tmp/kept.log"
 
 
 @pytest.mark.parametrize(
     ("kills", "held_bytes", "says", "code"),
     [
         (1, GIB, "it ran out of host memory", ExitCode.STEP_OUT_OF_MEMORY),
-        (0, 7 * GIB, "likely for want of host memory: it held 7.00 GiB of 8.00 GiB",
+        (0, 7 * GIB, "probably because host memory ran out: it held 7.00 GiB of 8.00 GiB",
          ExitCode.STEP_OUT_OF_MEMORY),
-        (0, GIB, "not for want of memory", ExitCode.BAD_INPUT),
+        (0, GIB, "no lack of memory", ExitCode.BAD_INPUT),
     ],
 )  # fmt: skip
 def test_a_killed_process(kills: int, held_bytes: int, says: str, code: ExitCode) -> None:
-    error = told(-signal.SIGKILL, kills=kills, held_bytes=held_bytes)
+    error = explain(-signal.SIGKILL, kills=kills, held_bytes=held_bytes)
     assert says in error.message
     assert error.exit_code is code
 
 
 def test_memory_that_ran_out_before_the_system_stepped_in() -> None:
     log = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
-    assert told(-signal.SIGABRT, NOISE + log).exit_code is ExitCode.STEP_OUT_OF_MEMORY
+    assert explain(-signal.SIGABRT, NOISE + log).exit_code is ExitCode.STEP_OUT_OF_MEMORY
 
 
 def test_an_allocator_that_ran_out_is_what_killed_the_process() -> None:
@@ -107,12 +112,12 @@ def test_an_allocator_that_ran_out_is_what_killed_the_process() -> None:
         "Hint: If you want to see a list of allocated tensors when OOM happens, add "
         "report_tensor_allocations_upon_oom to RunOptions for current allocation info. \n\n"
     )
-    error = told(-signal.SIGSEGV, NOISE + failed + CRASH)
+    error = explain(-signal.SIGSEGV, NOISE + failed + CRASH)
     assert error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
     assert "32.00MiB" in error.message
     assert "SIGSEGV" in error.message
     assert error.hint == "analyze oom /tmp/kept.log explains it."
-    assert telling_line(NOISE + failed + "last words\n" + CRASH) == "last words"
+    assert find_reason(NOISE + failed + "last words\n" + CRASH) == "last words"
 
 
 def test_a_buffer_that_a_kernel_needs_and_cannot_have_is_no_fault_of_the_targets() -> None:
@@ -124,26 +129,26 @@ def test_a_buffer_that_a_kernel_needs_and_cannot_have_is_no_fault_of_the_targets
         "W0000 00:00:1.2 20282 op_kernel.cc:1858] RESOURCE_EXHAUSTED: OOM when allocating tensor\n"
     )
     check = "F0000 00:00:1.3 20282 mkl_util.h:1420] 'tensor' Must be non NULL\n"
-    assert telling_line(told + check) == ran_out
+    assert find_reason(told + check) == ran_out
     # A long dump: the log's end, which is read, begins after the warning.
-    assert "OOM when" in telling_line(told.partition("\n")[2] + check)
+    assert "OOM when" in find_reason(told.partition("\n")[2] + check)
     between = "I0000 00:00:1.3 20282 executor.cc:9] another op\n"
-    assert telling_line(told + between + check) == "'tensor' Must be non NULL"
-    assert telling_line(told + check.replace("20282", "7")) == "'tensor' Must be non NULL"
+    assert find_reason(told + between + check) == "'tensor' Must be non NULL"
+    assert find_reason(told + check.replace("20282", "7")) == "'tensor' Must be non NULL"
 
 
 def test_flags_that_tensorflow_itself_does_not_know_are_the_users_mistake() -> None:
     log = "F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_foo=1\n"
-    error = told(-signal.SIGABRT, log)
+    error = explain(-signal.SIGABRT, log)
     assert "Unknown flag in XLA_FLAGS: --xla_foo=1" in error.message
     assert "XLA_FLAGS" in error.hint
 
 
 def test_the_line_that_tells() -> None:
-    assert telling_line(NOISE) == ""
-    assert telling_line("a\n\n  File x\nlast words\n" + NOISE) == "last words"
-    assert len(telling_line("x" * 5000)) <= 300
-    assert telling_line("") == ""
+    assert find_reason(NOISE) == ""
+    assert find_reason("a\n\n  File x\nlast words\n" + NOISE) == "last words"
+    assert len(find_reason("x" * 5000)) <= 300
+    assert find_reason("") == ""
 
 
 def system(root: Path, **files: str) -> Path:
@@ -164,13 +169,30 @@ def test_what_the_system_says_of_memory(tmp_path: Path) -> None:
         sys__fs__cgroup__job__step__memory_dot_max="max\n",
         sys__fs__cgroup__job__step__memory_dot_events="low 0\noom 1\noom_kill 5\n",
     )
-    assert host_memory(new) == HostMemory(7, 2 * GIB)
+    assert read_host_memory(new) == HostMemory(7, 2 * GIB)
     old = system(
         tmp_path / "old",
         proc__self__cgroup="4:memory:/on/the/host\n3:cpu:/x\n",
         sys__fs__cgroup__memory__memory_dot_limit_in_bytes=f"{GIB}\n",
         sys__fs__cgroup__memory__memory_dot_oom_control="oom_kill_disable 0\noom_kill 4\n",
     )
-    assert host_memory(old) == HostMemory(4, GIB)
-    assert host_memory(tmp_path / "nothing") == HostMemory(0, None)
-    assert host_memory().kills >= 0
+    assert read_host_memory(old) == HostMemory(4, GIB)
+    assert read_host_memory(tmp_path / "nothing") == HostMemory(0, None)
+    assert read_host_memory().kills >= 0
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "kind"),
+    [
+        (-signal.SIGABRT, "F0000 00:00:1.3 7 gpu_launch_config.h:129] Check failed: "
+         "work_element_count >= 0 (-2147483648 vs. 0)\n", FailureKind.TOO_LARGE),
+        (-signal.SIGSEGV, NOISE + CRASH, FailureKind.CRASHED),
+        (-signal.SIGTERM, NOISE, FailureKind.KILLED),
+        (-signal.SIGKILL, NOISE, FailureKind.KILLED),
+        (None, NOISE, FailureKind.KILLED),
+        (3, NOISE, FailureKind.EXITED),
+        (-signal.SIGABRT, "std::bad_alloc\n", FailureKind.OUT_OF_MEMORY),
+    ],
+)  # fmt: skip
+def test_the_kind_of_an_end(code: int | None, log: str, kind: FailureKind) -> None:
+    assert explain(code, log).kind is kind

@@ -12,10 +12,10 @@ from builders import listing
 
 from analyzer.capture.process.run_folders import (
     RUN_FORMAT,
-    check_free,
+    check_writable,
+    make_staging_folder,
     publish,
-    retract,
-    staging_folder,
+    remove_run,
 )
 from analyzer.model.errors import InputError
 
@@ -23,8 +23,8 @@ NOTE = json.dumps({"format": RUN_FORMAT})
 
 
 def make(out: Path, text: str = "", *, force: bool = False) -> Path:
-    check_free(out, force=force)
-    with staging_folder(out) as staging:
+    check_writable(out, force=force)
+    with make_staging_folder(out) as staging:
         assert staging.is_absolute()
         (staging / "plugins").mkdir()
         (staging / "plugins" / "trace").write_text(text)
@@ -51,7 +51,7 @@ def test_a_relative_folder_when_the_working_folder_changes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
-    with staging_folder(Path("run")) as staging:
+    with make_staging_folder(Path("run")) as staging:
         (staging / "run.json").write_text(NOTE)
         os.chdir("other")
         os.chdir("..")
@@ -61,7 +61,10 @@ def test_a_relative_folder_when_the_working_folder_changes(
 
 def test_two_of_one_name_at_once(tmp_path: Path) -> None:
     places = []
-    with staging_folder(tmp_path / "run") as first, staging_folder(tmp_path / "run") as second:
+    with (
+        make_staging_folder(tmp_path / "run") as first,
+        make_staging_folder(tmp_path / "run") as second,
+    ):
         for staging in (first, second):
             (staging / "run.json").write_text(NOTE)
             places.append(publish(staging, tmp_path / "run", force=False))
@@ -72,7 +75,10 @@ def test_two_of_one_name_at_once(tmp_path: Path) -> None:
 def test_two_in_one_empty_folder_at_once(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     places = []
-    with staging_folder(tmp_path / "run") as first, staging_folder(tmp_path / "run") as second:
+    with (
+        make_staging_folder(tmp_path / "run") as first,
+        make_staging_folder(tmp_path / "run") as second,
+    ):
         for staging in (first, second):
             (staging / "run.json").write_text(NOTE)
         places = [publish(one, tmp_path / "run", force=False) for one in (first, second)]
@@ -127,7 +133,7 @@ def test_what_is_no_run_is_not_replaced(note: str | None, tmp_path: Path) -> Non
 
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
     for out in (tmp_path / "new" / "run", tmp_path):
-        with pytest.raises(RuntimeError), staging_folder(out):
+        with pytest.raises(RuntimeError), make_staging_folder(out):
             raise RuntimeError
         assert listing(tmp_path) == set()
 
@@ -136,8 +142,8 @@ def test_a_run_taken_back(tmp_path: Path) -> None:
     make(tmp_path / "a")
     make(tmp_path / "b")
     (tmp_path / "b" / "notes.txt").write_text("mine")
-    retract(tmp_path / "a")
-    retract(tmp_path / "b")
+    remove_run(tmp_path / "a")
+    remove_run(tmp_path / "b")
     assert listing(tmp_path) == {"b", "b/notes.txt"}
 
 

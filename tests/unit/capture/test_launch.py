@@ -47,11 +47,11 @@ DEATHS = {
     "a status": ("stage('building', 0.1); os._exit(3)", 2, "exit code 3 while building"),
     "a signal": ("print('words', file=sys.stderr, flush=True); os.abort()", 2, "SIGABRT.*: words"),
     "nothing said": ("", 2, "exit code 0 while starting"),
-    "killed": ("os.kill(os.getpid(), 9)", 2, "not for want of memory"),
+    "killed": ("os.kill(os.getpid(), 9)", 2, "no lack of memory"),
     "refused": ("fail('No step.', 'Name one.', 2)", 2, "No step. Name one."),
     "memory": ("fail('Too large.', '', 5)", 5, "Too large."),
     "a bug": ("print('why', file=sys.stderr); fail('Odd.', '', 1)", 1, "Odd. "
-              "All that it printed: .*/analyze-.*log\nanalyze: This is a bug"),
+              "Its full output: .*/analyze-.*log\nanalyze: This is a bug"),
     "nothing written": ("done()", 2, "is gone"),
     "a hanging end": ("fail('No.', '', 2); time.sleep(1000)", 2, "No."),
 }  # fmt: skip

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from analyzer.capture.run.source_frames import (
+    clean_message,
     describe_user_error,
-    line_of_user,
-    plain_message,
-    whose,
+    find_culprit,
+    find_user_line,
 )
 
 
@@ -27,16 +27,16 @@ def test_the_users_innermost_line_is_named(tmp_path: Path) -> None:
     # GIVEN a line of the user's own that a library refuses, two calls deep
     error = raised_by(path, "def read():\n    json.loads('{')\n\nread()\n")
     # THEN the line is named, and not that of the library
-    assert line_of_user(error) == f"{path}:2"
+    assert find_user_line(error) == f"{path}:2"
     assert describe_user_error(error).startswith(f"{path}:2: JSONDecodeError: Expecting property")
-    assert whose(error) == "user"
+    assert find_culprit(error) == "user"
 
 
 def test_what_no_line_of_the_user_raised_is_told_without_one() -> None:
     error = ValueError("\x1b[31mall\x1b[0m of it\nsecond line")
     assert describe_user_error(error) == "ValueError: all of it"
-    assert line_of_user(error) == ""
-    assert whose(error) == ""
+    assert find_user_line(error) == ""
+    assert find_culprit(error) == ""
 
 
 def test_an_error_in_a_traced_function_is_told_by_the_users_own_file() -> None:
@@ -55,4 +55,4 @@ def test_tensorflows_stack_is_left_out_of_its_message() -> None:
         '  File "train.py", line 3, in <module>\n\nOOM when allocating tensor\n'
         "\t [[{{node step/MatMul}}]]\nHint: If you want to see a list of allocated tensors\n"
     )
-    assert plain_message(message) == "OOM when allocating tensor (at node step/MatMul)"
+    assert clean_message(message) == "OOM when allocating tensor (at node step/MatMul)"

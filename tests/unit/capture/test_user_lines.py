@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzer.capture.watch.holders.user_lines import binding_lines, putting_lines
+from analyzer.capture.watch.holders.user_lines import find_binding_lines, find_growing_lines
 
 CODE = """\
 kept, table, total = [], {}, 0
@@ -25,12 +25,12 @@ def work():
 def test_statements_that_put(tmp_path: Path) -> None:
     file = str(tmp_path / "code.py")
     Path(file).write_text(CODE)
-    assert putting_lines(file, "kept") == [5, 9]
-    assert putting_lines(file, "kept", "work") == [9]
-    assert putting_lines(file, "table", "nowhere") == [10, 11]
-    assert putting_lines(file, "other") == []
-    assert binding_lines(file, "other") == [2]
-    assert binding_lines(file, "kept") == [9, 1, 7]
+    assert find_growing_lines(file, "kept") == [5, 9]
+    assert find_growing_lines(file, "kept", "work") == [9]
+    assert find_growing_lines(file, "table", "nowhere") == [10, 11]
+    assert find_growing_lines(file, "other") == []
+    assert find_binding_lines(file, "other") == [2]
+    assert find_binding_lines(file, "kept") == [9, 1, 7]
 
 
 SEVERAL = """\
@@ -60,21 +60,21 @@ last = (row, *last[:2])
 def test_a_name_that_is_bound_to_what_it_was_and_more(tmp_path: Path) -> None:
     file = str(tmp_path / "code.py")
     Path(file).write_text(REBOUND)
-    found = {name: putting_lines(file, name) for name in ("rows", "table", "outs", "names")}
+    found = {name: find_growing_lines(file, name) for name in ("rows", "table", "outs", "names")}
     assert found == {"rows": [2], "table": [4], "outs": [6], "names": [8]}
-    assert putting_lines(file, "total") == putting_lines(file, "last") == []
+    assert find_growing_lines(file, "total") == find_growing_lines(file, "last") == []
 
 
 def test_of_several_statements_the_one_that_puts_what_is_held_goes_first(tmp_path: Path) -> None:
     file = str(tmp_path / "code.py")
     Path(file).write_text(SEVERAL)
     for key, line in {"outputs": 3, "late": 4, "total": 5, "loss": 2}.items():
-        assert putting_lines(file, "history", keys=frozenset([key]))[0] == line
-    assert putting_lines(file, "kept") == [7, 6]
+        assert find_growing_lines(file, "history", keys=frozenset([key]))[0] == line
+    assert find_growing_lines(file, "kept") == [7, 6]
 
 
 def test_what_cannot_be_read_has_no_lines(tmp_path: Path) -> None:
     file = tmp_path / "code.py"
-    assert putting_lines(str(file), "kept") == []
+    assert find_growing_lines(str(file), "kept") == []
     file.write_text("def broken(:")
-    assert binding_lines(str(file), "kept") == []
+    assert find_binding_lines(str(file), "kept") == []

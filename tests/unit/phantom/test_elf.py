@@ -10,7 +10,7 @@ import pytest
 
 from analyzer.phantom import elf
 from analyzer.phantom.core_build import find_compiler
-from analyzer.phantom.core_library import refuse_elsewhere
+from analyzer.phantom.core_library import check_platform
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's"),
@@ -27,7 +27,7 @@ long answer(const char *name, void **arguments) {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    refuse_elsewhere()
+    check_platform()
     folder = tmp_path_factory.mktemp("elf")
     (folder / "answer.c").write_text(ANSWER)
     command = [*find_compiler(), "-shared", "-fPIC", "-Wl,-soname,libanswer.so"]
@@ -44,7 +44,7 @@ def test_every_name_is_found_and_no_other(folder):
 
 
 def test_the_functions_that_a_library_exports_are_read(folder):
-    assert list(elf.exported(folder / "libanswer.so")) == [b"answer"]
+    assert list(elf.read_exports(folder / "libanswer.so")) == [b"answer"]
 
 
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[1], NAMES[2], NAMES[-1]])
@@ -58,4 +58,4 @@ def test_each_function_hands_on_its_name_and_its_arguments(folder, name):
 def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"MZ, not ELF, and long enough to be mapped")
     with pytest.raises(ValueError, match="no ELF file"):
-        list(elf.exported(tmp_path / "x"))
+        list(elf.read_exports(tmp_path / "x"))

@@ -16,8 +16,8 @@ from analyzer.phantom import core_library as library
 from analyzer.phantom import phantom_environment as environment
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
-    cards_named,
-    phantom_environment,
+    make_phantom_environment,
+    parse_cards,
 )
 
 ONLY_LINUX = pytest.mark.skipif(
@@ -29,13 +29,13 @@ ONLY_LINUX = pytest.mark.skipif(
     ("text", "ids"), [("t4", ["t4"]), ("t4,l4", ["t4", "l4"]), ("2xT4", ["t4", "t4"])]
 )
 def test_cards_are_named_one_by_one_or_with_a_number(text, ids):
-    assert [card.id for card in cards_named(text)] == [find_gpu(name).id for name in ids]
+    assert [card.id for card in parse_cards(text)] == [find_gpu(name).id for name in ids]
 
 
 @pytest.mark.parametrize("text", ["no-such-card", "17xt4", "0xt4", ""])
 def test_what_names_no_card_is_refused_in_one_line(text):
     with pytest.raises(InputError):
-        cards_named(text)
+        parse_cards(text)
 
 
 @ONLY_LINUX
@@ -43,7 +43,7 @@ def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(tmp
     monkeypatch.setattr(environment, "library_folder", lambda cache: cache / "lib")
     card = find_gpu("t4")
     own = {"LD_LIBRARY_PATH": "/theirs", "XLA_FLAGS": "--xla_theirs"}
-    told = phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, own)
+    told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, own)
     assert told["LD_LIBRARY_PATH"].split(":") == [str(tmp_path / "phantom" / "lib"), "/theirs"]
     assert told["XLA_FLAGS"].startswith("--xla_theirs")
     assert told["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -60,7 +60,7 @@ def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(tmp
 def test_a_bandwidth_is_what_the_clock_and_the_width_give(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "library_folder", lambda cache: cache)
     card = find_gpu("a100-80gb")
-    told = phantom_environment(PhantomOptions(gpus=(card,)), tmp_path, {})
+    told = make_phantom_environment(PhantomOptions(gpus=(card,)), tmp_path, {})
     figures = told["PHANTOM_CARDS"].split(",")
     khz, bits = int(figures[5]), int(figures[6])
     assert 2 * khz * 1000 * bits / 8 == pytest.approx(card.bandwidth_bytes_s, rel=1e-4)
@@ -71,7 +71,7 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
     monkeypatch.setattr(library.sys, "platform", system)
     monkeypatch.setattr(library.platform, "machine", lambda: machine)
     with pytest.raises(InputError) as told:
-        phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
+        make_phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
     assert "Linux on x86-64" in told.value.message
     assert "estimate" in told.value.hint
 

@@ -14,7 +14,7 @@ from analyzer.phantom import core_build as compiling
 from analyzer.phantom import core_library as library
 from analyzer.phantom import elf, looked_up_names
 from analyzer.phantom import library_folder as folder
-from analyzer.phantom.phantom_environment import PhantomOptions, phantom_environment
+from analyzer.phantom.phantom_environment import PhantomOptions, make_phantom_environment
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64" or not compiling.find_compiler(),
@@ -33,11 +33,11 @@ def made(cache, monkeypatch):
     monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache)
     monkeypatch.setattr(folder.names, "binaries", lambda place: ())
     monkeypatch.setattr(folder.names, "looked_up", lambda place: WANTED)
-    return folder.library_folder(cache)
+    return folder.make_library_folder(cache)
 
 
 def test_what_the_core_has_is_not_answered_by_the_names(made):
-    own = set(elf.exported(made / compiling.CORE))
+    own = set(elf.read_exports(made / compiling.CORE))
     rest = (made / folder.NAMES).read_bytes()
     for name in WANTED:
         assert (name in own) != (name + b"\0" in rest), name
@@ -46,7 +46,7 @@ def test_what_the_core_has_is_not_answered_by_the_names(made):
 
 def test_it_is_made_once(made, cache, monkeypatch):
     monkeypatch.setattr(folder.names, "looked_up", lambda place: pytest.fail("read again"))
-    assert folder.library_folder(cache) == made
+    assert folder.make_library_folder(cache) == made
 
 
 def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(tmp_path, mon
     monkeypatch.setattr(looked_up_names, "exported", lambda path: iter([b"cuInit"]))
     monkeypatch.setattr(looked_up_names, "_IN_TEXT", Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        looked_up_names.looked_up(tmp_path)
+        looked_up_names.find_cuda_names(tmp_path)
 
 
 def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
@@ -71,7 +71,7 @@ def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
     (cache / "core").write_bytes(b"")
     monkeypatch.setattr(folder.names, "looked_up", lambda place: frozenset())
     with pytest.raises(InputError, match="without CUDA"):
-        folder.library_folder(cache)
+        folder.make_library_folder(cache)
 
 
 def test_without_a_library_and_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monke
 
     monkeypatch.setattr(environment, "library_folder", lambda cache: made)
     card = find_gpu("t4")
-    told = phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, {})
+    told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, {})
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=told, capture_output=True, text=True, check=True
     )
@@ -150,7 +150,7 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
     from analyzer.phantom import phantom_environment as environment
 
     monkeypatch.setattr(environment, "library_folder", lambda cache: made)
-    told = phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
+    told = make_phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
     ended = subprocess.run(
         [sys.executable, "-c", KERNEL], env=told, capture_output=True, text=True, check=True
     )

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.host_containers import grown_since
+from analyzer.capture.watch.holders.host_containers import find_grown_containers
 from analyzer.capture.watch.holders.live_holders import (
-    bytes_of,
-    held_by,
-    live_tensors,
-    new_since,
+    count_tensor_bytes,
+    find_holders,
+    find_live_tensors,
+    find_new_tensors,
 )
 from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, TapesNote
 
@@ -59,18 +59,18 @@ def held_after_steps(
     Args:
         window: The traced steps; what they found resident gets the names that hold it.
         containers: Containers of host memory before the steps, as
-            ``host_containers`` returns them.
+            ``count_host_containers`` returns them.
         functions, data: What the program has called and made.
     """
     frame = sys._getframe(1)  # not this one: it would hold itself
-    made = new_since(window.before)
-    held = tuple(held_by(made, frame))
+    made = find_new_tensors(window.before)
+    held = tuple(find_holders(made, frame))
     made_ids = {id(one) for one in made}
     del made
     search = HolderSearch(frame)
     return HeldAfterSteps(
         held=held,
-        on_host=tuple(grown_since(containers, window.done, search)),
+        on_host=tuple(find_grown_containers(containers, window.done, search)),
         tapes=tuple(data.tapes(search)),
         constants=(*_resident(window, made_ids), *functions.constants()),
     )
@@ -79,10 +79,12 @@ def held_after_steps(
 def _resident(window: Window, made: set[int]) -> list[LargeConstant]:
     """Return the large tensors that lived through all traced steps, and name them in the window."""
     large = sorted(
-        (tensor for tensor in live_tensors() if id(tensor) not in made), key=bytes_of, reverse=True
+        (tensor for tensor in find_live_tensors() if id(tensor) not in made),
+        key=count_tensor_bytes,
+        reverse=True,
     )[:_NAMED]
-    dtypes = {address_of(tensor): tensor.dtype.name for tensor in large}
-    rows = held_by(large, inspect.currentframe())
+    dtypes = {find_address(tensor): tensor.dtype.name for tensor in large}
+    rows = find_holders(large, inspect.currentframe())
     names = {address: row.holder for row in rows for address in row.addresses}
     for key, one in window.resident.items():
         if one.address in names:

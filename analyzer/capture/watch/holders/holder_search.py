@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from analyzer.capture.run.live_objects import live_objects
-from analyzer.capture.run.source_frames import shown
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holders.bound_names import (
     SUSPENDED,
     HoldingLink,
@@ -28,7 +28,7 @@ from analyzer.capture.watch.holders.bound_names import (
     keys_on,
     names_in,
 )
-from analyzer.capture.watch.holders.user_lines import binding_lines, is_own, putting_lines
+from analyzer.capture.watch.holders.user_lines import find_binding_lines, find_growing_lines, is_own
 
 CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
 """What holds parts without names."""
@@ -125,7 +125,7 @@ class HolderSearch:
         """Identity of a suspended function's frame -> the function, where the frame holds its names."""
         if not _FRAMES_HOLD:
             return {}
-        return {id(frame_of(one)): one for one in live_objects(SUSPENDED)}
+        return {id(frame_of(one)): one for one in find_live_objects(SUSPENDED)}
 
     def _add_names(self, frame: types.FrameType | None) -> None:
         while frame is not None:
@@ -377,17 +377,17 @@ class HolderSearch:
         grows = link.grows
         if not grows and isinstance(link.inside, tuple) | isinstance(link.place, tuple):
             # A tuple cannot grow; the name may get a longer one each time.
-            lines = putting_lines(found, name, function)
+            lines = find_growing_lines(found, name, function)
             grows = bool(lines)
         elif grows:
             keys = keys_on(link)
-            lines = putting_lines(found, name, function, keys)
+            lines = find_growing_lines(found, name, function, keys)
             for other in [] if lines else self._files(found):  # another file's code may do it
-                if lines := putting_lines(other, name, keys=keys):
+                if lines := find_growing_lines(other, name, keys=keys):
                     found = other
                     break
-        lines = lines or binding_lines(found, name)
-        where = f"{shown(found)}:{lines[0]}" if lines else shown(found)
+        lines = lines or find_binding_lines(found, name)
+        where = f"{shorten_path(found)}:{lines[0]}" if lines else shorten_path(found)
         return NamedHolder(f"the {what}", where, grows, link.by_traceback)
 
     def _files(self, but: str) -> list[str]:
@@ -402,7 +402,7 @@ def _exceptions_by_frame(running: set[int]) -> dict[int, BaseException]:
         running: Identities of the frames that run.
     """
     found: dict[int, BaseException] = {}
-    for thing in live_objects(BaseException):
+    for thing in find_live_objects(BaseException):
         traceback = thing.__traceback__
         while traceback is not None:
             if id(traceback.tb_frame) not in running:

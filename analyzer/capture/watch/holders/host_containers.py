@@ -30,18 +30,18 @@ _MOST: Final = 32
 """Containers that are told of."""
 
 
-def host_containers() -> dict[int, int]:
+def count_host_containers() -> dict[int, int]:
     """Return how many entries each container has whose entries are data, by its identity."""
     return {id(one): len(one) for one in _candidates()}
 
 
-def grown_since(
+def find_grown_containers(
     before: Mapping[int, int], steps: int, search: HolderSearch
 ) -> tuple[HeldTensors, ...]:
     """Return the containers that got an entry or more in each step, the largest growth first.
 
     Args:
-        before: What ``host_containers`` returned then.
+        before: What ``count_host_containers`` returned then.
         steps: Steps made since.
         search: Names them.
     """
@@ -79,12 +79,12 @@ def _entry_bytes(container: Any) -> int:
     """Return the bytes of the entry that was put in last; of a set, of any."""
     try:
         if type(container) is dict:
-            return host_bytes(next(reversed(container.values())))
+            return count_host_bytes(next(reversed(container.values())))
         if type(container) is list:
             if len(container) > _MOST_FILLED:
-                return host_bytes(container[-1])
-            return host_bytes(_parts(container)[0])  # a list names its last entry first
-        return host_bytes(next(iter(container)))
+                return count_host_bytes(container[-1])
+            return count_host_bytes(_parts(container)[0])  # a list names its last entry first
+        return count_host_bytes(next(iter(container)))
     except (IndexError, KeyError, StopIteration, RuntimeError):  # another thread changes it
         return 0
 
@@ -97,7 +97,7 @@ def _parts(container: Any) -> list[Any]:
     return gc.get_referents(container)
 
 
-def host_bytes(thing: Any, deep: int = _DEEP) -> int:
+def count_host_bytes(thing: Any, deep: int = _DEEP) -> int:
     """Return the bytes of the arrays, bytes and texts that a thing is made of.
 
     Args:
@@ -110,5 +110,5 @@ def host_bytes(thing: Any, deep: int = _DEEP) -> int:
         return sys.getsizeof(thing)
     if deep and type(thing) in (tuple, list, dict):
         parts = thing.values() if type(thing) is dict else _parts(thing)
-        return sum(host_bytes(part, deep - 1) for part in islice(parts, _PARTS))
+        return sum(count_host_bytes(part, deep - 1) for part in islice(parts, _PARTS))
     return 0

@@ -6,7 +6,12 @@ import time
 import types
 from typing import Any, Final
 
-from analyzer.capture.watch.holders.live_holders import held_by, live_tensors, new_since, references
+from analyzer.capture.watch.holders.live_holders import (
+    find_holders,
+    find_live_tensors,
+    find_new_tensors,
+    references,
+)
 from analyzer.model.contract.watch_note import HeldTensors
 
 _GROWN_BYTES: Final = 1 << 20
@@ -35,7 +40,7 @@ class LaterLook:
     """
 
     def __init__(self, step: int, in_use_bytes: int) -> None:
-        self._before: dict[int, Any] = references(live_tensors())
+        self._before: dict[int, Any] = references(find_live_tensors())
         self._base_bytes = in_use_bytes
         self._next_step, self._next_s = 2 * step, 0.0
         self.held: tuple[HeldTensors, ...] = ()
@@ -65,7 +70,7 @@ class LaterLook:
         began_s = time.perf_counter()
         rows = [
             row
-            for row in held_by(new_since(self._before), frame)
+            for row in find_holders(find_new_tensors(self._before), frame)
             if row.grows and row.count >= _FEWEST
         ]
         if rows or not self.held:  # at the program's end functions' names are gone

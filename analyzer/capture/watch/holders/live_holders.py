@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
-from analyzer.capture.run.live_objects import live_objects
-from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.capture.watch.holders.holder_search import HolderSearch, NamedHolder
 from analyzer.model.contract.watch_note import HeldTensors
 
@@ -29,9 +29,9 @@ _MANY: Final = 4
 """Tensors that one attribute's name leads to from which on there are as many objects of its class."""
 
 
-def live_tensors() -> list[Any]:
+def find_live_tensors() -> list[Any]:
     """Return the eager tensors that are alive and have bytes."""
-    return [thing for thing in live_objects(tf.Tensor) if is_eager(thing)]
+    return [thing for thing in find_live_objects(tf.Tensor) if is_eager(thing)]
 
 
 def references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
@@ -39,16 +39,16 @@ def references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
     return {id(tensor): weakref.ref(tensor) for tensor in tensors}
 
 
-def new_since(known: dict[int, weakref.ref[Any]]) -> list[Any]:
+def find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
     """Return the live tensors that are none of those known."""
     return [
         tensor
-        for tensor in live_tensors()
+        for tensor in find_live_tensors()
         if (ref := known.get(id(tensor))) is None or ref() is not tensor
     ]
 
 
-def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTensors]:
+def find_holders(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTensors]:
     """Return who holds tensors, those that hold most first.
 
     Args:
@@ -59,7 +59,9 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
     ignored = {id(tensors)}
     groups: dict[int, tuple[tuple[Any, Any], list[Any]]] = {}
     owners = _direct_owners(tensors, ignored, search)
-    for tensor in sorted(tensors, key=bytes_of, reverse=True):  # the largest are told of first
+    for tensor in sorted(
+        tensors, key=count_tensor_bytes, reverse=True
+    ):  # the largest are told of first
         for owner in owners.get(id(tensor), ()):
             # A namespace holds many names, each for something of its own.
             key = id(tensor) if search.is_namespace(owner) else id(owner)
@@ -79,8 +81,8 @@ def held_by(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTenso
 
 
 def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
-    sizes = {id(one): bytes_of(one) for one in members}
-    addresses = [address for one in members[:_ADDRESSES] if (address := address_of(one))]
+    sizes = {id(one): count_tensor_bytes(one) for one in members}
+    addresses = [address for one in members[:_ADDRESSES] if (address := find_address(one))]
     shapes: list[tuple[int, ...]] = []
     for one in members:
         shape = get_shape(one)
@@ -99,7 +101,7 @@ def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
     )
 
 
-def bytes_of(tensor: Any) -> int:
+def count_tensor_bytes(tensor: Any) -> int:
     """Return the bytes of a tensor's elements; 0 where they are no plain numbers."""
     count = tensor.shape.num_elements()
     return 0 if count is None or not tensor.dtype.is_numpy_compatible else count * tensor.dtype.size

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from analyzer.capture.run.source_frames import is_library, shown
+from analyzer.capture.run.source_frames import is_library, shorten_path
 
 _PUTS: Final = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
@@ -22,13 +22,13 @@ _PUTS: Final = frozenset(
 """Methods by which lists, sets, dictionaries, deques and queues grow."""
 
 
-def calling_line() -> str:
+def find_calling_line() -> str:
     """Return ``file:line`` of the innermost line of the user's own code on the stack, or empty."""
-    found = calling_frame(inspect.currentframe())
-    return "" if found is None else f"{shown(found.f_code.co_filename)}:{found.f_lineno}"
+    found = find_calling_frame(inspect.currentframe())
+    return "" if found is None else f"{shorten_path(found.f_code.co_filename)}:{found.f_lineno}"
 
 
-def calling_frame(frame: FrameType | None) -> FrameType | None:
+def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the user's own code from ``frame`` on, or None."""
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
@@ -41,7 +41,7 @@ def is_own(filename: str) -> bool:
     return not is_library(filename)
 
 
-def code_of(function: Any) -> CodeType | None:
+def get_code(function: Any) -> CodeType | None:
     """Return the code of a function under its decorators; None where it has none."""
     function = getattr(function, "func", function)  # functools.partial
     try:
@@ -54,12 +54,12 @@ def code_of(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def line_of_code(code: CodeType) -> str:
+def format_code_line(code: CodeType) -> str:
     """Return ``file:line`` where code is defined."""
-    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
+    return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
 
 
-def putting_lines(
+def find_growing_lines(
     filename: str, name: str, scope: str = "", keys: frozenset[Any] = frozenset()
 ) -> list[int]:
     """Return the lines of a file that put something into what ``name`` is bound to, likely ones first.
@@ -96,7 +96,7 @@ def putting_lines(
     return []
 
 
-def binding_lines(filename: str, name: str) -> list[int]:
+def find_binding_lines(filename: str, name: str) -> list[int]:
     """Return the lines that bind, or define, ``name`` or an attribute; those in loops first."""
     tree = _tree(filename)
     if tree is None:

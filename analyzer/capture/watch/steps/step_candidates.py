@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from analyzer.capture.watch.holders.user_lines import calling_line
+from analyzer.capture.watch.holders.user_lines import find_calling_line
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.function_ledger import FunctionRecord
@@ -100,7 +100,7 @@ class StepCandidates:
 
 def _described(key: Hashable, record: FunctionRecord | None, worker: int | None) -> tuple[str, str]:
     """Return what a step is, in words, and its line."""
-    line = calling_line()
+    line = find_calling_line()
     if record is not None and record.is_keras:
         return f"a call of Keras' {record.name}", line
     if record is not None:

@@ -16,9 +16,13 @@ from analyzer.capture.process.capture_worker import GRAPH_FILE, write_run
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.profiled_run import Captured, Capturing, captured
 from analyzer.capture.run.step_variables import StepVariables
-from analyzer.capture.run.tensor_addresses import address_of
+from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.watch.holders.live_holders import bytes_of, live_tensors, references
+from analyzer.capture.watch.holders.live_holders import (
+    count_tensor_bytes,
+    find_live_tensors,
+    references,
+)
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import Failure, Input, StepConfig, TargetNote
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -81,12 +85,12 @@ class Window:
 
     def _look_before(self) -> None:
         """Note the tensors that are there before the trace: no event will tell of them."""
-        tensors = live_tensors()
+        tensors = find_live_tensors()
         self.before = references(tensors)
         for tensor in tensors:
-            size_bytes = bytes_of(tensor)
+            size_bytes = count_tensor_bytes(tensor)
             if size_bytes >= _RESIDENT_BYTES and len(self.resident) < _MOST_RESIDENT:
-                address = address_of(tensor)
+                address = find_address(tensor)
                 self.resident[id(tensor)] = Input(
                     "a tensor", tensor.dtype.name, get_shape(tensor), address
                 )

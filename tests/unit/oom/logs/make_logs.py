@@ -28,12 +28,12 @@ def on_cards(gpus: str, memory: str, context: str, *job: str) -> None:
     """Run the job in the place of this process, with phantom cards."""
     from analyzer.phantom.phantom_environment import (
         PhantomOptions,
-        cards_named,
-        phantom_environment,
+        make_phantom_environment,
+        parse_cards,
     )
 
     options = PhantomOptions(
-        gpus=cards_named(gpus),
+        gpus=parse_cards(gpus),
         memory_bytes=None if memory == "-" else int(memory) << 20,
         context_bytes=None if context == "-" else int(context) << 20,
     )
@@ -41,7 +41,7 @@ def on_cards(gpus: str, memory: str, context: str, *job: str) -> None:
     os.execve(
         sys.executable,
         [sys.executable, __file__, *job],
-        {**os.environ, **phantom_environment(options, cache)},
+        {**os.environ, **make_phantom_environment(options, cache)},
     )
 
 
