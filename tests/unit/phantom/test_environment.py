@@ -40,7 +40,7 @@ def test_what_names_no_card_is_refused_in_one_line(text):
 
 @ONLY_LINUX
 def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "library_folder", lambda cache: cache / "lib")
+    monkeypatch.setattr(environment, "make_library_folder", lambda cache: cache / "lib")
     card = find_gpu("t4")
     own = {"LD_LIBRARY_PATH": "/theirs", "XLA_FLAGS": "--xla_theirs"}
     told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, own)
@@ -58,7 +58,7 @@ def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(tmp
 
 @ONLY_LINUX
 def test_a_bandwidth_is_what_the_clock_and_the_width_give(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "library_folder", lambda cache: cache)
+    monkeypatch.setattr(environment, "make_library_folder", lambda cache: cache)
     card = find_gpu("a100-80gb")
     told = make_phantom_environment(PhantomOptions(gpus=(card,)), tmp_path, {})
     figures = told["PHANTOM_CARDS"].split(",")

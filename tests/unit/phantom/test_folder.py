@@ -32,7 +32,7 @@ def cache(tmp_path_factory):
 def made(cache, monkeypatch):
     monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache)
     monkeypatch.setattr(folder.names, "binaries", lambda place: ())
-    monkeypatch.setattr(folder.names, "looked_up", lambda place: WANTED)
+    monkeypatch.setattr(folder.names, "find_cuda_names", lambda place: WANTED)
     return folder.make_library_folder(cache)
 
 
@@ -45,7 +45,7 @@ def test_what_the_core_has_is_not_answered_by_the_names(made):
 
 
 def test_it_is_made_once(made, cache, monkeypatch):
-    monkeypatch.setattr(folder.names, "looked_up", lambda place: pytest.fail("read again"))
+    monkeypatch.setattr(folder.names, "find_cuda_names", lambda place: pytest.fail("read again"))
     assert folder.make_library_folder(cache) == made
 
 
@@ -59,7 +59,7 @@ def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(tmp_path, mon
             raise KeyboardInterrupt
 
     (tmp_path / "libtensorflow_cc.so.2").write_bytes(b"\0cusolverDnCreate\0")
-    monkeypatch.setattr(looked_up_names, "exported", lambda path: iter([b"cuInit"]))
+    monkeypatch.setattr(looked_up_names, "read_exports", lambda path: iter([b"cuInit"]))
     monkeypatch.setattr(looked_up_names, "_IN_TEXT", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         looked_up_names.find_cuda_names(tmp_path)
@@ -69,7 +69,7 @@ def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
     monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache / "cpu")
     monkeypatch.setattr(folder.names, "binaries", lambda place: (cache / "core",))
     (cache / "core").write_bytes(b"")
-    monkeypatch.setattr(folder.names, "looked_up", lambda place: frozenset())
+    monkeypatch.setattr(folder.names, "find_cuda_names", lambda place: frozenset())
     with pytest.raises(InputError, match="without CUDA"):
         folder.make_library_folder(cache)
 
@@ -99,7 +99,7 @@ print(count.value, total.value, first - free.value, refused, runtime.cublasSasum
 def test_a_process_sees_the_cards_their_memory_and_its_end(made, tmp_path, monkeypatch):
     from analyzer.phantom import phantom_environment as environment
 
-    monkeypatch.setattr(environment, "library_folder", lambda cache: made)
+    monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     card = find_gpu("t4")
     told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, {})
     ended = subprocess.run(
@@ -149,7 +149,7 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
     """A kernel's result is not computed: its last number is not what lay there before."""
     from analyzer.phantom import phantom_environment as environment
 
-    monkeypatch.setattr(environment, "library_folder", lambda cache: made)
+    monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
     told = make_phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
     ended = subprocess.run(
         [sys.executable, "-c", KERNEL], env=told, capture_output=True, text=True, check=True
