@@ -15,7 +15,7 @@ from typing import Final
 
 from analyzer.model.errors import AnalyzerError, ExitCode
 from analyzer.model.gc_pause import collect_rarely
-from analyzer.model.interrupts import Terminated, raising_signals
+from analyzer.model.interrupts import Terminated, raise_on_signals
 
 _MESSAGE_WIDTH: Final = 4000  # characters of an error, at most
 _OF_THE_MACHINE: Final = frozenset(
@@ -44,7 +44,7 @@ def run() -> int:
 
     stdout.prepare()
     try:
-        with raising_signals(_tell_signal):
+        with raise_on_signals(_tell_signal):
             code = _guarded(_run)
             # What is still in the buffer would otherwise be written after all that could catch its
             # failure.

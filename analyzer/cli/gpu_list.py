@@ -15,7 +15,7 @@ from analyzer.cards.nvml_reading import read_cards
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, write_all
 from analyzer.cli.stdout import printing, terminal
-from analyzer.model.contract.report.writing import schema_of
+from analyzer.model.contract.report.writing import build_schema
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.exports.output_files import write_text
@@ -77,7 +77,7 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
 
 def card_list_schema_text() -> str:
     """Return the JSON Schema of what ``analyze gpus --json`` writes, ``docs/gpus.schema.json``."""
-    return schema_of("What analyze gpus writes with --json", CardList)
+    return build_schema("What analyze gpus writes with --json", CardList)
 
 
 def gpus(

@@ -20,9 +20,9 @@ from analyzer.model.recording.timeline import (
     Peak,
     Timeline,
     alive_at,
-    by_category,
-    main_rows,
-    peak_between,
+    find_peak,
+    main_allocator_rows,
+    sum_by_category,
     timeline,
 )
 from analyzer.tracing.measure.buffer_uses import BufferUse
@@ -66,7 +66,7 @@ class Analysis:
     @property
     def categories(self) -> dict[str, int]:
         """Requested bytes per category at the requested peak."""
-        return by_category(self.alive)
+        return sum_by_category(self.alive)
 
 
 def steady_step(recording: Recording) -> Step | None:
@@ -82,15 +82,15 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
     Raises:
         AccountingError: the categories do not add up to the peak.
     """
-    rows = main_rows(recording)
+    rows = main_allocator_rows(recording)
     count = len(recording.events)
     line = timeline(rows, count)
     step = steady_step(recording)
     # A step without events peaks at what is there before it.
     first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
-    peak = peak_between(line, first, last)
+    peak = find_peak(line, first, last)
     alive = alive_at(rows, peak.requested_instant)
-    total = sum(by_category(alive).values())
+    total = sum(sum_by_category(alive).values())
     if total != peak.requested_bytes:
         raise AccountingError(
             f"the categories at the peak add up to {total} B, the peak is {peak.requested_bytes} B"
@@ -103,7 +103,7 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
         first=first,
         last=last,
         peak=peak,
-        peak_ever=peak_between(line, 0, count - 1),
+        peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
         uses=uses or {},
         fragmentation=measure_fragmentation(recording, rows, peak.allocated_instant),

@@ -7,7 +7,7 @@ from typing import Final
 
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.report.subject import CardUse
-from analyzer.model.recording.timeline import peak_between, timeline, whole_rows
+from analyzer.model.recording.timeline import find_peak, timeline, undivided_rows
 
 _CARD: Final = re.compile(r"GPU_(\d+)_bfc")
 
@@ -26,8 +26,8 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     cards = recording.phantom_run.cards if recording.phantom_run is not None else ()
     uses = []
     for number, name in sorted(found):
-        line = timeline(whole_rows(table[table["allocator"] == name]), len(events))
-        peak = peak_between(line, analysis.first, analysis.last)
+        line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
+        peak = find_peak(line, analysis.first, analysis.last)
         own = events[events["allocator"] == name]
         last = own.iloc[-1] if len(own) else None
         available = 0 if last is None else int(last["available_bytes"])

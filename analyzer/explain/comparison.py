@@ -38,7 +38,7 @@ from analyzer.model.contract.report.peak_figures import PeakFigures
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import main_rows, running_sum
+from analyzer.model.recording.timeline import main_allocator_rows, running_sum
 from analyzer.model.units import format_bytes
 
 TIMELINE_COLUMNS: Final = 800
@@ -123,7 +123,7 @@ def _numbers(
 
 
 def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
-    table = main_rows(recording)
+    table = main_allocator_rows(recording)
     instant = report.peak.instant
     alive: pd.DataFrame = table[(table["born"] <= instant) & (table["dies"] > instant)]
     return alive.assign(made=_made(alive))
@@ -290,7 +290,7 @@ def _timeline(recording: Recording) -> StepCurve:
 
     At most ``TIMELINE_COLUMNS`` points, each a real instant; the peak is always one of them.
     """
-    table = main_rows(recording)
+    table = main_allocator_rows(recording)
     requested, allocated = (_running(table, f"{name}_bytes") for name in ("requested", "allocated"))
     steps = [step for step in recording.steps if step.last >= step.first]
     first, last = (steps[-1].first, steps[-1].last) if steps else (0, len(requested) - 2)

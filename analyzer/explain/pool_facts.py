@@ -29,7 +29,7 @@ from analyzer.model.contract.report.limit_figures import (
 )
 from analyzer.model.contract.report.trust_figures import ReplayCheck
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import main_rows
+from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.simulate.allocator import (
     BfcOptions,
     Engine,
@@ -50,7 +50,7 @@ _ROWS: Final = 40  # extensions of the pool told one by one
 
 def begins_with_process(recording: Recording) -> bool:
     """Say whether nothing was allocated before the first event."""
-    rows = main_rows(recording)
+    rows = main_allocator_rows(recording)
     return bool(len(rows)) and bool((rows["born"] >= 0).all())
 
 

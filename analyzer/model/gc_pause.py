@@ -21,7 +21,7 @@ def collect_rarely() -> None:
     gc.set_threshold(*_RARELY)
 
 
-def pass_over_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Leave all objects that are there out of the collector's walks, for this process' whole life.
 
     For a process of ours that has just imported TensorFlow: a million objects of its modules stay to the
@@ -31,7 +31,7 @@ def pass_over_what_is_loaded() -> None:
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def pause_collector() -> Iterator[None]:
     """Pause the cycle collector within the block, and leave it as it was."""
     was_on = gc.isenabled()
     gc.disable()

@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def raising_signals(told: Callable[[int], None]) -> Iterator[None]:
+def raise_on_signals(told: Callable[[int], None]) -> Iterator[None]:
     """Raise each signal that ends a process as an exception in the block.
 
     Signals that are ignored when the block begins stay so (``nohup``, a shell's background job).
@@ -72,7 +72,7 @@ def raising_signals(told: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Let a signal that ends the process wait until the block is done; the first one is then raised."""
     waiting: list[int] = []
     try:

@@ -62,10 +62,10 @@ def parse_bytes(text: str) -> int:
     return round(float(match.group(1)) * factor)
 
 
-def slope_words(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
+def format_slope(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
     """Return bytes a step with the range that holds them at 95 %, which need not lie evenly about them.
 
-    >>> slope_words(26368, 7424, 82944)
+    >>> format_slope(26368, 7424, 82944)
     '+25.75 KiB a step (+7.25 KiB to +81.00 KiB)'
 
     Args:

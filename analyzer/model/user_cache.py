@@ -32,7 +32,7 @@ def cache_folder() -> Path | None:
     return root / "tf-memory-analyzer"
 
 
-def begin_cache() -> None:
+def create_cache_folder() -> None:
     """Make the folder where it may be made: what takes seconds is then done once, not every time."""
     root = cache_folder()
     if root is not None:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report.diff_file import DiffFile, PeakOfBoth
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import Json, plain_report, report_text
+from analyzer.model.contract.report.writing import Json, encode_report, plain_report
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes
@@ -69,7 +69,7 @@ class Diff:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), report_text(self.report))
+        write_text(Path(path), encode_report(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""

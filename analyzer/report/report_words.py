@@ -8,7 +8,7 @@ from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
 from analyzer.model.contract.report.limit_figures import NeedOf
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.run_figures import ProgramFigures
-from analyzer.model.units import format_bytes, slope_words
+from analyzer.model.units import format_bytes, format_slope
 
 FIRST: Final = 3
 """Findings on the page's first screen and in Markdown."""
@@ -175,7 +175,7 @@ def program_words(program: ProgramFigures) -> list[str]:
                 lines.append("From step to step: cannot tell whether what is in use grows.")
             continue
         what = "grow" if trend.trend == "grows" else "stay flat"
-        slope = slope_words(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+        slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
         lines.append(
             f"From step to step: bytes {name} {what}, {slope}, steps {trend.first_step} to "
             f"{trend.last_step}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import Json, plain_report, report_text
+from analyzer.model.contract.report.writing import Json, encode_report, plain_report
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.exports.output_files import output_file, write_text
@@ -99,7 +99,7 @@ class Result:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
-        write_text(Path(path), report_text(self.report))
+        write_text(Path(path), encode_report(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report page: one file, no network."""

@@ -15,9 +15,9 @@ from analyzer.explain.analysis import Analysis, analyse
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.fields import MOST_BYTES
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.saved_result import KEPT_FILE
+from analyzer.model.contract.report.saved_result import DIGESTS_FILE
 from analyzer.model.errors import TraceError
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
@@ -70,7 +70,7 @@ def kept_analysis(folder: Path, report: ReportFile) -> Analysis:
     except _DAMAGED as error:
         raise TraceError(
             f"{folder / TABLES_FILE} is damaged ({error}).",
-            hint=f"Remove {KEPT_FILE} beside it, and the estimate is made anew.",
+            hint=f"Remove {DIGESTS_FILE} beside it, and the estimate is made anew.",
         ) from None
 
 
@@ -92,7 +92,7 @@ def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame])
             for row in report.steps
         ),
         make_graph=lambda: build_graph(_structure(folder)),
-        make_ends=lambda: _structure(folder).ends(),
+        make_tensor_links=lambda: _structure(folder).tensor_links(),
         warnings=report.warnings,
         versions=report.versions,
         notes=report.notes,
@@ -146,7 +146,7 @@ def _within(values: np.ndarray, low: int, high: int) -> bool:
     return bool(((values >= low) & (values <= high)).all())
 
 
-def _structure(folder: Path) -> Structure:
+def _structure(folder: Path) -> GraphIndex:
     """Return the graph that lies in the folder, read when first asked for.
 
     Raises:

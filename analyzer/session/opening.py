@@ -15,11 +15,11 @@ from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.saved_result import REPORT_JSON, read_kept
+from analyzer.model.contract.report.saved_result import REPORT_JSON, read_saved_report
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
-from analyzer.model.gc_pause import collector_paused
+from analyzer.model.gc_pause import pause_collector
 from analyzer.report.result import Result
 from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -59,7 +59,7 @@ def open_result(
         if is_plain:
             return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
-    kept, _ = read_kept(path) if is_plain else (None, "")
+    kept, _ = read_saved_report(path) if is_plain else (None, "")
     if kept is not None and kept.kind is not Kind.ESTIMATE:
         return Result(cache(lambda: _measured(path).analysis), kept, path)
     return _measured(
@@ -117,7 +117,7 @@ def open_finished(path: Path, *, progress: Callable[[str, float], None] | None =
     Raises:
         TraceError: it is no folder of an estimate.
     """
-    kept, why = read_kept(path)
+    kept, why = read_saved_report(path)
     if kept is not None and kept.kind is Kind.ESTIMATE:
         return Result(cache(lambda: _kept(path, kept)), kept, path)
     result = open_estimate(path, progress=progress)
@@ -184,7 +184,7 @@ def open_estimate(
     return Result.of(analysis, build_document(analysis), path)
 
 
-@collector_paused()
+@pause_collector()
 def estimated(
     note: RunNote,
     folder: Path,

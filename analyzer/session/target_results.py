@@ -16,14 +16,14 @@ from analyzer.cards import check_limit, find_gpu
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
 from analyzer.model.contract.report.saved_result import (
-    KEPT_FILE,
+    DIGESTS_FILE,
     REPORT_HTML,
     REPORT_JSON,
-    kept_facts,
+    encode_digests,
 )
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import CompilerUnavailable, TraceError
-from analyzer.model.user_cache import begin_cache
+from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.exports.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_result
@@ -144,7 +144,7 @@ def estimate_target(
         )
 
     folder = capture_graph(options, out, force=force)
-    begin_cache()
+    create_cache_folder()
     with whole_or_gone(folder):
         predicted = predict_folder(
             folder,
@@ -233,5 +233,5 @@ def leave_report(result: Result, folder: Path) -> Result:
         keep_tables(result.recording, folder)
     elif result.report.what_if is not None:
         return result  # the trace alone is kept: what it is replayed under is said anew each time
-    write_text(folder / KEPT_FILE, kept_facts(folder).decode())
+    write_text(folder / DIGESTS_FILE, encode_digests(folder).decode())
     return result

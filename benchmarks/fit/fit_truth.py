@@ -29,7 +29,7 @@ from analyzer.fitting.search.step_access import BatchCaptures, access_of
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.recording.timeline import main_rows, peak_between, timeline
+from analyzer.model.recording.timeline import find_peak, main_allocator_rows, timeline
 from analyzer.model.units import parse_bytes
 from analyzer.session.opening import open_result
 
@@ -131,9 +131,9 @@ def _measured(access, options: CaptureOptions, name: str) -> list[int]:
         with tempfile.TemporaryDirectory() as folder:
             made = access.run(replace(options, steps=steps), Path(folder) / f"{name}{number}")
             recording = open_result(made, search=False).recording
-            line = timeline(main_rows(recording), len(recording.events))
+            line = timeline(main_allocator_rows(recording), len(recording.events))
             shown = recording.steps[-1:] if steps == 3 else recording.steps[2:]
-            peaks += [peak_between(line, one.first, one.last).requested_bytes for one in shown]
+            peaks += [find_peak(line, one.first, one.last).requested_bytes for one in shown]
     return sorted(peaks)
 
 

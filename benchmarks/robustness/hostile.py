@@ -40,8 +40,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.report.saved_result import KEPT_FILE, kept_facts
-from analyzer.model.contract.report.writing import report_of
+from analyzer.model.contract.report.saved_result import DIGESTS_FILE, encode_digests
+from analyzer.model.contract.report.writing import convert_report
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.hloproto import Hlo
 from analyzer.tracing.parse.xspace import Space
@@ -154,7 +154,7 @@ def damage(folder: Path, rng: random.Random) -> str:
 def _seal(folder: Path) -> str:
     """Make the digests of a finished estimate those of its files, as whoever damaged it would."""
     try:
-        (folder / KEPT_FILE).write_bytes(kept_facts(folder))
+        (folder / DIGESTS_FILE).write_bytes(encode_digests(folder))
     except Exception as error:  # damaged too far to be sealed
         return f"not sealed ({type(error).__name__})"
     return "sealed"
@@ -412,7 +412,7 @@ def _write(result: Any, out: Path) -> None:
     with (out / "text").open("w", encoding="utf-8") as file:
         print_document(result.report, Console(file=file, width=100))
     result.to_json(out / "report.json")
-    report_of(json.loads((out / "report.json").read_bytes()))
+    convert_report(json.loads((out / "report.json").read_bytes()))
     result.to_html(out / "report.html")
     result.to_markdown(out / "report.md")
     result.to_csv(out / "report.csv")

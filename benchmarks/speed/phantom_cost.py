@@ -21,7 +21,7 @@ from typing import Any
 
 from estimate_cost import COMMAND, decoder, seconds_of
 
-from analyzer.model.user_cache import begin_cache, cache_folder
+from analyzer.model.user_cache import cache_folder, create_cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     make_phantom_environment,
@@ -79,7 +79,7 @@ def compared(folder: Path, wanted: str, repeat: int) -> None:
         wanted: A part of the names of the steps; empty for all.
         repeat: How often each is run.
     """
-    begin_cache()
+    create_cache_folder()
     variables = make_phantom_environment(
         PhantomOptions(gpus=parse_cards(CARD)), cache_folder() or folder
     )

@@ -357,7 +357,7 @@ def test_a_prediction_without_addresses_graph_or_time(
         events=empty(EVENTS),
         allocations=table,
         make_graph=None,
-        make_ends=None,
+        make_tensor_links=None,
         steps=(),
     )
     path = written(Made(bare, {**made.document, "kind": "estimate", "steps": []}))
@@ -377,7 +377,7 @@ def test_nothing_allocated_is_still_a_page(
         events=empty(EVENTS),
         allocations=empty(ALLOCATIONS),
         make_graph=None,
-        make_ends=None,
+        make_tensor_links=None,
         steps=(),
     )
     zero = dict.fromkeys(made.document["categories_at_peak"], 0)

@@ -30,7 +30,7 @@ from analyzer.capture.graph.shape_inference import (
 from analyzer.capture.graph.value_evaluation import Evaluator, Outputs, is_open, look_up_spec
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import DataSize
-from analyzer.model.graph.graph_index import look_up
+from analyzer.model.graph.graph_index import find_inlined
 
 _IMAGE_RANKS: Final = (4, 5)
 """Axes of what the layout pass transposes (``generic_layout_optimizer.cc``)."""
@@ -157,7 +157,7 @@ class _Sizing:
             if not any(map(is_open, specs)):
                 continue
             for index, (spec, other) in enumerate(
-                zip(specs, look_up(name, self.traced) or (), strict=False)
+                zip(specs, find_inlined(name, self.traced) or (), strict=False)
             ):
                 if self.transposed and name not in calls and len(other.shape or ()) in _IMAGE_RANKS:
                     continue

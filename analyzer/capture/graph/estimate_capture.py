@@ -32,7 +32,7 @@ from analyzer.model.contract import run_note as contract
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
-from analyzer.model.gc_pause import collector_paused
+from analyzer.model.gc_pause import pause_collector
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST
 from analyzer.model.units import GRANULE_BYTES
 
@@ -139,7 +139,7 @@ def _capture(
         (variables := StepVariables(program)).refresh()
         function, kept = _trace(program, births)
         variables.function = function
-        stack.enter_context(collector_paused())  # nothing of the user's runs from here on
+        stack.enter_context(pause_collector())  # nothing of the user's runs from here on
         report("optimising the graph", 0.5)
         step = _executed(program, function, gpu, options)
         slots = sort_slots_by_creation(births.rows)
@@ -153,7 +153,7 @@ def _capture(
                 variables=variables,
                 function=function,
                 inputs=[None] * len(program.args),
-                wanted=options.wanted_steps,
+                wanted=options.step_count,
             ),
             ops=list(step.ops),
         )

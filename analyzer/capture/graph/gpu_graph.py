@@ -44,7 +44,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.errors import TargetError
-from analyzer.model.graph.host_copies import add_copies
+from analyzer.model.graph.host_copies import insert_host_copies
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -98,7 +98,7 @@ def build_gpu_graph(
     executed = graphs.read_executed_ops(
         [graph_def], sized.outputs, graphs.find_sources(function.graph)
     )
-    ops = add_copies(
+    ops = insert_host_copies(
         replace(
             op,
             attrs={

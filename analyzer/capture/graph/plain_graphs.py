@@ -11,7 +11,7 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
 from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
-from analyzer.model.graph.graph_index import look_up
+from analyzer.model.graph.graph_index import find_inlined
 
 _FEW_VALUES: Final = 64
 """Constants up to this many elements keep their values (axes, paddings, shapes)."""
@@ -43,7 +43,7 @@ def read_executed_ops(
 
 def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]) -> Op:
     inputs = [name for name in node.input if not name.startswith("^")]
-    known = look_up(node.name, traced) or ()
+    known = find_inlined(node.name, traced) or ()
     dtypes = get_output_dtypes(node)
     if node.op == "_Arg":
         outputs: tuple[TensorSpec, ...] = known or tuple(TensorSpec(d, None) for d in dtypes)
@@ -66,7 +66,7 @@ def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mappin
             for key, attr in node.attr.items()
             if (plain := _plain(key, attr)) is not None
         },
-        source=look_up(node.name, sources) or "",
+        source=find_inlined(node.name, sources) or "",
     )
 
 

@@ -43,7 +43,7 @@ from analyzer.model.contract.child_messages import (
     ChildFailed,
     Message,
     StageBegun,
-    message_line,
+    encode_message,
     read_message,
 )
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
@@ -57,7 +57,7 @@ from analyzer.model.errors import (
     StepOutOfMemory,
     TargetError,
 )
-from analyzer.model.gc_pause import collector_paused, pass_over_what_is_loaded
+from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Channel:
         """Send one message; unbuffered, because a signal's handler sends too."""
         if os.getpid() != self._owner:
             os._exit(0)  # a copy that the user's code forked and let run on into ours
-        line = message_line(message)
+        line = encode_message(message)
         while line:
             line = line[os.write(self._descriptor, line) :]
 
@@ -283,9 +283,9 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     folder = Path(request.folder)
     if not is_trial:
         os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
-    with collector_paused():
+    with pause_collector():
         _import_tensorflow()
-    pass_over_what_is_loaded()
+    freeze_loaded_objects()
     import tensorflow as tf
 
     if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
@@ -306,7 +306,7 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
         phantom=phantom.phantom_note(options) if on_phantom else None,
     )
     report("writing the graph", 0.97)
-    with collector_paused():
+    with pause_collector():
         write_run(folder, captured)
     shutil.rmtree(folder / DUMP, ignore_errors=True)
 
@@ -319,7 +319,7 @@ def _running() -> Capture:
     def run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
         with profiling(folder):
             return run_steps(
-                lambda: resolve(spec, options), options.wanted_steps, report, dump=folder / DUMP
+                lambda: resolve(spec, options), options.step_count, report, dump=folder / DUMP
             )
 
     return run
@@ -331,9 +331,7 @@ def _trying() -> Capture:
     from analyzer.capture.targets.resolve_target import resolve
 
     def attempt(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
-        return run_steps(
-            lambda: resolve(spec, options), options.wanted_steps, report, is_trial=True
-        )
+        return run_steps(lambda: resolve(spec, options), options.step_count, report, is_trial=True)
 
     return attempt
 

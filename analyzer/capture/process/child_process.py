@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Final
 
 from analyzer.capture.process import supervisor
-from analyzer.model.contract.child_messages import ChildEnd, CopyEnd, Message, message_in
-from analyzer.model.interrupts import held_back
+from analyzer.model.contract.child_messages import ChildEnd, CopyEnd, Message, parse_message
+from analyzer.model.interrupts import delay_signals
 
 _LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
 _PIPE: Final = "requests"  # of a process that is copied
@@ -67,7 +67,7 @@ class Child:
             if not self._lines:
                 self._listen(min(_LOOK_S, left_s))
                 continue
-            message = message_in(self._lines.popleft())
+            message = parse_message(self._lines.popleft())
             if isinstance(message, ChildEnd):
                 self.end = message
             elif message is not None:
@@ -79,7 +79,7 @@ class Child:
 
     def close(self) -> None:
         """End it and all that it started, where that has not happened; then let go of it."""
-        with held_back():
+        with delay_signals():
             self._order(supervisor.END)
             self.deadline_s = time.monotonic() + _END_S
             for _ in self.messages():

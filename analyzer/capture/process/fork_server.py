@@ -27,7 +27,7 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.process.supervisor import descendants, end_all, remove_temporaries
 from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.gc_pause import collector_paused, pass_over_what_is_loaded
+from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
 
 _GRACE_S: Final = 1.0  # between asking what a copy left running to end and ending it
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
@@ -55,9 +55,9 @@ def main(pipe: str, places: list[str]) -> int:
     channel = Channel()
     channel.report("starting TensorFlow", 0.0)
     try:
-        with collector_paused():
+        with pause_collector():
             capture_worker.import_all()
-            pass_over_what_is_loaded()
+            freeze_loaded_objects()
     except AnalyzerError as error:
         return channel.fail(error)
     with Path(pipe).open("rb", buffering=0) as requests:

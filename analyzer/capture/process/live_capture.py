@@ -137,7 +137,7 @@ def _capture_here(
         with profiling(staging):
             captured = run_steps(
                 lambda: make_program(target, spec.text, options),
-                options.wanted_steps,
+                options.step_count,
                 lambda stage, share: None,
                 own_process=False,
             )

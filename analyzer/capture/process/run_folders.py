@@ -21,7 +21,7 @@ from typing import Final
 from analyzer.model.contract.capture_request import TargetSpec
 from analyzer.model.contract.run_note import RUN_FORMAT
 from analyzer.model.errors import InputError
-from analyzer.model.interrupts import held_back
+from analyzer.model.interrupts import delay_signals
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
@@ -72,7 +72,7 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
     try:
         yield staging
     finally:
-        with held_back():
+        with delay_signals():
             shutil.rmtree(staging, ignore_errors=True)
             for folder in missing:
                 with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
     Raises:
         InputError: it cannot be moved there.
     """
-    with convert_os_errors(out), held_back():
+    with convert_os_errors(out), delay_signals():
         real = Path(os.path.realpath(out))
         inside = staging.parent == real
         if inside and _has_room(real, staging, force=force):
@@ -114,7 +114,7 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
 
 def remove_run(folder: Path) -> None:
     """Take a run back out of ``folder``, and the folder itself where nothing else is in it."""
-    with held_back():
+    with delay_signals():
         _remove_parts(folder)
         with contextlib.suppress(OSError):
             folder.rmdir()

@@ -15,7 +15,7 @@ from analyzer.model.contract.child_messages import (
     CardFigures,
     ChildFailed,
     Message,
-    message_line,
+    encode_message,
 )
 from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import ExitCode
@@ -34,7 +34,7 @@ def main() -> int:
     os.dup2(2, 1)
 
     def send(message: Message) -> None:
-        os.write(channel, message_line(message))
+        os.write(channel, encode_message(message))
 
     def refuse(error: str) -> int:
         send(ChildFailed(error, "", int(ExitCode.BAD_INPUT)))

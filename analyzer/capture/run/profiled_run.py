@@ -37,7 +37,7 @@ from analyzer.model.contract.run_note import (
     StepNote,
 )
 from analyzer.model.errors import ExitCode, FailureKind, InputError, TargetError
-from analyzer.model.gc_pause import collector_paused
+from analyzer.model.gc_pause import pause_collector
 from analyzer.model.version import __version__
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -175,7 +175,7 @@ def run_steps(
     if is_trial:
         state.function = None
     report("reading the graph", 0.92)
-    with collector_paused():
+    with pause_collector():
         found = captured(state, partitions)
         if dump is not None and state.function is not None:
             found.compiled = read_compiled_functions(state.function, dump)

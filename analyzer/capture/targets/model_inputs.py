@@ -56,7 +56,7 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
     messages.extend(describe_batch_axes(elsewhere))
     tensors = []
     for spec, name, own in zip(flat, names, axes, strict=True):
-        filled = fill_batch_axis(name, own, elsewhere, options.wanted_batch)
+        filled = fill_batch_axis(name, own, elsewhere, options.open_batch_size)
         shape = fill_axes(name, filled, options, only=len(flat) == 1)
         tensors.append(make_tensor_like(spec, shape))
         messages.extend(describe_values(name, tensors[-1]))

@@ -355,7 +355,7 @@ def _args_of(
     check_batch(axes, options)
     elsewhere = find_batch_axes(axes, options)
     filled = {
-        name: fill_batch_axis(name, own, elsewhere, options.wanted_batch)
+        name: fill_batch_axis(name, own, elsewhere, options.open_batch_size)
         for name, own in axes.items()
     }
     tensors = [

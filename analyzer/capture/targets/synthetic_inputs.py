@@ -235,7 +235,7 @@ def fill_axes(
             raise TargetError(
                 f"The input {name!r} has no shape.", hint=f"Give it: --shape {name}=224,224,3."
             )
-        return (options.wanted_batch, *given) if has_batch else given
+        return (options.open_batch_size, *given) if has_batch else given
     rest = axes[1:] if has_batch and axes else axes
     if given is not None:
         if len(given) != len(rest) or any(
@@ -255,7 +255,7 @@ def fill_axes(
     filled = tuple(int(axis) for axis in rest if axis is not None)
     if not (has_batch and axes):
         return filled
-    return (int(axes[0]) if axes[0] is not None else options.wanted_batch, *filled)
+    return (int(axes[0]) if axes[0] is not None else options.open_batch_size, *filled)
 
 
 def _show(axes: tuple[int | None, ...]) -> str:

@@ -37,9 +37,9 @@ def check_steps(options: CaptureOptions) -> None:
     Raises:
         TargetError: there are too many, or none.
     """
-    if not 1 <= options.wanted_steps <= MOST_STEPS:
+    if not 1 <= options.step_count <= MOST_STEPS:
         raise TargetError(
-            f"{options.wanted_steps} steps cannot be predicted.",
+            f"{options.step_count} steps cannot be predicted.",
             hint=f"Give 1 to {MOST_STEPS}; a few show all that repeats.",
         )
 

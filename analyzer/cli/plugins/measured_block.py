@@ -12,7 +12,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import alive_at, main_rows, timeline
+from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
 from analyzer.tracing.measure.measured_recording import open_measured
@@ -84,7 +84,7 @@ def block_measure(recording: Recording) -> BlockMeasure:
     events = recording.events
     own = events[(events["allocator"] == recording.allocator) & (events["kind"] != 0)]
     first = own.iloc[0]
-    rows = main_rows(recording)
+    rows = main_allocator_rows(recording)
     line = timeline(rows, len(events))
     requested, allocated = (each - each[0] for each in (line.requested, line.allocated))
     top = int(requested.argmax())

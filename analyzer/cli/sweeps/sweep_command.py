@@ -14,7 +14,7 @@ from analyzer.cli.stdout import printing, terminal
 from analyzer.fitting.sweep.sweep_config import questions_in
 from analyzer.fitting.sweep.sweep_run import SWEEP_JSON, run_sweep
 from analyzer.model.contract.report.sweep_file import SweepFile
-from analyzer.model.contract.report.writing import report_text
+from analyzer.model.contract.report.writing import encode_report
 from analyzer.report.exports.output_files import write_text
 from analyzer.session.engines.work import WorkEngine, local_cores
 
@@ -86,7 +86,7 @@ def _deliver(
     from analyzer.fitting.sweep_report.sweep_table import print_sweep, sweep_csv
 
     texts = {
-        "json": lambda: report_text(made),
+        "json": lambda: encode_report(made),
         "csv": lambda: sweep_csv(made),
         "html": lambda: render_sweep_page(made),
     }

@@ -16,7 +16,7 @@ import pandas as pd
 from analyzer.explain.buffer_words import describe_buffer
 from analyzer.explain.questions.severity import severity_of
 from analyzer.model.recording.records import Finding, Recording, Severity
-from analyzer.model.recording.timeline import alive_at, main_rows
+from analyzer.model.recording.timeline import alive_at, main_allocator_rows
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
 
@@ -107,7 +107,7 @@ def find_internal_waste(
     if not waste or not allocated_peak_bytes:
         return []
     share = waste / allocated_peak_bytes
-    alive = alive_at(main_rows(recording), fragmentation.instant)
+    alive = alive_at(main_allocator_rows(recording), fragmentation.instant)
     lost = alive["allocated_bytes"] - alive["requested_bytes"]
     worst = alive.assign(waste_bytes=lost).nlargest(_EVIDENCE_ROWS, "waste_bytes")
     evidence = [
@@ -174,7 +174,7 @@ def find_trend(recording: Recording) -> list[Finding]:
 
 def _find_varying_sizes(recording: Recording) -> list[Finding]:
     """Report ops whose output changes size from step to step."""
-    rows = main_rows(recording)
+    rows = main_allocator_rows(recording)
     chosen = (rows["step"].fillna(-1) >= 1) & (rows["op"] != "")
     later = rows.loc[chosen, ["op", "step", "requested_bytes"]]
     if later.empty:

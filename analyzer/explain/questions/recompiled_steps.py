@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.model.recording.records import CompiledAnew, Finding, Severity
+from analyzer.model.recording.records import Finding, RecompiledFunction, Severity
 from analyzer.model.units import format_bytes
 
 _NAMED: Final = 3  # variables told by name
@@ -15,7 +15,7 @@ def find_compiled_anew(analysis: Analysis) -> list[Finding]:
     """Report functions that are compiled again in every step, and what stays of each compilation."""
     recording = analysis.recording
     found = []
-    for one in recording.compiled_anew:
+    for one in recording.recompiled_functions:
         measured = recording.kind.ran
         if measured and one.compilations <= 1:
             continue
@@ -41,11 +41,11 @@ def find_compiled_anew(analysis: Analysis) -> list[Finding]:
     return found
 
 
-def _names(one: CompiledAnew) -> tuple[str, ...]:
+def _names(one: RecompiledFunction) -> tuple[str, ...]:
     return (*one.variables, *one.inputs)
 
 
-def _detail(one: CompiledAnew, *, kept: bool) -> str:
+def _detail(one: RecompiledFunction, *, kept: bool) -> str:
     kinds = []
     if one.variables:
         kinds.append(f"{len(one.variables)} variables that the step updates")

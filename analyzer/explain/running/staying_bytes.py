@@ -14,7 +14,7 @@ from analyzer.explain.running.slope import StepGrowth, growth_of
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.units import format_bytes, signed_bytes, slope_words, times
+from analyzer.model.units import format_bytes, format_slope, signed_bytes, times
 
 _FEWEST_STEPS: Final = 2
 """Traced steps of which something has to be left before it is taken to stay: one is the last one's."""
@@ -314,7 +314,7 @@ def growth_words(growth: StepGrowth) -> str:
         return "There were too few steps to tell a slope from all of them."
     span = f"steps {growth.first_step} to {growth.last_step}"
     words = {"grows": "grow", "flat": "do not grow", "cannot tell": "cannot be told to grow or not"}
-    slope = slope_words(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
+    slope = format_slope(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
     return f"Over {span} the bytes in use {words[growth.trend]}: {slope}."
 
 

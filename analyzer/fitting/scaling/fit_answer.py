@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from analyzer.model.contract.report.finding import StepRemedy
-from analyzer.model.contract.report.writing import schema_of
+from analyzer.model.contract.report.writing import build_schema
 
 FIT_VERSION: Final = 1
 
@@ -246,7 +246,7 @@ def shape_at(shape: str, size: int) -> str:
 
 def fit_schema_text() -> str:
     """Return the JSON Schema of what ``analyze fit --json`` writes, ``docs/fit.schema.json``."""
-    return schema_of("What analyze fit writes with --json", FitAnswer)
+    return build_schema("What analyze fit writes with --json", FitAnswer)
 
 
 def encode_answer(answer: FitAnswer) -> bytes:

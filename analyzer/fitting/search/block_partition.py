@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.tracing.measure.measured_recording import structure_of
@@ -170,7 +170,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     return tuple(_units(structure, layers, order))
 
 
-def _layers_of_forward(structure: Structure) -> dict[str, str]:
+def _layers_of_forward(structure: GraphIndex) -> dict[str, str]:
     """Return the name of the model's own layer for each op of the forward pass that is in one.
 
     The path of a layer with weights begins with the model's name, that of another may not.
@@ -188,7 +188,7 @@ def _layers_of_forward(structure: Structure) -> dict[str, str]:
     }
 
 
-def _without_constants(structure: Structure, layers: Mapping[str, str]) -> dict[str, str]:
+def _without_constants(structure: GraphIndex, layers: Mapping[str, str]) -> dict[str, str]:
     """Return the ops of layers that a step's data or weights come into.
 
     Grappler makes equal constants one, and what is computed from them (``DedupComputations``), so that
@@ -209,7 +209,7 @@ def _without_constants(structure: Structure, layers: Mapping[str, str]) -> dict[
     return {name: layer for name, layer in layers.items() if name not in constant}
 
 
-def _in_order(structure: Structure, layers: Mapping[str, str]) -> list[str]:
+def _in_order(structure: GraphIndex, layers: Mapping[str, str]) -> list[str]:
     """Return the layers so that each comes after those whose tensors it takes; none for a cycle."""
     before: dict[str, set[str]] = {}
     for name, layer in layers.items():
@@ -228,7 +228,7 @@ def _in_order(structure: Structure, layers: Mapping[str, str]) -> list[str]:
 
 
 def _units(
-    structure: Structure, layers: Mapping[str, str], order: Sequence[str]
+    structure: GraphIndex, layers: Mapping[str, str], order: Sequence[str]
 ) -> Iterator[ChainUnit]:
     place = {layer: number for number, layer in enumerate(order)}
     reaches: dict[int, dict[str, int]] = {}  # end of each layer -> tensors that go on, their bytes

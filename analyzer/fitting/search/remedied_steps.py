@@ -113,7 +113,7 @@ def _without_xla(trial: RemedyTrial, note: RunNote) -> RunNote | None:
     options = replace(trial.options, jit=False)
     trial.report("capturing the step op by op", 0.0)
     captures = BatchCaptures(trial.access, options, "op-by-op", threads=trial.threads)
-    return captures.note(options.wanted_batch)
+    return captures.note(options.open_batch_size)
 
 
 def _place(remedy: StepRemedy) -> tuple[bool, int]:
@@ -231,7 +231,7 @@ def _need(
         name: Of the folder that its capture is left in.
         made: The folder of a capture of it; None to capture it.
     """
-    batch, limit_bytes = options.wanted_batch, trial.limit_bytes
+    batch, limit_bytes = options.open_batch_size, trial.limit_bytes
     captures = BatchCaptures(trial.access, options, f"remedy-{name}", threads=trial.threads)
     if made is None:
         note, need = captures.note(batch), captures.need(batch)

@@ -99,7 +99,7 @@ def plans_for(
         op_by_op: What a capture of the same step without XLA noted, where XLA compiles it: which layers
             follow on each other is read from that; None where no layers are to be recomputed.
     """
-    step, batch = note.step, options.wanted_batch
+    step, batch = note.step, options.open_batch_size
     if batch > 1:
         yield RemedyPlan(
             id="half-batch",

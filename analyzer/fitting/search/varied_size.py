@@ -61,7 +61,7 @@ class VariedSize:
     def first(self, options: CaptureOptions) -> int:
         """Return the size that a search begins with."""
         if not self.shapes:
-            return options.wanted_batch
+            return options.open_batch_size
         axes = [
             axes for shape in self.shapes for axes in AXIS_OF_N.findall(shape.rpartition("=")[2])
         ]

@@ -12,14 +12,14 @@ import msgspec
 
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.sweep.sweep_cell import sweep_cell
-from analyzer.model.contract.reading import decode
+from analyzer.model.contract.reading import decode_record
 from analyzer.model.contract.report.sweep_file import (
     SWEEP_VERSION,
     SweepCell,
     SweepFile,
     SweepQuestion,
 )
-from analyzer.model.contract.report.writing import report_text
+from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.model.version import __version__
 from analyzer.report.exports.output_files import write_text
@@ -71,7 +71,7 @@ def run_sweep(
         cell = made or SweepCell(question=questions[place], failed=_DIED)
         cells[place] = cell
         if not cell.failed:
-            write_text(files[place], report_text(cell))
+            write_text(files[place], encode_report(cell))
         told()
     return SweepFile(
         name=name,
@@ -108,5 +108,5 @@ def _key(question: SweepQuestion) -> str:
 def _kept(file: Path) -> SweepCell | None:
     """Return the cell in a file; None where there is none that can be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        return decode(file.read_bytes(), SweepCell, SWEEP_VERSION)
+        return decode_record(file.read_bytes(), SweepCell, SWEEP_VERSION)
     return None

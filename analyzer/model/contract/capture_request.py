@@ -113,12 +113,12 @@ class CaptureOptions:
     remedy: str = ""
 
     @property
-    def wanted_steps(self) -> int:
+    def step_count(self) -> int:
         """Steps to trace or to predict."""
         return DEFAULT_STEPS if self.steps is None else self.steps
 
     @property
-    def wanted_batch(self) -> int:
+    def open_batch_size(self) -> int:
         """Size of a batch axis that is open."""
         return BATCH_SIZE if self.batch_size is None else self.batch_size
 

@@ -81,12 +81,12 @@ Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | Copy
 """Every message there is."""
 
 
-def message_line(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Return a message as a line."""
     return (json.dumps(to_builtins(message)) + "\n").encode()
 
 
-def message_in(line: bytes) -> Message | None:
+def parse_message(line: bytes) -> Message | None:
     """Return the message that a line is; None where it is none."""
     try:
         found: Message = convert(json.loads(line), Message)

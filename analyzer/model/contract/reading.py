@@ -105,9 +105,9 @@ def read_record(
         TraceError: the file is missing or damaged, or a newer version wrote it.
     """
     try:
-        content = file_bytes(path)
+        content = read_regular_file(path)
         text = unpack(content) if path.suffix == ".gz" else content
-        found = decode(text, record, version)
+        found = decode_record(text, record, version)
         check(found)
     except NewerVersionError:
         raise TraceError(
@@ -122,7 +122,7 @@ class NewerVersionError(ValueError):
     """A record was written by a newer version of the package."""
 
 
-def decode(content: bytes, record: type[_Record], version: int) -> _Record:
+def decode_record(content: bytes, record: type[_Record], version: int) -> _Record:
     """Return the record in JSON text.
 
     Args:
@@ -143,14 +143,14 @@ def decode(content: bytes, record: type[_Record], version: int) -> _Record:
     return msgspec.json.decode(content, type=record)
 
 
-def file_bytes(path: Path) -> bytes:
+def read_regular_file(path: Path) -> bytes:
     """Return the content of a file that lies in a folder of others.
 
     Raises:
         OSError: it cannot be read, or is a pipe or a device, which may never end.
         ValueError: it is larger than any that is written here.
     """
-    with open(path, "rb", opener=open_at_once) as file:
+    with open(path, "rb", opener=open_without_blocking) as file:
         there = os.fstat(file.fileno())
         if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
@@ -159,12 +159,12 @@ def file_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def open_at_once(name: str, flags: int) -> int:
+def open_without_blocking(name: str, flags: int) -> int:
     """Open a file; a pipe that nobody writes into is not waited for."""
     return os.open(name, flags | os.O_NONBLOCK)
 
 
-def beside(path: Path, name: str) -> Path:
+def sibling_file(path: Path, name: str) -> Path:
     """Return the file ``name`` in the folder of ``path``.
 
     Raises:

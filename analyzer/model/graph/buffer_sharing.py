@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 
 # op_kernel.h, forward_ref_input_to_ref_output / set_output(i, input(i)); control_flow_ops.cc;
@@ -58,7 +58,7 @@ _ALL_INPUTS: Final = frozenset({"Merge", "NextIteration"})
 class Sharing:
     """Sets of tensors that share a buffer."""
 
-    def __init__(self, structure: Structure, own: Collection[str]) -> None:
+    def __init__(self, structure: GraphIndex, own: Collection[str]) -> None:
         """Build the sets.
 
         Args:

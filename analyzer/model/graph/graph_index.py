@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.ops import split_tensor
-from analyzer.model.graph.phases import Phase, ScopeTable, tell_phases
-from analyzer.model.recording.records import TensorEnds
+from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
+from analyzer.model.recording.records import TensorLinks
 
 _Value = TypeVar("_Value")
 
@@ -19,7 +19,7 @@ _DEEPEST: Final = 256
 
 
 @dataclass(frozen=True)
-class Structure:
+class GraphIndex:
     """The graph, indexed.
 
     Attributes:
@@ -42,9 +42,9 @@ class Structure:
         op = self.ops.get(name)
         return op.outputs[index] if op is not None and index < len(op.outputs) else None
 
-    def ends(self) -> TensorEnds:
+    def tensor_links(self) -> TensorLinks:
         """Return who makes and who reads each tensor."""
-        return TensorEnds(
+        return TensorLinks(
             makers={
                 f"{name}:{index}": name
                 for name, op in self.ops.items()
@@ -55,14 +55,14 @@ class Structure:
         )
 
 
-def build_structure(
+def build_graph_index(
     ops: Sequence[Op],
     *,
     traced: Sequence[TracedGraph] = (),
     gradients: Iterable[str] = (),
     nested_gradients: Iterable[str] = (),
     scopes: ScopeTable | None = None,
-) -> Structure:
+) -> GraphIndex:
     """Index ``ops`` and tell their phases and layers.
 
     Args:
@@ -81,15 +81,15 @@ def build_structure(
             consumers.setdefault(tensor, []).append(op.name)
     if not traced:
         traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
-    told = tell_phases(traced, gradients, nested, table)
+    told = find_phases(traced, gradients, nested, table)
     found = _present_gradients(by_name, gradients, nested)
     phases = _phases_of_executed(by_name, consumers, told)
     layers = {name: table.layer_of(name) for name in by_name}
     _layers_of_updates(by_name, consumers, found, phases, layers)
-    return Structure(by_name, consumers, frozenset(found), phases, layers)
+    return GraphIndex(by_name, consumers, frozenset(found), phases, layers)
 
 
-def look_up(name: str, table: Mapping[str, _Value]) -> _Value | None:
+def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     """Return the entry of ``name``, or of what it was called before its function was inlined."""
     for _ in range(_DEEPEST):
         if name in table:
@@ -109,7 +109,7 @@ def _present_gradients(
         tensor
         for name, op in ops.items()
         for tensor in (f"{name}:{index}" for index in range(max(len(op.outputs), 1)))
-        if tensor in gradients or (inlined and look_up(tensor, inlined))
+        if tensor in gradients or (inlined and find_inlined(tensor, inlined))
     }
 
 
@@ -120,7 +120,7 @@ def _phases_of_executed(
     phases: dict[str, Phase] = {}
     unknown: list[str] = []
     for name in ops:
-        phase = look_up(name, told)
+        phase = find_inlined(name, told)
         if phase is None:
             unknown.append(name)
         else:

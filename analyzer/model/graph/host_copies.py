@@ -10,7 +10,7 @@ all that they make.
 Where a kernel on the card reads a tensor that lies in host memory, TensorFlow puts a copy in between
 (``EnsureMemoryTypes`` in ``memory_types.cc``, or the partitioner's ``_Send`` and ``_Recv``), which is a
 buffer on the card; and the other way round, where what comes after has to wait for the copy:
-``add_copies``.
+``insert_host_copies``.
 
 The registrations are read from ``tensorflow/core/kernels``; the CPU's build of TensorFlow has none of
 them to ask.
@@ -150,7 +150,7 @@ def runs_on_host(op: Op) -> bool:
     return op.type in HOST_ONLY or "CPU" in op.device.upper()
 
 
-def output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
+def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether an output lies in host memory.
 
     Args:
@@ -168,7 +168,7 @@ def output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> b
     return dtype != "int32" or op.type not in (*DEVICE_INT32, COPY)
 
 
-def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
+def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
     """Say whether the kernel reads an input in host memory.
 
     Args:
@@ -188,7 +188,7 @@ def input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bo
     return op.type in RESULT_TYPES  # the caller copies it where it wants it
 
 
-def add_copies(ops: Iterable[Op]) -> list[Op]:
+def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     """Return the graph with a copy of each tensor that a kernel reads in the other memory.
 
     All readers of one tensor share one copy, which waits for the tensor alone. What a function returns
@@ -212,8 +212,8 @@ def add_copies(ops: Iterable[Op]) -> list[Op]:
             source, kind = by_name.get(name), inputs[op.name][index]
             if source is None or kind is None:
                 continue
-            reads_host = input_on_host(op, index, inputs[op.name])
-            if output_on_host(source, output, inputs[name]) == reads_host:
+            reads_host = is_input_on_host(op, index, inputs[op.name])
+            if is_output_on_host(source, output, inputs[name]) == reads_host:
                 continue
             if reads_host and op.type in RESULT_TYPES:
                 continue
@@ -240,7 +240,7 @@ _RECEIVES: Final = op_types("_Recv _HostRecv")
 _CPU: Final = "device:CPU:"
 
 
-def with_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
+def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
     """Return the graph with an edge in the place of each pair that hands a value from CPU to CPU."""
     listed = tuple(ops)
     sends = {key: op for op in listed if op.type in _SENDS and op.inputs and (key := _key(op))}

@@ -11,13 +11,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
-def build_graph(structure: Structure) -> nx.MultiDiGraph:
+def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     """Return the graph.
 
     Op nodes carry ``kind``, ``type``, ``layer``, ``phase``, ``source`` and ``device``; tensor nodes

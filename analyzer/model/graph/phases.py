@@ -35,7 +35,7 @@ class Phase(Choice):
     UPDATE = "update"
 
 
-def tell_phases(
+def find_phases(
     graphs: Sequence[TracedGraph],
     gradients: Iterable[str],
     nested_gradients: Iterable[str],
@@ -65,7 +65,7 @@ def tell_phases(
     return phases
 
 
-def in_gradient_scope(name: str) -> bool:
+def is_in_gradient_scope(name: str) -> bool:
     """Say whether the tape made the op for the backward pass, by its name scope.
 
     For a loop it also makes the empty lists (``accumulator``) that the forward loop pushes onto what
@@ -78,7 +78,7 @@ def in_gradient_scope(name: str) -> bool:
 def _tell(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[str, Phase]:
     ops = {op.name: op for op in graph.ops}
     makers = {name for name in (split_tensor(tensor)[0] for tensor in gradients) if name in ops}
-    named = {name for name in ops if in_gradient_scope(name)}
+    named = {name for name in ops if is_in_gradient_scope(name)}
     after = _reach_down(ops, named | makers)
     leads = _reach_up(ops, makers)
     phases = {}

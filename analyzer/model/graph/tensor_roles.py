@@ -11,7 +11,7 @@ from typing import Final
 
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.graph.ops import op_types, split_tensor
 
@@ -26,7 +26,7 @@ _PACKS: Final = frozenset({"Concat", "ConcatV2", "Pack", "AddN"})
 _SPLITS: Final = frozenset({"Split", "SplitV", "Unpack"})
 
 
-def all_reduce_roles(structure: Structure) -> dict[str, str]:
+def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
     """Return the role of each tensor that is a buffer of an all-reduce; none without one."""
     roles: dict[str, str] = {}
     for op in structure.ops.values():
@@ -43,11 +43,11 @@ def all_reduce_roles(structure: Structure) -> dict[str, str]:
     return roles
 
 
-def _outputs(structure: Structure, name: str) -> list[str]:
+def _outputs(structure: GraphIndex, name: str) -> list[str]:
     return [f"{name}:{index}" for index in range(len(structure.ops[name].outputs))]
 
 
-def _seen_through(structure: Structure, tensor: str) -> str:
+def _seen_through(structure: GraphIndex, tensor: str) -> str:
     """Return the tensor whose elements ``tensor`` shows."""
     seen: set[str] = set()
     while tensor not in seen:
@@ -59,7 +59,7 @@ def _seen_through(structure: Structure, tensor: str) -> str:
     return tensor
 
 
-def _users(structure: Structure, name: str) -> list[str]:
+def _users(structure: GraphIndex, name: str) -> list[str]:
     """Return the ops that use what an op makes, views of it seen through."""
     found, queue, seen = [], _outputs(structure, name), set()
     while queue:
@@ -84,7 +84,7 @@ SCALES: Final = op_types("Add AddV2 Sub Mul Div RealDiv DivNoNan")
 """Ops of two inputs that copy one of them where the other is a single number."""
 
 
-def input_copies(structure: Structure) -> dict[str, str]:
+def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     """Return copies of the step's inputs: tensor -> op type that made it.
 
     Args:
@@ -113,7 +113,7 @@ def input_copies(structure: Structure) -> dict[str, str]:
     return copies
 
 
-def _is_carried(op: Op, tensor: str, structure: Structure) -> bool:
+def _is_carried(op: Op, tensor: str, structure: GraphIndex) -> bool:
     """Say whether all that ``tensor`` holds is in the first output of ``op`` too."""
     if op.type in ALIAS_OPS or op.type in MOVES or op.type == COPY:
         return op.inputs[0] == tensor

@@ -24,7 +24,7 @@ UNPAIRED = -1
 Indexes = npt.NDArray[np.int64]
 
 
-def partners_of(
+def pair_events(
     kind: Indexes, address: Indexes, allocator: Indexes | None = None
 ) -> tuple[Indexes, npt.NDArray[np.bool_]]:
     """Return the allocation that each event ends, and whether its address came up before.

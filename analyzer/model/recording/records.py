@@ -112,7 +112,7 @@ class Integrity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledAnew:
+class RecompiledFunction:
     """A function that XLA compiles again whenever a value changes that is compiled into it.
 
     Attributes:
@@ -133,7 +133,7 @@ class CompiledAnew:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorEnds:
+class TensorLinks:
     """Who makes and who reads each tensor of a step's graph.
 
     Attributes:
@@ -162,11 +162,11 @@ class Recording:
         allocator: Name of the allocator that the peak is about.
         steps: The steps, in order; empty where the trace has none.
         make_graph: Makes the graph of ops and tensors; None where there is none.
-        make_ends: Tells of the same graph who makes and who reads each tensor; None where there is none.
+        make_tensor_links: Links of the same graph's tensors; None without a graph.
         warnings: What the reader should know before trusting a figure; plain sentences.
         versions: Versions of what made it: tensorflow, keras, python, analyzer.
         error: How the step ended where it failed.
-        compiled_anew: Functions that are compiled again in every step.
+        recompiled_functions: Functions that are compiled again in every step.
         integrity: Whether the trace is whole; None for a prediction.
         notes: What the capture noted; plain sentences.
         unmodelled: Op types without a rule, in a prediction.
@@ -185,11 +185,11 @@ class Recording:
     allocator: str
     steps: tuple[Step, ...] = ()
     make_graph: Callable[[], nx.MultiDiGraph] | None = None
-    make_ends: Callable[[], TensorEnds] | None = None
+    make_tensor_links: Callable[[], TensorLinks] | None = None
     warnings: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
-    compiled_anew: tuple[CompiledAnew, ...] = ()
+    recompiled_functions: tuple[RecompiledFunction, ...] = ()
     integrity: Integrity | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledType, ...] = ()
@@ -204,6 +204,6 @@ class Recording:
         return None if self.make_graph is None else self.make_graph()
 
     @cached_property
-    def ends(self) -> TensorEnds | None:
+    def tensor_links(self) -> TensorLinks | None:
         """Who makes and who reads each tensor; making the graph takes half a second, this does not."""
-        return None if self.make_ends is None else self.make_ends()
+        return None if self.make_tensor_links is None else self.make_tensor_links()

@@ -111,7 +111,7 @@ def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
     )
 
 
-def peak_between(line: Timeline, first: int, last: int) -> Peak:
+def find_peak(line: Timeline, first: int, last: int) -> Peak:
     """Return the peaks over the instants ``first`` to ``last``, both included.
 
     The two peaks may fall on different instants. Among equal requested peaks the one with the
@@ -151,23 +151,23 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     return alive.assign(category=pd.Categorical(categories))
 
 
-def by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dict[str, int]:
+def sum_by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dict[str, int]:
     """Return bytes per category, every category present, in the order of ``Category``."""
     sums = alive.groupby("category", observed=True)[column].sum()
     return {category.value: int(sums.get(category.value, 0)) for category in Category}
 
 
-def main_rows(recording: Recording) -> pd.DataFrame:
+def main_allocator_rows(recording: Recording) -> pd.DataFrame:
     """Return what lived in the allocator that the recording is about.
 
     Where the values inside of a compiled step's buffer are known, they stand in the buffer's place.
     """
     table = recording.allocations
     own = (table["allocator"] == recording.allocator).to_numpy(dtype=bool)
-    return whole_rows(table if own.all() else table[own])
+    return undivided_rows(table if own.all() else table[own])
 
 
-def whole_rows(table: pd.DataFrame) -> pd.DataFrame:
+def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return ``table`` without the rows that other rows are parts of."""
     divided = table["part_of"].dropna().unique()
     return table[~table.index.isin(divided)] if len(divided) else table

@@ -20,7 +20,7 @@ from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import category_sums, main_rows
+from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 from analyzer.model.units import format_bytes
 from analyzer.report.page.verdict_words import CATEGORY_LABELS, first_screen
 from analyzer.report.report_words import (
@@ -45,7 +45,7 @@ def chrome_trace(recording: Recording) -> str:
     as slices in as few rows as hold them without overlap. Time is in microseconds; a prediction has
     no time, so one instant is shown as one microsecond.
     """
-    table = main_rows(recording)
+    table = main_allocator_rows(recording)
     times_us = _times_us(recording, table)
     events: list[dict[str, Any]] = [
         {

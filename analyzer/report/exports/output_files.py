@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from analyzer.model.errors import InputError
-from analyzer.model.interrupts import held_back
+from analyzer.model.interrupts import delay_signals
 
 _DESCRIPTORS: Final = re.compile(r"/dev/fd|/proc/(self|thread-self|\d+)(/task/\d+)?/fd")
 _MOST_LINKS: Final = 40  # what Linux follows
@@ -99,7 +99,7 @@ def _written(path: Path) -> Iterator[Path]:
         yield temporary
         _replace(temporary, target)
     finally:
-        with held_back():
+        with delay_signals():
             temporary.unlink(missing_ok=True)
 
 
@@ -166,7 +166,7 @@ def _beside(target: Path, there: os.stat_result | None) -> Path:
 
 def _replace(temporary: Path, target: Path) -> None:
     """Let ``temporary`` become ``target``, or its content where the file itself cannot be replaced."""
-    with held_back():
+    with delay_signals():
         try:
             temporary.replace(target)
         except OSError as error:

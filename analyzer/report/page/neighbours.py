@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.records import TensorEnds
+from analyzer.model.recording.records import TensorLinks
 
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
@@ -45,7 +45,7 @@ class Neighbours:
     use_offsets: list[int] = field(default_factory=list)
 
 
-def neighbours(ends: TensorEnds | None, table: pd.DataFrame) -> Neighbours:
+def neighbours(ends: TensorLinks | None, table: pd.DataFrame) -> Neighbours:
     """Return what the page shows around the tensors of ``table``; empty without a graph."""
     around = Neighbours()
     if ends is None or table.empty:
@@ -71,7 +71,7 @@ def _heaviest(table: pd.DataFrame) -> list[str]:
     return [str(name) for name in by_tensor.sort_values(ascending=False).index[:MAX_TENSORS]]
 
 
-def _place(ends: TensorEnds, around: Neighbours, places: dict[str, int], op: str) -> int:
+def _place(ends: TensorLinks, around: Neighbours, places: dict[str, int], op: str) -> int:
     known = places.get(op)
     if known is None:
         known = places[op] = len(around.ops)
@@ -79,7 +79,7 @@ def _place(ends: TensorEnds, around: Neighbours, places: dict[str, int], op: str
     return known
 
 
-def _add_uses(ends: TensorEnds, table: pd.DataFrame, around: Neighbours) -> None:
+def _add_uses(ends: TensorLinks, table: pd.DataFrame, around: Neighbours) -> None:
     """List the states at which each buffer of a taken tensor is read."""
     taken = set(around.tensors)
     births = {

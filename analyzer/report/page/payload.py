@@ -20,7 +20,7 @@ from analyzer.model.contract.report.peak_figures import RetainedTensor, TensorAt
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.recording.records import Recording, Step
-from analyzer.model.recording.timeline import category_codes, category_sums, main_rows
+from analyzer.model.recording.timeline import category_codes, category_sums, main_allocator_rows
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.kept_states import KeptStates, kept_states
 from analyzer.report.page.neighbours import Neighbours, neighbours
@@ -59,7 +59,7 @@ def payload(
         comparison: The document of a comparison; None where one step is shown.
     """
     strings = StringTable()
-    table = main_rows(recording)
+    table = main_allocator_rows(recording)
     if not table["born"].is_monotonic_increasing:
         table = table.sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
@@ -70,7 +70,7 @@ def payload(
     listed, folded = _split(table)
     del table
     why = _reasons(listed, strings, report)
-    around = neighbours(recording.ends, listed)
+    around = neighbours(recording.tensor_links, listed)
     if kept is not None:
         listed, folded, n_states = kept.table(listed), kept.table(folded), len(kept.states)
     columns = _buffer_columns(listed, strings)
@@ -133,7 +133,7 @@ def _without_nul(value: object) -> object:
 
 def requested_at(recording: Recording, instant: int) -> dict[str, int]:
     """Return the requested bytes of each category at ``instant``, as the page will draw them."""
-    table = main_rows(recording)
+    table = main_allocator_rows(recording)
     alive = table[(table["born"] <= instant) & (table["dies"] > instant)]
     categories = alive["category"].astype(str).to_numpy(dtype=object).copy()
     turned = alive["turns_at"].isna() | (alive["turns_at"].fillna(-1) <= instant)

@@ -21,7 +21,7 @@ from analyzer.model.contract.device_figures import (
     NvmlReading,
     ProcessFigures,
 )
-from analyzer.model.contract.report.writing import schema_of
+from analyzer.model.contract.report.writing import build_schema
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.session.devices.switches import Switch, switches_of
@@ -124,7 +124,7 @@ class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def device_schema_text() -> str:
     """Return the JSON Schema of what ``analyze device --json`` writes, ``docs/device.schema.json``."""
-    return schema_of("What analyze device writes with --json", DeviceFile)
+    return build_schema("What analyze device writes with --json", DeviceFile)
 
 
 def account_of_cards(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.allocator_events import partners_of
+from analyzer.model.recording.allocator_events import pair_events
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 from analyzer.simulate.allocator.sequence import (
@@ -70,7 +70,7 @@ def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequen
     """
     cautions: list[Caution] = []
     found = _in_order(_read(events, allocator), events, cautions)
-    partner, seen = partners_of(found.kind, found.address)
+    partner, seen = pair_events(found.kind, found.address)
     birth = found.kind > 0
     resident_bytes = _resident_bytes(found, cautions)
     unknown = ~birth & (partner == NOWHERE)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.model.contract.card_note import CARD_VERSION, PlanHead
-from analyzer.model.contract.reading import decode, pack, unpack
+from analyzer.model.contract.reading import decode_record, pack, unpack
 from analyzer.model.user_cache import cache_folder
 from analyzer.simulate.compiler.compile_child import CompiledModule
 
@@ -96,7 +96,7 @@ def unpacked(content: bytes) -> CompiledModule:
     """
     line, _, hlo = unpack(content).partition(b"\n")
     try:
-        head = decode(line, PlanHead, CARD_VERSION)
+        head = decode_record(line, PlanHead, CARD_VERSION)
     except RecursionError:
         raise ValueError("its first line is nested too deeply") from None
     if hashlib.sha256(hlo).hexdigest() != head.sha256:

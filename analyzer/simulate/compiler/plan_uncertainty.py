@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.contract.card_note import Products
-from analyzer.model.contract.report.trust_figures import StatedRange, raised
+from analyzer.model.contract.report.trust_figures import StatedRange, shift_bound
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.card_compilation import CardPlan, central
@@ -83,12 +83,12 @@ def with_plan_doubts(base: StatedRange, doubts: PlanDoubts) -> StatedRange:
     """
     return replace(
         base,
-        low_bytes=raised(base.low_bytes, -doubts.low_bytes),
-        allocated_low_bytes=raised(base.allocated_low_bytes, -doubts.low_bytes),
-        high_bytes=raised(base.high_bytes, doubts.high_bytes),
-        allocated_high_bytes=raised(base.allocated_high_bytes, doubts.high_bytes),
-        limit_low_bytes=raised(base.limit_low_bytes, -doubts.low_bytes),
-        limit_high_bytes=raised(base.limit_high_bytes, doubts.high_bytes),
+        low_bytes=shift_bound(base.low_bytes, -doubts.low_bytes),
+        allocated_low_bytes=shift_bound(base.allocated_low_bytes, -doubts.low_bytes),
+        high_bytes=shift_bound(base.high_bytes, doubts.high_bytes),
+        allocated_high_bytes=shift_bound(base.allocated_high_bytes, doubts.high_bytes),
+        limit_low_bytes=shift_bound(base.limit_low_bytes, -doubts.low_bytes),
+        limit_high_bytes=shift_bound(base.limit_high_bytes, doubts.high_bytes),
         xla_workspace_bytes=doubts.workspace_bytes,
         stand_in=doubts.stand_in or base.stand_in,
         because=(*base.because, *doubts.because),

@@ -22,7 +22,7 @@ from analyzer.model.contract.card_note import (
     read_card_file,
     write_card_file,
 )
-from analyzer.model.contract.reading import beside, file_bytes, unpack
+from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
 from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.simulate.compiler.card_compilation import (
     CardPlan,
@@ -248,7 +248,7 @@ def module_of(one: CompiledNote) -> bytes:
     """
     assert one.module is not None
     try:
-        return unpack(file_bytes(one.module))
+        return unpack(read_regular_file(one.module))
     except (OSError, ValueError) as error:
         raise TraceError(
             f"{one.module} cannot be read ({error}).", hint="Estimate again."
@@ -309,7 +309,7 @@ def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_
 def _read_plan(file: Path, name: str, products: Products, gpu: Gpu, digest: str) -> CardPlan:
     """Read a plan beside ``card.json`` that the module with this digest was compiled to."""
     try:
-        compiled = unpacked(file_bytes(beside(file, name)))
+        compiled = unpacked(read_regular_file(sibling_file(file, name)))
         if compiled.module_sha256 not in ("", digest):
             raise ValueError("it was compiled from another module")
         return CardPlan(plan=checked_plan(compiled, gpu), compiled=compiled, products=products)

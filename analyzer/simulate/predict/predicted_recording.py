@@ -17,7 +17,7 @@ from analyzer.model.contract.report.subject import ReportTarget
 from analyzer.model.contract.run_note import ThreadsNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Device, Kind, Recording
@@ -57,7 +57,7 @@ from analyzer.tracing.measure.variable_buffers import size_of
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 from analyzer.tracing.xla.plan_contents import plans_of, show_inside, tensors_in_steps
-from analyzer.tracing.xla.recompilation import compiled_anew
+from analyzer.tracing.xla.recompilation import recompiled_functions
 
 _AXES: Final = frozenset({"BroadcastGradientArgs"})
 """Types whose results are a few axes, however many: they are never of note."""
@@ -130,7 +130,7 @@ def predict_note(
 
 def _measured(
     note: RunNote,
-    structure: Structure,
+    structure: GraphIndex,
     compiled: Mapping[str, BufferPlan],
     prediction: Prediction,
     chosen: Chosen,
@@ -179,9 +179,9 @@ def _measured(
         allocator=target.device.allocator,
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
-        make_ends=structure.ends,
+        make_tensor_links=structure.tensor_links,
         warnings=_doubts(note, prediction, draw),
-        compiled_anew=compiled_anew(note, compiled),
+        recompiled_functions=recompiled_functions(note, compiled),
         versions=dict(note.versions),
         notes=(*note.notes, *sizes_from_inputs(note)),
         unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),
@@ -230,7 +230,7 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
 
 
 def _attribute(
-    note: RunNote, structure: Structure, history: History
+    note: RunNote, structure: GraphIndex, history: History
 ) -> tuple[pd.DataFrame, Sharing]:
     """Label the buffers by the rules that a trace is labelled by; variables are known here."""
     table = history.table

@@ -25,10 +25,10 @@ import pandas as pd
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.tensor_roles import all_reduce_roles
+from analyzer.model.graph.tensor_roles import find_all_reduce_roles
 from analyzer.model.recording.records import Step
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
 from analyzer.tracing.measure.variable_buffers import Holding
@@ -150,7 +150,7 @@ def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame
 def label_graph(
     labels: Labels,
     allocations: pd.DataFrame,
-    structure: Structure,
+    structure: GraphIndex,
     sharing: Sharing,
     tensors: Sequence[str],
     *,
@@ -169,7 +169,7 @@ def label_graph(
         backward_starts: Step -> instant of the first birth in a backward op.
     """
     gradients = _with_partial_sums(structure)
-    reduced = all_reduce_roles(structure)
+    reduced = find_all_reduce_roles(structure)
     ops = allocations["op"].astype(object).to_numpy()
     regions = allocations["region"].astype(object).to_numpy()
     dies = allocations["dies"].to_numpy()
@@ -201,13 +201,13 @@ def label_graph(
             labels.set(row, category, role=role)
 
 
-def _brings_in_an_input(op: Op, structure: Structure) -> bool:
+def _brings_in_an_input(op: Op, structure: GraphIndex) -> bool:
     """Say whether a copy to the device is one of an argument of the step."""
     sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
     return any(source is not None and source.type in ARGUMENT_TYPES for source in sources)
 
 
-def match_outputs(allocations: pd.DataFrame, structure: Structure) -> list[str]:
+def match_outputs(allocations: pd.DataFrame, structure: GraphIndex) -> list[str]:
     """Return for each buffer the tensor of the graph that it was asked for, empty for none."""
     known = allocations["tensor"].astype(object).to_numpy()
     ops = allocations["op"].astype(object).to_numpy()
@@ -230,7 +230,7 @@ def match_outputs(allocations: pd.DataFrame, structure: Structure) -> list[str]:
 def _of_output(
     tensor: str,
     op: Op,
-    structure: Structure,
+    structure: GraphIndex,
     sharing: Sharing,
     gradients: set[str],
     infer: bool,
@@ -253,7 +253,7 @@ def _of_output(
     return Category.TEMPORARY, "forward temporary"
 
 
-def _with_partial_sums(structure: Structure) -> set[str]:
+def _with_partial_sums(structure: GraphIndex) -> set[str]:
     """Return the gradients, and the terms that are summed to one (a weight used more than once)."""
     gradients = set(structure.gradients)
     queue = list(gradients)

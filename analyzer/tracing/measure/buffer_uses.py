@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import Structure
-from analyzer.model.graph.tensor_roles import input_copies
+from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.tensor_roles import find_copies_of_inputs
 from analyzer.model.recording.records import Step
 
 
@@ -33,7 +33,7 @@ class BufferUse:
 
 def uses_of(
     rows: pd.DataFrame,
-    structure: Structure | None,
+    structure: GraphIndex | None,
     sharing: Sharing | None,
     op_runs: pd.DataFrame,
     step: Step | None,
@@ -51,7 +51,7 @@ def uses_of(
         return {}
     ends = _last_ends(op_runs, step)
     order = {name: number for number, name in enumerate(structure.ops)}
-    copies = input_copies(structure)
+    copies = find_copies_of_inputs(structure)
     uses = {}
     for index, tensor in rows["tensor"].items():
         if tensor:
@@ -72,7 +72,7 @@ def _last_ends(op_runs: pd.DataFrame, step: Step | None) -> dict[str, int]:
 
 
 def _use(
-    names: list[str], structure: Structure, ends: dict[str, int], order: dict[str, int]
+    names: list[str], structure: GraphIndex, ends: dict[str, int], order: dict[str, int]
 ) -> BufferUse:
     def when(name: str) -> tuple[int, int]:
         return ends.get(name, -1), order[name]

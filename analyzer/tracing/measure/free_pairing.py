@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.allocator_events import UNPAIRED, partners_of
+from analyzer.model.recording.allocator_events import UNPAIRED, pair_events
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 
 
@@ -25,7 +25,7 @@ def pair(events: pd.DataFrame) -> pd.DataFrame:
     """
     count = len(events)
     birth = events["kind"].to_numpy() > 0
-    partner, _ = partners_of(
+    partner, _ = pair_events(
         events["kind"].to_numpy(),
         events["address"].to_numpy(),
         events["allocator"].cat.codes.to_numpy(),

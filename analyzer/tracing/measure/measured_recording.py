@@ -17,7 +17,7 @@ from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import Structure, build_structure
+from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.graph.phases import Phase, ScopeTable
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
@@ -45,7 +45,7 @@ from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.xla.plan_contents import plans_of, show_inside, tensors_in_steps
-from analyzer.tracing.xla.recompilation import compiled_anew
+from analyzer.tracing.xla.recompilation import recompiled_functions
 
 _NOTABLE: Final = 0.05
 """Share of the most in use from which what was there before the trace is worth a word."""
@@ -66,7 +66,7 @@ class Measured:
     """
 
     recording: Recording
-    structure: Structure | None
+    structure: GraphIndex | None
     sharing: Sharing | None
     op_runs: pd.DataFrame
     note: RunNote | None
@@ -174,7 +174,7 @@ def measure(
         allocator=main,
         steps=shown.steps,
         make_graph=partial(build_graph, structure) if structure is not None else None,
-        make_ends=structure.ends if structure is not None else None,
+        make_tensor_links=structure.tensor_links if structure is not None else None,
         warnings=(
             *warnings,
             *_doubts(events, table, steps, note, main),
@@ -182,7 +182,7 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        compiled_anew=compiled_anew(note, plans) if note is not None else (),
+        recompiled_functions=recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
         notes=note.notes if note is not None else (),
         phantom=_phantom(note),
@@ -198,12 +198,12 @@ def _steps_of(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
     return own if note is not None and note.watch is not None and own else raw.step_markers
 
 
-def structure_of(note: RunNote | None) -> Structure | None:
+def structure_of(note: RunNote | None) -> GraphIndex | None:
     """Return the indexed graph of a note, None where it has none."""
     if note is None or not note.ops:
         return None
     names = {op.name for op in note.ops}
-    return build_structure(
+    return build_graph_index(
         [*note.ops, *(op for op in note.inside if op.name not in names)],
         traced=note.traced,
         gradients=note.gradients,
@@ -250,7 +250,7 @@ def _attribute(
     table: pd.DataFrame,
     raw: RawTrace,
     note: RunNote | None,
-    structure: Structure | None,
+    structure: GraphIndex | None,
     steps: Sequence[Step],
 ) -> tuple[pd.DataFrame, Sharing | None]:
     labels = Labels(len(table))

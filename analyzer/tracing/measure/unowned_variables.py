@@ -12,7 +12,7 @@ from typing import Final
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.tracing.parse.run_folder import RunNote
@@ -23,7 +23,7 @@ _SCALES: Final = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select
 _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 
-def roles_of_state(note: RunNote, structure: Structure) -> dict[int, tuple[str, str]]:
+def roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
     """Return category and role of the variables that the note calls plain state.
 
     Keys are indexes into ``note.variables``.
@@ -60,7 +60,7 @@ def _writers(users: list[Op]) -> list[Op]:
     return [op for op in users if not op.type.startswith(tuple(_READS))]
 
 
-def _is_of_update(structure: Structure, writer: Op, sums: set[str]) -> bool:
+def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
     """Say whether ``writer`` writes what comes of the gradients, directly or from their sums.
 
     An accumulator is written by one op and read by another, so that no edge leads from the gradients
@@ -83,7 +83,7 @@ def _is_of_update(structure: Structure, writer: Op, sums: set[str]) -> bool:
     return False
 
 
-def _users(structure: Structure, handle: str) -> list[Op]:
+def _users(structure: GraphIndex, handle: str) -> list[Op]:
     """Return the ops that take the handle, also through control flow."""
     users: list[Op] = []
     seen = {handle}
@@ -102,7 +102,7 @@ def _users(structure: Structure, handle: str) -> list[Op]:
     return users
 
 
-def _accumulates(structure: Structure, op: Op, users: list[Op]) -> bool:
+def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
     """Say whether ``op`` adds a gradient to the variable."""
     if len(op.inputs) < 2:
         return False
@@ -118,7 +118,7 @@ def _accumulates(structure: Structure, op: Op, users: list[Op]) -> bool:
     return len(terms) < len(total.inputs) and any(_is_gradient(structure, t) for t in terms)
 
 
-def _is_gradient(structure: Structure, tensor: str, depth: int = 4) -> bool:
+def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
     """Say whether ``tensor`` is a gradient of a parameter, as it is or only scaled."""
     if tensor in structure.gradients:
         return True

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 
 _DECIDE: Final = {
@@ -43,7 +43,7 @@ _ON_HOST: Final = ("int32", "string", "resource", "variant")
 _MOST_TOLD: Final = 3  # ops told by name
 
 
-def values_read(structure: Structure) -> list[str]:
+def values_read(structure: GraphIndex) -> list[str]:
     """Return the ops that decide by a value of the card, or make it, each as ``name at file:line``."""
     found: dict[str, None] = {}
     for op in structure.ops.values():
@@ -60,7 +60,7 @@ def values_read(structure: Structure) -> list[str]:
     return list(found)
 
 
-def values_warning(structure: Structure | None) -> list[str]:
+def values_warning(structure: GraphIndex | None) -> list[str]:
     """Return what to say before any figure: nothing where no value decides."""
     found = values_read(structure) if structure is not None else []
     if not found:
@@ -73,7 +73,7 @@ def values_warning(structure: Structure | None) -> list[str]:
     ]
 
 
-def _leaves(structure: Structure, tensor: str) -> Iterator[str]:
+def _leaves(structure: GraphIndex, tensor: str) -> Iterator[str]:
     """Yield the tensors that a decision rests on, comparisons and copies seen through."""
     queue, seen = [tensor], set()
     while queue:
@@ -94,7 +94,7 @@ def _is_truth(op: Op) -> bool:
     return bool(op.outputs) and op.outputs[0].dtype == "bool"
 
 
-def _is_of_card(structure: Structure, tensor: str) -> bool:
+def _is_of_card(structure: GraphIndex, tensor: str) -> bool:
     op = _maker(structure, tensor)
     if op is None or op.type in _KNOWN or not op.outputs:
         return False
@@ -102,7 +102,7 @@ def _is_of_card(structure: Structure, tensor: str) -> bool:
     return op.outputs[min(index, len(op.outputs) - 1)].dtype not in _ON_HOST
 
 
-def _maker(structure: Structure, tensor: str) -> Op | None:
+def _maker(structure: GraphIndex, tensor: str) -> Op | None:
     """Return the op that makes a tensor; of one that was sent to the host, the op that made it there.
 
     The graph's partition names the receiving op after the sending one (``graph_partition.cc``).

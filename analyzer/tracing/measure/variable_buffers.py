@@ -17,7 +17,7 @@ import pandas as pd
 
 from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.model.contract.run_note import VariableNote
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -72,7 +72,7 @@ def find_holdings(
     allocations: pd.DataFrame,
     note: RunNote,
     moments: Sequence[int],
-    structure: Structure | None,
+    structure: GraphIndex | None,
 ) -> list[Holding]:
     """Return the buffers that hold variables, in the order of time for each variable.
 
@@ -126,7 +126,7 @@ def find_holdings(
 def _copies(
     allocations: pd.DataFrame,
     note: RunNote,
-    structure: Structure | None,
+    structure: GraphIndex | None,
     known: Sequence[Holding],
 ) -> list[Holding]:
     """Return the copies on write that no snapshot saw, because the variable moved on in the step.
@@ -167,12 +167,12 @@ def _copies(
     return found
 
 
-def _handles(structure: Structure) -> dict[object, str]:
+def _handles(structure: GraphIndex) -> dict[object, str]:
     """Return the ops that bring the arguments in, by index."""
     return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
 
 
-def _writers(note: RunNote, structure: Structure | None) -> Mapping[int, frozenset[str]]:
+def _writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozenset[str]]:
     """Return for each variable the ops whose buffer may become its own.
 
     An op that writes in place asks for a copy where someone still reads; a plain assignment takes

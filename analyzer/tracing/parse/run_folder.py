@@ -13,7 +13,7 @@ from analyzer.model.contract.graph_note import (
     check_tensor,
     read_graph_file,
 )
-from analyzer.model.contract.reading import beside, file_bytes, unpack
+from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
 from analyzer.model.contract.run_note import (
     DAMAGED,
     BirthNote,
@@ -24,7 +24,7 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.errors import TraceError
-from analyzer.model.graph.host_copies import with_device_edges
+from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 
@@ -87,14 +87,14 @@ def read_run(path: Path) -> RunNote:
     try:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
-        graph = read_graph_file(beside(path, run.graph)) if run.graph else GraphFile(ops=())
+        graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
         compiled = tuple(_compiled(path, row) for row in run.xla)
         _check_kept(run, graph)
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
     return RunNote(
         **{field.name: getattr(run, field.name) for field in fields(run)},
-        ops=with_device_edges(graph.ops),
+        ops=join_device_edges(graph.ops),
         traced=graph.traced,
         inside=graph.inside,
         compiled=compiled,
@@ -115,12 +115,12 @@ def _check_kept(run: RunFile, graph: GraphFile) -> None:
 
 
 def _compiled(path: Path, row: CompiledFunction) -> CompiledNote:
-    plan = read_hlo(unpack(file_bytes(beside(path, row.plan)))) if row.plan else None
+    plan = read_hlo(unpack(read_regular_file(sibling_file(path, row.plan)))) if row.plan else None
     return CompiledNote(
         ops=row.ops,
         function=row.function,
         platform=row.platform,
-        module=beside(path, row.module) if row.module else None,
+        module=sibling_file(path, row.module) if row.module else None,
         plan=plan,
         fixed=row.fixed,
         compilations=row.compilations,

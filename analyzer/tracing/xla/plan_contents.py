@@ -9,7 +9,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.model.errors import AccountingError, TraceError
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.tracing.parse.hlo_module import Hlo
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
@@ -60,7 +60,7 @@ def show_inside(
     events: pd.DataFrame,
     steps: Sequence[Step],
     plans: Mapping[str, BufferPlan],
-    structure: Structure | None,
+    structure: GraphIndex | None,
     *,
     allocator: str,
     infer: bool,

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from analyzer.model.contract.categories import Category
-from analyzer.model.graph.graph_index import Structure, look_up
+from analyzer.model.graph.graph_index import GraphIndex, find_inlined
 from analyzer.model.graph.ops import split_tensor
-from analyzer.model.graph.phases import Phase, in_gradient_scope
+from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, Holder, PlanRegion
 from analyzer.tracing.xla.plan_division import Label
 
@@ -28,7 +28,7 @@ _RESULTS: Final = "XLA_Retvals"
 
 def label_holders(
     region: PlanRegion,
-    structure: Structure | None,
+    structure: GraphIndex | None,
     *,
     infer: bool,
 ) -> list[Label]:
@@ -66,7 +66,7 @@ def _stated(holder: Holder) -> str:
     return "" if holder.op_name in (ARGUMENTS, _RESULTS) else holder.op_name
 
 
-def _known_name(name: str, structure: Structure | None) -> str:
+def _known_name(name: str, structure: GraphIndex | None) -> str:
     """Return the name that the graph has for an op; XLA may put callers' names before it."""
     if structure is None or not name:
         return ""
@@ -77,17 +77,17 @@ def _known_name(name: str, structure: Structure | None) -> str:
     return name
 
 
-def _phases(region: PlanRegion, structure: Structure | None) -> list[Phase]:
+def _phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
     """Return the phase of each holder; one without a known op has that of the value before it."""
     phases: list[Phase] = []
     last = Phase.FORWARD
     for holder in region.holders:
         known = None
         if structure is not None and holder.op_name not in (ARGUMENTS, _RESULTS):
-            known = look_up(holder.op_name, structure.phases) if holder.op_name else None
-        if holder.op_type == _PUSH and not in_gradient_scope(holder.op_name):
+            known = find_inlined(holder.op_name, structure.phases) if holder.op_name else None
+        if holder.op_type == _PUSH and not is_in_gradient_scope(holder.op_name):
             known = Phase.FORWARD  # a loop keeps what its gradient needs; the tape put the op there
-        if known is None and holder.op_name and in_gradient_scope(holder.op_name):
+        if known is None and holder.op_name and is_in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
         if known is not None:
             last = known
@@ -121,20 +121,20 @@ def _category(
     if holder.first < start < holder.until:
         return Category.ACTIVATION, "kept for the backward pass"
     if phase is not Phase.FORWARD:
-        if holder.op_name and look_up(holder.op_name, gradients) is not None:
+        if holder.op_name and find_inlined(holder.op_name, gradients) is not None:
             return Category.GRADIENT, "gradient"
         kind = "backward" if phase is Phase.BACKWARD else "optimizer"
         return Category.TEMPORARY, f"{kind} temporary"
     return Category.TEMPORARY, "forward temporary"
 
 
-def _gradient_makers(structure: Structure | None) -> dict[str, bool]:
+def _gradient_makers(structure: GraphIndex | None) -> dict[str, bool]:
     if structure is None:
         return {}
     return dict.fromkeys((split_tensor(tensor)[0] for tensor in structure.gradients), True)
 
 
-def _tensor(holder: Holder, name: str, structure: Structure | None) -> str:
+def _tensor(holder: Holder, name: str, structure: GraphIndex | None) -> str:
     """Return the graph's tensor that the value is: the op's output of its type and shape."""
     op = structure.ops.get(name) if structure is not None else None
     for index, spec in enumerate(op.outputs if op is not None else ()):

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.ops import split_tensor
-from analyzer.model.recording.records import CompiledAnew
+from analyzer.model.recording.records import RecompiledFunction
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 
-def compiled_anew(note: RunNote, plans: Mapping[str, BufferPlan]) -> tuple[CompiledAnew, ...]:
+def recompiled_functions(
+    note: RunNote, plans: Mapping[str, BufferPlan]
+) -> tuple[RecompiledFunction, ...]:
     """Return the functions of a noted step that are compiled anew in every step.
 
     Args:
@@ -45,7 +47,7 @@ def compiled_anew(note: RunNote, plans: Mapping[str, BufferPlan]) -> tuple[Compi
         if changing or fed:
             told = [variables[index] for index in changing]
             found.append(
-                CompiledAnew(
+                RecompiledFunction(
                     op=one.ops[0],
                     because=next(iter(changing.values()), one.fixed[0][1]),
                     variables=tuple(row.path for row in told if row is not None),

@@ -182,7 +182,7 @@ def compare_graphs() -> None:
     # A cluster of this CPU alone: then the runtime itself says what the graph has to be.
     devices = gpu_graph._devices
     gpu_graph._devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
-    gpu_graph._CARD, gpu_graph.add_copies = gpu_graph._HOST, list
+    gpu_graph._CARD, gpu_graph.insert_host_copies = gpu_graph._HOST, list
     found = {}
     for make in (cnn, transformer, custom, two_calls):
         batch_size = None if make is custom else 4

@@ -82,7 +82,7 @@ def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_estimate_begins_the_cache_and_then_shorter_sequences_are_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analyzer.model.user_cache import begin_cache
+    from analyzer.model.user_cache import create_cache_folder
 
     replay = importlib.import_module(
         "analyzer.simulate.allocator.replay"
@@ -93,7 +93,7 @@ def test_an_estimate_begins_the_cache_and_then_shorter_sequences_are_compiled(
     count = replay.KEEP_FROM_OPERATIONS
     for asked, expected in (("off", "reference"), (str(root), "compiled")):
         monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", asked)
-        begin_cache()
+        create_cache_folder()
         assert replay.choose(replay.Engine.AUTO, count).value == expected
         assert replay.choose(replay.Engine.AUTO, count // 10).value == "reference"
     assert [path.name for path in root.parent.iterdir()] == ["cache"]

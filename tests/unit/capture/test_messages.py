@@ -30,8 +30,8 @@ from analyzer.model.contract.child_messages import (
     ChildFailed,
     Message,
     StageBegun,
-    message_in,
-    message_line,
+    encode_message,
+    parse_message,
     read_message,
     write_message,
 )
@@ -62,9 +62,9 @@ CAPTURE = CaptureRequest(
     ],
 )
 def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
-    line = message_line(message)
+    line = encode_message(message)
     assert line.count(b"\n") == 1
-    assert message_in(line) == message
+    assert parse_message(line) == message
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
     ],
 )
 def test_what_is_no_message_is_passed_over(line: bytes) -> None:
-    assert message_in(line) is None
+    assert parse_message(line) is None
 
 
 def test_a_request_comes_out_as_it_went_in(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from analyzer.fitting.search.block_partition import (
 )
 from analyzer.fitting.search.remedy_plans import pasted_code
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import Structure
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 
 Blocks = tuple[tuple[int, int], ...]
@@ -118,7 +118,7 @@ def test_layers_that_share_a_constant_are_still_a_chain() -> None:
     for op in ops:
         for tensor in dict.fromkeys(op.inputs):
             consumers.setdefault(tensor, []).append(op.name)
-    structure = Structure(
+    structure = GraphIndex(
         ops={op.name: op for op in ops},
         consumers=consumers,
         gradients=frozenset(),

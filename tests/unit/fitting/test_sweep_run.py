@@ -17,7 +17,7 @@ from analyzer.fitting.sweep.sweep_config import questions_in
 from analyzer.fitting.sweep_report.sweep_page import render_sweep_page
 from analyzer.fitting.sweep_report.sweep_table import render_sweep, sweep_csv, sweep_line
 from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile, SweepQuestion
-from analyzer.model.contract.report.writing import report_text
+from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.session.engines.work import WorkEngine
 
@@ -89,7 +89,7 @@ def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", " =1+1"]\n')
     sweep = run(monkeypatch, path, made_of)
     rows = list(csv.DictReader(io.StringIO(sweep_csv(sweep))))
-    written = json.loads(report_text(sweep))
+    written = json.loads(encode_report(sweep))
     assert breaches(written, "sweep", "SweepFile") == []
     plain = written["cells"]
     assert [int(row["requested_bytes"]) for row in rows] == [2000, 2000]

@@ -6,9 +6,9 @@ from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.host_copies import (
     COPY,
     COPY_BACK,
-    add_copies,
-    input_on_host,
-    output_on_host,
+    insert_host_copies,
+    is_input_on_host,
+    is_output_on_host,
 )
 
 INT = TensorSpec("int32", (32, 64))
@@ -40,20 +40,20 @@ def op(name, kind, inputs=(), outputs=(), device=""):
     ],
 )
 def test_where_an_output_lies(kind, inputs, output, on_host):
-    assert output_on_host(op("a", kind, outputs=(output,)), 0, inputs) is on_host
+    assert is_output_on_host(op("a", kind, outputs=(output,)), 0, inputs) is on_host
 
 
 def test_the_users_own_placement_counts():
     placed = op("a", "AddV2", outputs=(FLOAT,), device="/job:localhost/device:CPU:0")
-    assert output_on_host(placed, 0, (FLOAT, FLOAT))
+    assert is_output_on_host(placed, 0, (FLOAT, FLOAT))
 
 
 def test_indices_are_read_on_the_card_and_axes_on_the_host():
     gather = op("a", "GatherV2", outputs=(FLOAT,))
     specs = (FLOAT, INT, TensorSpec("int32", ()))
-    assert [input_on_host(gather, k, specs) for k in range(3)] == [False, False, True]
+    assert [is_input_on_host(gather, k, specs) for k in range(3)] == [False, False, True]
     total = op("a", "Sum", outputs=(FLOAT,))
-    assert [input_on_host(total, k, (FLOAT, INT)) for k in range(2)] == [False, True]
+    assert [is_input_on_host(total, k, (FLOAT, INT)) for k in range(2)] == [False, True]
 
 
 def test_token_ids_are_copied_to_the_card_once_for_all_readers():
@@ -65,11 +65,11 @@ def test_token_ids_are_copied_to_the_card_once_for_all_readers():
         op("count", "Const", outputs=(TensorSpec("int32", ()),)),
         op("next", "AddV2", ["ids:0", "ids:0"], [INT]),
     ]
-    done = add_copies(graph)
+    done = insert_host_copies(graph)
     copies = [one for one in done if one.type == COPY]
     assert [copy.inputs for copy in copies] == [("ids:0",)]
     assert copies[0].outputs == (INT,)
-    assert not output_on_host(copies[0], 0, (INT,))
+    assert not is_output_on_host(copies[0], 0, (INT,))
     by_name = {one.name: one for one in done}
     copied = f"{copies[0].name}:0"
     assert by_name["look_up"].inputs == ("table:0", copied)
@@ -87,14 +87,14 @@ def test_what_a_host_kernel_reads_off_the_card_is_copied_back_once():
         op("drawn", "StatelessRandomUniformV2", ["shape:0", "key:0", "key:1"], [FLOAT]),
         op("result", "_Retval", ["seed:0"], [seed]),
     ]
-    done = add_copies(graph)
+    done = insert_host_copies(graph)
     found = [(one.type, one.inputs) for one in done if one.type in (COPY, COPY_BACK)]
     assert found == [(COPY_BACK, ("seed:0",)), (COPY, ("key:0",)), (COPY, ("key:1",))]
-    assert output_on_host(next(one for one in done if one.type == COPY_BACK), 0, (seed,))
+    assert is_output_on_host(next(one for one in done if one.type == COPY_BACK), 0, (seed,))
     assert next(one for one in done if one.name == "result").inputs == ("seed:0",)
-    assert add_copies(done) == done
+    assert insert_host_copies(done) == done
 
 
 def test_a_graph_on_the_card_alone_is_left_as_it_is():
     graph = [op("x", "_Arg", outputs=(FLOAT,)), op("y", "Relu", ["x:0"], [FLOAT])]
-    assert add_copies(graph) == graph
+    assert insert_host_copies(graph) == graph

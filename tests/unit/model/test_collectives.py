@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_structure
-from analyzer.model.graph.tensor_roles import PACKED_ROLE, REDUCED_ROLE, all_reduce_roles
+from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.tensor_roles import PACKED_ROLE, REDUCED_ROLE, find_all_reduce_roles
 
 
 def op(name: str, kind: str, *inputs: str, outputs: int = 1) -> Op:
@@ -15,7 +15,7 @@ def op(name: str, kind: str, *inputs: str, outputs: int = 1) -> Op:
 
 @pytest.mark.parametrize("kind", ["CollectiveReduceV2", "NcclAllReduce"])
 def test_what_is_packed_and_what_comes_out_is_named(kind: str) -> None:
-    structure = build_structure(
+    structure = build_graph_index(
         [
             op("a", "MatMul"),
             op("b", "MatMul"),
@@ -26,7 +26,7 @@ def test_what_is_packed_and_what_comes_out_is_named(kind: str) -> None:
             op("update", "ResourceApplyAdam", "parts:0"),
         ]
     )
-    assert all_reduce_roles(structure) == {
+    assert find_all_reduce_roles(structure) == {
         "reduce:0": REDUCED_ROLE,
         "pack:0": PACKED_ROLE,
         "parts:0": REDUCED_ROLE,
@@ -35,6 +35,9 @@ def test_what_is_packed_and_what_comes_out_is_named(kind: str) -> None:
 
 
 def test_a_gradient_that_is_reduced_as_it_is_keeps_its_name() -> None:
-    structure = build_structure([op("a", "MatMul"), op("reduce", "NcclAllReduce", "a:0")])
-    assert all_reduce_roles(structure) == {"reduce:0": REDUCED_ROLE}
-    assert all_reduce_roles(build_structure([op("a", "MatMul"), op("s", "SplitV", "a:0")])) == {}
+    structure = build_graph_index([op("a", "MatMul"), op("reduce", "NcclAllReduce", "a:0")])
+    assert find_all_reduce_roles(structure) == {"reduce:0": REDUCED_ROLE}
+    assert (
+        find_all_reduce_roles(build_graph_index([op("a", "MatMul"), op("s", "SplitV", "a:0")]))
+        == {}
+    )

@@ -6,13 +6,13 @@ import gc
 
 import pytest
 
-from analyzer.model.gc_pause import collect_rarely, collector_paused, pass_over_what_is_loaded
+from analyzer.model.gc_pause import collect_rarely, freeze_loaded_objects, pause_collector
 
 
 def test_the_collector_comes_back_after_an_error() -> None:
     seen = []
 
-    @collector_paused()
+    @pause_collector()
     def fail() -> None:
         seen.append(gc.isenabled())
         raise ValueError("any")
@@ -27,7 +27,7 @@ def test_the_collector_comes_back_after_an_error() -> None:
 def test_one_that_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with collector_paused():
+        with pause_collector():
             pass
         assert not gc.isenabled()
     finally:
@@ -47,7 +47,7 @@ def test_a_command_collects_rarely_and_still_does() -> None:
 def test_what_is_loaded_is_passed_over_and_what_comes_later_is_not() -> None:
     loaded: list[object] = [[]]
     try:
-        pass_over_what_is_loaded()
+        freeze_loaded_objects()
         later: list[object] = [[]]
         known = {id(thing) for thing in gc.get_objects()}
         assert id(loaded) not in known

@@ -16,9 +16,9 @@ from analyzer.model.contract.graph_note import (
     TensorSpec,
     encode_graph,
 )
-from analyzer.model.contract.reading import decode
+from analyzer.model.contract.reading import decode_record
 from analyzer.model.errors import InputError
-from analyzer.model.graph.graph_index import build_structure
+from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph, node_name, to_graphml, to_node_link
 from analyzer.model.graph.phases import ScopeTable
 
@@ -49,7 +49,7 @@ def small_ops() -> list[Op]:
 
 def test_ops_tensors_and_edges() -> None:
     # GIVEN a product of two tensors
-    graph = build_graph(build_structure(small_ops()))
+    graph = build_graph(build_graph_index(small_ops()))
     # THEN ops point to their tensors, tensors to their users, and a control edge to its op
     assert graph.nodes[("op", "net/dense/MatMul")] == {
         "kind": "op",
@@ -80,7 +80,7 @@ def test_ops_tensors_and_edges() -> None:
 
 def test_ops_come_back_from_json() -> None:
     written = GraphFile(ops=tuple(small_ops()))
-    assert decode(encode_graph(written), GraphFile, GRAPH_VERSION) == written
+    assert decode_record(encode_graph(written), GraphFile, GRAPH_VERSION) == written
 
 
 @pytest.mark.parametrize("name", WITH_GRAPH)
@@ -152,7 +152,7 @@ def test_hostile_names_survive_both_exports() -> None:
         Op("b", HOSTILE, inputs=(f"a/{HOSTILE}:0",)),
     ]
     scopes = ScopeTable({"a": ("layer", HOSTILE)})
-    graph = build_graph(build_structure(ops, scopes=scopes))
+    graph = build_graph(build_graph_index(ops, scopes=scopes))
     # WHEN it is written and read back
     link = nx.node_link_graph(json.loads(to_node_link(graph)), edges="edges")
     text = to_graphml(graph)

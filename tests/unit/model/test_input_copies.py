@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_structure
-from analyzer.model.graph.tensor_roles import input_copies
+from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.tensor_roles import find_copies_of_inputs
 
 BATCH, SCALAR = TensorSpec("float32", (8, 4)), TensorSpec("float32", ())
 
@@ -14,7 +14,7 @@ def op(name: str, kind: str, *inputs: str, made: TensorSpec = BATCH) -> Op:
 
 
 def test_casts_turns_and_scales_of_an_input_are_copies_and_what_a_layer_makes_is_none() -> None:
-    structure = build_structure(
+    structure = build_graph_index(
         [
             op("x", "_Arg"),
             op("scale", "Const", made=SCALAR),
@@ -28,7 +28,7 @@ def test_casts_turns_and_scales_of_an_input_are_copies_and_what_a_layer_makes_is
             op("late", "Cast", "hidden:0"),
         ]
     )
-    assert input_copies(structure) == {
+    assert find_copies_of_inputs(structure) == {
         "cast:0": "Cast",
         "scaled:0": "RealDiv",
         "turned:0": "Transpose",
@@ -37,5 +37,5 @@ def test_casts_turns_and_scales_of_an_input_are_copies_and_what_a_layer_makes_is
 
 def test_a_variable_that_a_step_is_given_is_no_data() -> None:
     handle = TensorSpec("resource", ())
-    structure = build_structure([op("v", "_Arg", made=handle), op("cast", "Cast", "v:0")])
-    assert input_copies(structure) == {}
+    structure = build_graph_index([op("v", "_Arg", made=handle), op("cast", "Cast", "v:0")])
+    assert find_copies_of_inputs(structure) == {}

@@ -13,7 +13,7 @@ from analyzer.model.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.model.units import format_bytes, parse_bytes, slope_words, times
+from analyzer.model.units import format_bytes, format_slope, parse_bytes, times
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,5 @@ def test_how_often(count: int, said: str) -> None:
 
 
 def test_a_slope_is_told_with_a_range_that_need_not_be_even() -> None:
-    assert slope_words(26368, 7424, 82944) == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
-    assert slope_words(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"
+    assert format_slope(26368, 7424, 82944) == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
+    assert format_slope(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"

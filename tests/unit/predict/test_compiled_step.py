@@ -15,7 +15,7 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.categories import Category
 from analyzer.model.recording.records import Device
 from analyzer.model.recording.schema import IDLE_ROLE
-from analyzer.model.recording.timeline import main_rows
+from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.session.opening import explain
 from analyzer.simulate.allocator import from_recording
 from analyzer.simulate.predict.predicted_recording import predict_note
@@ -135,5 +135,5 @@ def test_a_compiled_step_leaves_no_order_open(predicted: Measured) -> None:
     stated = predicted.recording.uncertainty
     assert stated.deciding_ops == ()
     assert predicted.recording.unmodelled == ()
-    rows = main_rows(predicted.recording)
+    rows = main_allocator_rows(predicted.recording)
     assert not rows.index.isin(rows["part_of"].dropna()).any()

@@ -16,9 +16,9 @@ import pandas as pd
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import ReportTarget
-from analyzer.model.contract.report.writing import report_of
+from analyzer.model.contract.report.writing import convert_report
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorEnds
+from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorLinks
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 
 ALLOCATOR = "bfc"
@@ -34,7 +34,7 @@ class Made:
 
     @property
     def report(self) -> ReportFile:
-        return report_of(self.document)
+        return convert_report(self.document)
 
 
 class _Tape:
@@ -299,7 +299,7 @@ def _finish(
             "allocator": ALLOCATOR,
             "steps": tuple(steps),
             "make_graph": (lambda: graph) if graph is not None else None,
-            "make_ends": (lambda: _ends_of(graph)) if graph is not None else None,
+            "make_tensor_links": (lambda: _ends_of(graph)) if graph is not None else None,
             "versions": {"tensorflow": "2.21.0", "analyzer": "0.1.0"},
             **changes,
         }
@@ -307,9 +307,9 @@ def _finish(
     return Made(recording, document_of(recording))
 
 
-def _ends_of(graph: nx.MultiDiGraph) -> TensorEnds:
+def _ends_of(graph: nx.MultiDiGraph) -> TensorLinks:
     tensors = [node for node in graph if node[0] == "tensor"]
-    return TensorEnds(
+    return TensorLinks(
         makers={node[1]: op for node in tensors for _, op in graph.predecessors(node)},
         readers={node[1]: [op for _, op in graph.successors(node)] for node in tensors},
         facts={

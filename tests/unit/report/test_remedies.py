@@ -10,7 +10,7 @@ from rich.console import Console
 
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import plain_report, report_of
+from analyzer.model.contract.report.writing import convert_report, plain_report
 from analyzer.report.exports.other_formats import markdown
 from analyzer.report.page.build import render
 from analyzer.report.report_words import remedy_words
@@ -42,7 +42,7 @@ def test_the_json_has_what_each_saves_and_reads_back() -> None:
     report = reported()
     plain = plain_report(report)
     assert [one["saves_bytes"] for one in plain["remedies"]] == [3 * MIB, -MIB, None]  # type: ignore[index,call-overload,union-attr]
-    assert report_of(plain).remedies == REMEDIES
+    assert convert_report(plain).remedies == REMEDIES
 
 
 def test_the_text_has_the_code_in_lines_to_paste() -> None:

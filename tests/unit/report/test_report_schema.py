@@ -17,10 +17,10 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import (
+    convert_report,
+    encode_report,
     plain_report,
     read_report,
-    report_of,
-    report_text,
 )
 from analyzer.model.errors import TraceError
 from analyzer.session.opening import open_estimate, open_result
@@ -30,7 +30,7 @@ NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
 def check(report: ReportFile | DiffFile) -> dict[str, Any]:
     """Check what is written against the schema and the types; return it."""
-    written: dict[str, Any] = json.loads(report_text(report))
+    written: dict[str, Any] = json.loads(encode_report(report))
     assert breaches(written, "report", type(report).__name__) == []
     return written
 
@@ -38,7 +38,7 @@ def check(report: ReportFile | DiffFile) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_samples_keep_to_it(name: str) -> None:
     written = check(open_result(sample_folder(name), search=False).report)
-    assert plain_report(report_of(written)) == written
+    assert plain_report(convert_report(written)) == written
 
 
 def test_estimates_differences_and_other_settings_keep_to_it() -> None:

@@ -20,10 +20,10 @@ import analyzer
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract import kept_result
 from analyzer.model.contract.report.saved_result import (
-    KEPT_FILE,
+    DIGESTS_FILE,
     REPORT_JSON,
-    kept_facts,
-    read_kept,
+    encode_digests,
+    read_saved_report,
 )
 from analyzer.model.errors import TraceError
 from analyzer.report.result import Result
@@ -132,7 +132,7 @@ def test_a_trace_that_is_another_is_explained_anew(change: str, traced: Path) ->
         file.write_bytes(file.read_bytes() + b"\0")
     elif change == "another trace":
         shutil.copy(file, file.with_name("another" + file.name))
-    assert read_kept(traced)[0] is None
+    assert read_saved_report(traced)[0] is None
 
 
 def test_another_version_predicts_anew_and_says_so(folder: Path, predicted: list[Path]) -> None:
@@ -170,8 +170,8 @@ def test_tables_with_a_flipped_byte_are_whole_or_refused(
     content = file.read_bytes()
     for at in range(0, len(content), max(len(content) // 40, 1)):
         file.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
-        assert read_kept(folder) == (None, "a file of it was changed since")
-        (folder / KEPT_FILE).write_bytes(kept_facts(folder))  # by a hand that knows how
+        assert read_saved_report(folder) == (None, "a file of it was changed since")
+        (folder / DIGESTS_FILE).write_bytes(encode_digests(folder))  # by a hand that knows how
         with suppress(TraceError):
             assert analyzer.open_trace(folder).analysis.peak == finished[1].analysis.peak
 
@@ -180,7 +180,7 @@ def test_a_zip_bomb_is_not_unpacked(folder: Path) -> None:
     import numpy as np
 
     np.savez_compressed(folder / TABLES_FILE, facts=np.zeros(1 << 28, np.uint8))
-    (folder / KEPT_FILE).write_bytes(kept_facts(folder))
+    (folder / DIGESTS_FILE).write_bytes(encode_digests(folder))
     result = analyzer.open_trace(folder)
     start = time.process_time()
     with pytest.raises(TraceError, match=TABLES_FILE):
@@ -210,6 +210,6 @@ def test_a_finished_estimate_whose_graph_is_gone_says_so(folder: Path) -> None:
     note = json.loads((folder / "run.json").read_bytes())
     del note["graph"]
     (folder / "run.json").write_text(json.dumps(note))
-    (folder / KEPT_FILE).write_bytes(kept_facts(folder))
+    (folder / DIGESTS_FILE).write_bytes(encode_digests(folder))
     with pytest.raises(TraceError, match="holds no graph"):
         assert analyzer.open_trace(folder).analysis.recording.graph

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.writing import finite
+from analyzer.model.contract.report.writing import replace_non_finite
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table
 from analyzer.report.terminal.terminal_diff import print_diff
@@ -56,7 +56,7 @@ def test_markdown_has_no_mention_no_escape_and_no_direction() -> None:
 
 
 def test_numbers_that_json_lacks_are_null() -> None:
-    told = finite({"a": [float("inf"), 1.5, float("nan")], "b": (1, "x")})
+    told = replace_non_finite({"a": [float("inf"), 1.5, float("nan")], "b": (1, "x")})
     assert json.loads(json.dumps(told, allow_nan=False)) == {"a": [None, 1.5, None], "b": [1, "x"]}
 
 

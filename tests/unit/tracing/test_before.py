@@ -11,7 +11,12 @@ import pytest
 from builders import sample_folder, sample_trace
 
 import analyzer
-from analyzer.model.recording.timeline import alive_at, by_category, main_rows, timeline
+from analyzer.model.recording.timeline import (
+    alive_at,
+    main_allocator_rows,
+    sum_by_category,
+    timeline,
+)
 from analyzer.tracing.measure.measured_recording import Measured, measure
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.xplane import read_trace
@@ -30,7 +35,7 @@ def begun_late(name: str, *, noted: bool) -> Measured:
 @pytest.mark.parametrize("name", ["cnn", "jit", "eager", "infer", "transformer"])
 def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> None:
     recording = begun_late(name, noted=noted).recording
-    line = timeline(main_rows(recording), len(recording.events))
+    line = timeline(main_allocator_rows(recording), len(recording.events))
     assert np.array_equal(line.allocated[1:], recording.events["in_use_bytes"].to_numpy())
     rows = recording.allocations
     before = rows.loc[rows["address"].isna() & (rows["allocator"] == recording.allocator)]
@@ -47,8 +52,8 @@ def test_variables_are_known_by_their_addresses(name: str) -> None:
     whole = analyzer.open_trace(sample_folder(name))
     recording = begun_late(name, noted=True).recording
     # WHEN the last instants are compared
-    late = by_category(alive_at(recording.allocations, len(recording.events) - 1))
-    full = by_category(alive_at(whole.recording.allocations, len(whole.recording.events) - 1))
+    late = sum_by_category(alive_at(recording.allocations, len(recording.events) - 1))
+    full = sum_by_category(alive_at(whole.recording.allocations, len(whole.recording.events) - 1))
     # THEN parameters and optimizer state are the same bytes
     assert late["parameter"] == full["parameter"] > 0
     assert late["optimizer_state"] == full["optimizer_state"]
@@ -69,7 +74,7 @@ def test_values_outside_the_allocator_are_not_taken_for_inside(tmp_path: Path) -
         dataclasses.replace(raw, events=events), note, sample_trace("infer")
     ).recording
     # THEN all that was in use is counted once, without names
-    line = timeline(main_rows(recording), len(recording.events))
+    line = timeline(main_allocator_rows(recording), len(recording.events))
     assert np.array_equal(line.allocated[1:], recording.events["in_use_bytes"].to_numpy())
 
 
@@ -77,6 +82,6 @@ def test_values_outside_the_allocator_are_not_taken_for_inside(tmp_path: Path) -
 def test_inputs_are_known_by_their_addresses(name: str) -> None:
     whole = analyzer.open_trace(sample_folder(name))
     recording = begun_late(name, noted=True).recording
-    late = by_category(alive_at(recording.allocations, recording.steps[-1].first))
-    full = by_category(alive_at(whole.recording.allocations, whole.recording.steps[-1].first))
+    late = sum_by_category(alive_at(recording.allocations, recording.steps[-1].first))
+    full = sum_by_category(alive_at(whole.recording.allocations, whole.recording.steps[-1].first))
     assert late["input"] == full["input"] > 0

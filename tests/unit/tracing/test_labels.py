@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_structure
+from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.xla.buffer_plan import Holder, PlanRegion, ValueUse
 from analyzer.tracing.xla.plan_labels import label_holders
 
@@ -56,7 +56,7 @@ def labels(*holders: Holder, infer: bool = False) -> list[Category]:
         holders=holders,
         moments=20,
     )
-    structure = build_structure(OPS, gradients=["gradient_tape/net/first:0"])
+    structure = build_graph_index(OPS, gradients=["gradient_tape/net/first:0"])
     return [label.category for label in label_holders(region, structure, infer=infer)]
 
 

@@ -16,7 +16,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.run_note import Failure
-from analyzer.model.recording.timeline import alive_at, by_category
+from analyzer.model.recording.timeline import alive_at, sum_by_category
 
 STEADY = [name for name in SAMPLES if name != "oom"]
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}
@@ -81,7 +81,7 @@ def test_categories_add_up_at_every_tenth_instant(name: str) -> None:
     analysis = opened(name).analysis
     for instant in range(-1, len(analysis.line.requested) - 1, 211):
         alive = alive_at(analysis.rows, instant)
-        assert sum(by_category(alive).values()) == analysis.line.requested[instant + 1]
+        assert sum(sum_by_category(alive).values()) == analysis.line.requested[instant + 1]
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
-from analyzer.model.graph.graph_index import build_structure
+from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.measure.unowned_variables import roles_of_state
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -40,7 +40,7 @@ def roles(momentum_source: str, *more: Op) -> dict[str, str]:
         for index, name in enumerate(NAMES)
     ]
     note = RunNote(variables=tuple(variables), ops=ops)
-    structure = build_structure(ops, gradients=["gradient:0"])
+    structure = build_graph_index(ops, gradients=["gradient:0"])
     return {NAMES[at]: category for at, (category, _) in roles_of_state(note, structure).items()}
 
 

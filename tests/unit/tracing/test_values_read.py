@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_structure
+from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.measure.values_read import values_read, values_warning
 
 
@@ -14,7 +14,7 @@ def op(name: str, kind: str, *inputs: str, dtype: str = "bool", source: str = ""
 
 
 def test_a_loss_that_decides_is_named_with_its_line() -> None:
-    structure = build_structure(
+    structure = build_graph_index(
         [
             op("loss", "Mean", dtype="float32"),
             op("limit", "Const", dtype="float32"),
@@ -32,12 +32,12 @@ def test_what_a_card_counts_is_not_right_though_the_host_computed_what_is_counte
     ids = op("ids", "FloorMod", "data:0", dtype="int32")
     unique = op("found", "Unique", "ids:0", dtype="int32", source="train.py:20")
     on_card = replace(unique, device="/job:localhost/replica:0/task:0/device:GPU:0")
-    assert values_read(build_structure([ids, on_card])) == ["found at train.py:20"]
-    assert values_read(build_structure([ids, unique])) == []
+    assert values_read(build_graph_index([ids, on_card])) == ["found at train.py:20"]
+    assert values_read(build_graph_index([ids, unique])) == []
 
 
 def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> None:
-    structure = build_structure(
+    structure = build_graph_index(
         [
             op("count", "Merge", "start:0", dtype="int32"),
             op("start", "Const", dtype="int32"),
@@ -57,7 +57,7 @@ def test_what_the_host_computes_and_whether_gradients_are_finite_is_right() -> N
 def test_whether_rows_of_a_table_are_finite_is_right_where_the_host_puts_them_in_their_place() -> (
     None
 ):
-    structure = build_structure(
+    structure = build_graph_index(
         [
             op("rows", "MatMul", dtype="float16"),
             op("ids", "Cast", "data:0", dtype="int64"),

@@ -11,7 +11,7 @@ import pytest
 from builders import LIMIT_BYTES, TraceBuilder, sample_trace, small_trace
 
 import analyzer
-from analyzer.model.contract.report.writing import report_of
+from analyzer.model.contract.report.writing import convert_report
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.schema import EVENTS
 from analyzer.tracing.parse import xplane
@@ -253,4 +253,4 @@ def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(tmp_path: P
     assert len(names) == 2
     assert max(map(len, names)) < 1 << 15
     result.to_json(tmp_path / "report.json")
-    report_of(json.loads((tmp_path / "report.json").read_bytes()))
+    convert_report(json.loads((tmp_path / "report.json").read_bytes()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.report.writing import schema_of
+from analyzer.model.contract.report.writing import build_schema
 
 OOM_VERSION: Final = 1
 
@@ -171,4 +171,4 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
 
 def oom_schema_text() -> str:
     """Return the JSON Schema of what ``analyze oom --json`` writes, ``docs/oom.schema.json``."""
-    return schema_of("What analyze oom writes with --json", OomDocument)
+    return build_schema("What analyze oom writes with --json", OomDocument)

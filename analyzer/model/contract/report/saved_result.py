@@ -17,17 +17,17 @@ from msgspec import Meta, Struct
 from msgspec.json import encode
 
 from analyzer.model.contract.fields import Name, Word
-from analyzer.model.contract.reading import beside, open_at_once, read_record
+from analyzer.model.contract.reading import open_without_blocking, read_record, sibling_file
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import read_report
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.version import __version__
 
-KEPT_FILE: Final = "kept.json"
+DIGESTS_FILE: Final = "kept.json"
 REPORT_JSON: Final = "report.json"
 REPORT_HTML: Final = "report.html"
 
-KEPT_FORMAT: Final = 2  # of what lies beside the report
+DIGESTS_FORMAT: Final = 2  # of what lies beside the report
 
 _TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
 _BLOCK_BYTES: Final = 1 << 20
@@ -38,7 +38,7 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 _Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
 
 
-class KeptFacts(Struct, frozen=True, kw_only=True):
+class FileDigests(Struct, frozen=True, kw_only=True):
     """What a finished result belongs to.
 
     Attributes:
@@ -47,38 +47,38 @@ class KeptFacts(Struct, frozen=True, kw_only=True):
         files: Files of the folder, by their path in it with ``/`` between, each with its digest.
     """
 
-    schema_version: int = KEPT_FORMAT
+    schema_version: int = DIGESTS_FORMAT
     analyzer: Word
     files: _Files
 
 
-def kept_facts(folder: Path) -> bytes:
+def encode_digests(folder: Path) -> bytes:
     """Return what ``kept.json`` says of the files that lie in a folder, as JSON text."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return encode(
-        KeptFacts(
+        FileDigests(
             analyzer=__version__,
             files={
                 file.relative_to(folder).as_posix(): _digest(file)
                 for file in files
-                if file.name not in (KEPT_FILE, REPORT_HTML)
+                if file.name not in (DIGESTS_FILE, REPORT_HTML)
             },
         )
     )
 
 
-def read_kept(folder: Path) -> tuple[ReportFile | None, str]:
+def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     """Return the report that ``folder`` keeps.
 
     Returns:
         The report, None where it has to be made anew; and why, empty where nothing was kept.
     """
-    file = folder / KEPT_FILE
+    file = folder / DIGESTS_FILE
     if not file.is_file():
         return None, ""
     try:
-        facts = read_record(file, KeptFacts, version=KEPT_FORMAT, hint="")
-        if facts.schema_version != KEPT_FORMAT or facts.analyzer != __version__:
+        facts = read_record(file, FileDigests, version=DIGESTS_FORMAT, hint="")
+        if facts.schema_version != DIGESTS_FORMAT or facts.analyzer != __version__:
             return None, f"it was saved by version {facts.analyzer:.20}"
         if any(_digest(_inside(folder, name)) != digest for name, digest in facts.files.items()):
             return None, "a file of it was changed since"
@@ -86,7 +86,7 @@ def read_kept(folder: Path) -> tuple[ReportFile | None, str]:
             return None, "a file was added to it since"
         return read_report(folder / REPORT_JSON), ""
     except (AnalyzerError, OSError, ValueError, RecursionError):
-        return None, f"a file of it is missing or damaged, or its {KEPT_FILE}"
+        return None, f"a file of it is missing or damaged, or its {DIGESTS_FILE}"
 
 
 def _traces(folder: Path) -> set[str]:
@@ -101,7 +101,7 @@ def _inside(folder: Path, name: str) -> Path:
     Raises:
         ValueError: it would lie elsewhere.
     """
-    return reduce(lambda place, part: beside(place / "file", part), name.split("/"), folder)
+    return reduce(lambda place, part: sibling_file(place / "file", part), name.split("/"), folder)
 
 
 def _digest(file: Path) -> str:
@@ -111,7 +111,7 @@ def _digest(file: Path) -> str:
         OSError: it cannot be read, or is a pipe or a device.
     """
     made = hashlib.sha256()
-    with open(file, "rb", opener=open_at_once) as opened:
+    with open(file, "rb", opener=open_without_blocking) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise OSError(f"{file} is no regular file")
         while block := opened.read(_BLOCK_BYTES):

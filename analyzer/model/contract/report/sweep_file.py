@@ -8,7 +8,7 @@ from msgspec import field
 
 from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
 from analyzer.model.contract.report.limit_figures import Fits
-from analyzer.model.contract.report.writing import schema_of
+from analyzer.model.contract.report.writing import build_schema
 
 SWEEP_VERSION: Final = 1
 
@@ -84,4 +84,4 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
 
 def sweep_schema_text() -> str:
     """Return the JSON Schema of ``sweep.json``, ``docs/sweep.schema.json``."""
-    return schema_of("What analyze sweep writes into sweep.json", SweepFile)
+    return build_schema("What analyze sweep writes into sweep.json", SweepFile)

@@ -126,6 +126,6 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     limit_low_bytes: Total | None = None
 
 
-def raised(size_bytes: int | None, by_bytes: int) -> int | None:
+def shift_bound(size_bytes: int | None, by_bytes: int) -> int | None:
     """Return one end of a range, moved by some bytes and not below 0; None where there is no range."""
     return None if size_bytes is None else max(size_bytes + by_bytes, 0)

@@ -26,7 +26,7 @@ _HINT: Final = "Write it anew from the trace or the estimate."
 
 def plain_report(report: ReportRecord) -> dict[str, Json]:
     """Return a report as JSON values, with null for every number that JSON does not have."""
-    plain: dict[str, Json] = finite(to_builtins(report, enc_hook=_number))
+    plain: dict[str, Json] = replace_non_finite(to_builtins(report, enc_hook=_number))
     return plain
 
 
@@ -39,13 +39,13 @@ def _number(value: object) -> int | float:
     raise NotImplementedError(f"{type(value)} in a report")
 
 
-def report_text(report: ReportRecord) -> str:
+def encode_report(report: ReportRecord) -> str:
     """Return a report as JSON text."""
     plain = to_builtins(report, enc_hook=_number)
     try:
         text = json.dumps(plain, allow_nan=False)
     except ValueError:  # a number that JSON does not have
-        text = json.dumps(finite(plain), allow_nan=False)
+        text = json.dumps(replace_non_finite(plain), allow_nan=False)
     try:
         return indented(text, indent=1) + "\n"
     except DecodeError:  # half a surrogate pair, from a file name that is no text
@@ -55,12 +55,12 @@ def report_text(report: ReportRecord) -> str:
 
 def schema_text() -> str:
     """Return the JSON Schema of what ``--json`` writes, ``docs/report.schema.json``."""
-    return schema_of(
+    return build_schema(
         "What analyze trace, estimate and diff write with --json", ReportFile, DiffFile
     )
 
 
-def schema_of(title: str, *types: type) -> str:
+def build_schema(title: str, *types: type) -> str:
     """Return the JSON Schema of what is one of some records.
 
     Args:
@@ -80,7 +80,7 @@ def schema_of(title: str, *types: type) -> str:
     return json.dumps(schema, indent=1) + "\n"
 
 
-def report_of(plain: dict[str, Any]) -> ReportFile:
+def convert_report(plain: dict[str, Any]) -> ReportFile:
     """Return the report that JSON values are.
 
     Raises:
@@ -98,12 +98,12 @@ def read_report(path: Path) -> ReportFile:
     return read_record(path, ReportFile, version=REPORT_VERSION, hint=_HINT)
 
 
-def finite(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """Return JSON values with null for every number that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
+        return [replace_non_finite(item) for item in value]
     return value

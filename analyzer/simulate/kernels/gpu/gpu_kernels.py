@@ -24,7 +24,7 @@ from analyzer.model.graph.host_copies import (
     COPY_BACK,
     HOST_TYPES,
     VARIABLES_ON_HOST,
-    output_on_host,
+    is_output_on_host,
     runs_on_host,
 )
 from analyzer.model.graph.ops import op_types
@@ -140,7 +140,7 @@ def gpu_device(capability: Capability, multiprocessors: int) -> KernelDevice:
 
 
 def _held_bytes(op: Op) -> int:
-    if runs_on_host(op) or output_on_host(op, 0, ()):
+    if runs_on_host(op) or is_output_on_host(op, 0, ()):
         return 0
     return op.outputs[0].size_bytes or 0
 
@@ -156,7 +156,7 @@ def _on_card(call: Call, rules: dict[str, Callable[[Call], MemoryPlan]]) -> Memo
         return plan
     if plan.lists is not ListUse.NO:
         return _list_on_card(call, plan)
-    host = [output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
+    host = [is_output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
     if not any(host):
         return plan
     outputs = tuple(

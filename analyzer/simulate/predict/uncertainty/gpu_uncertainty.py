@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.report.trust_figures import StatedRange, raised
+from analyzer.model.contract.report.trust_figures import StatedRange, shift_bound
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.played_step import Draw, live_bytes
@@ -82,8 +82,8 @@ def with_gpu_doubts(
     )
     return replace(
         base,
-        high_bytes=raised(base.high_bytes, rise),
-        allocated_high_bytes=raised(base.allocated_high_bytes, rise),
+        high_bytes=shift_bound(base.high_bytes, rise),
+        allocated_high_bytes=shift_bound(base.allocated_high_bytes, rise),
         workspace_bytes=rise,
         because=tuple(because),
     )

@@ -10,7 +10,7 @@ import pytest
 from make_recording import Made, make_recording
 
 from analyzer.explain.comparison import compare
-from analyzer.model.contract.report.writing import report_of
+from analyzer.model.contract.report.writing import convert_report
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import EVENTS, empty
@@ -81,7 +81,7 @@ def test_markdown_of_two_runs(made: Made) -> None:
 def test_markdown_keeps_names_as_text(made: Made) -> None:
     document = {**made.document, "warnings": ["<img src=x>\n# head | `code` [a](b) *b*"]}
     assert "> &lt;img src=x&gt; # head \\| \\`code\\` \\[a\\](b) \\*b\\*" in markdown(
-        report_of(document)
+        convert_report(document)
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from make_recording import Made, document_of, make_recording
 from test_page_columns import unpack
 
-from analyzer.model.contract.report.writing import plain_report, report_of
+from analyzer.model.contract.report.writing import convert_report, plain_report
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.report.page import payload as payload_module
@@ -174,9 +174,9 @@ def test_a_prediction_needs_no_events_addresses_or_graph(made: Made) -> None:
         events=empty(EVENTS),
         allocations=table,
         make_graph=None,
-        make_ends=None,
+        make_tensor_links=None,
     )
-    page = render(report_of({**made.document, "kind": "estimate"}), recording)
+    page = render(convert_report({**made.document, "kind": "estimate"}), recording)
     header, columns = columns_of(page)
     assert header["states"] == len(made.recording.events) + 1
     assert "time_ps" not in columns
@@ -192,7 +192,7 @@ def test_nothing_allocated_is_still_a_page() -> None:
         allocations=empty(ALLOCATIONS),
         steps=(),
         make_graph=None,
-        make_ends=None,
+        make_tensor_links=None,
     )
     zero = dict.fromkeys(made.document["categories_at_peak"], 0)
     peak = {**made.document["peak"], "requested_bytes": 0, "allocated_bytes": 0, "instant": -1}
@@ -205,14 +205,14 @@ def test_nothing_allocated_is_still_a_page() -> None:
         "retained": [],
         "findings": [],
     }
-    assert "0\u00a0B allocated" in render(report_of(document), recording)
+    assert "0\u00a0B allocated" in render(convert_report(document), recording)
 
 
 def test_a_document_without_its_optional_parts_is_still_a_page(made: Made) -> None:
     needed = ("kind", "target", "device", "peak", "categories_at_peak")
     document = {key: made.document[key] for key in needed}
-    assert "Peak " in render(report_of(document), made.recording)
-    assert "Peak " in render_inline(report_of(document))
+    assert "Peak " in render(convert_report(document), made.recording)
+    assert "Peak " in render_inline(convert_report(document))
 
 
 def test_uses_and_readers_come_from_the_graph(made: Made) -> None:
@@ -252,7 +252,7 @@ def test_the_builder_agrees_with_itself(made: Made) -> None:
 
 def test_steps_without_a_time_have_no_column_for_it(made: Made) -> None:
     def head(document: dict) -> str:
-        page = render(report_of(document), made.recording)
+        page = render(convert_report(document), made.recording)
         return re.search(r"Peak of each step</th>(.*?)</tr>", page).group(1)
 
     steps = [{**step, "duration_s": 0.5} for step in made.document["steps"]]
@@ -264,7 +264,7 @@ def test_steps_without_a_time_have_no_column_for_it(made: Made) -> None:
 def test_what_saves_next_to_nothing_is_not_among_the_first(made: Made) -> None:
     finding = {"id": "x", "detail": "", "evidence": [], "saves_bytes": 428, "severity": "info"}
     findings = [{**finding, "title": "hardly"}, {**finding, "severity": "low", "title": "first"}]
-    page = render(report_of({**made.document, "findings": findings}), made.recording)
+    page = render(convert_report({**made.document, "findings": findings}), made.recording)
     first = re.search(r'<ol class="findings">(.*?)</ol>', page, re.S).group(1)
     assert "first" in first
     assert "hardly" not in first

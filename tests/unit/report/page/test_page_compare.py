@@ -6,7 +6,7 @@ import pytest
 from make_recording import Made, make_recording
 
 from analyzer.explain.comparison import TIMELINE_COLUMNS, compare
-from analyzer.model.contract.report.writing import plain_report, report_of
+from analyzer.model.contract.report.writing import convert_report, plain_report
 from analyzer.model.recording.records import Kind
 
 
@@ -63,7 +63,7 @@ def test_numbering_apart_is_not_a_difference(pair: tuple[Made, Made]) -> None:
 def test_what_else_differs_is_said(pair: tuple[Made, Made]) -> None:
     a, b = pair
     other = {**b.document, "step": {**b.document["step"], "batch_size": 64}}
-    found = plain_report(compare(a.report, a.recording, report_of(other), b.recording))
+    found = plain_report(compare(a.report, a.recording, convert_report(other), b.recording))
     assert found["notes"] == ["The two differ in batch size 32 and 64."]
     assert found["b"]["label"] == "measured, batch 64"
 

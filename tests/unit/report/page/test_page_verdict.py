@@ -9,7 +9,7 @@ import pytest
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import report_of
+from analyzer.model.contract.report.writing import convert_report
 from analyzer.report.page import verdict_words as verdict_module
 from analyzer.report.page.verdict_words import error_line, first_screen, what_if_words
 
@@ -51,7 +51,7 @@ def report(**changes: Any) -> ReportFile:
         "verdict": ANSWER,
         **changes,
     }
-    return report_of(document)
+    return convert_report(document)
 
 
 @pytest.mark.parametrize(
