@@ -1,4 +1,6 @@
-"""The command line: arguments, progress and exit codes; no analysis.
+"""The command line: arguments, progress, outputs and exit codes; also plugins for pytest and IPython.
+
+Inputs: command-line arguments. Outputs: text, files and an exit code. Restrictions: no analysis.
 
 Exit codes: 0 fine, 1 a bug of ours, 2 bad input, 3 over a limit, 4 grew against a baseline,
 5 the traced step ran out of memory, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP.
@@ -18,18 +20,18 @@ from analyzer.model.gc_pause import collect_rarely
 from analyzer.model.interrupts import Terminated, raise_on_signals
 
 _MESSAGE_WIDTH: Final = 4000  # characters of an error, at most
-_OF_THE_MACHINE: Final = frozenset(
+_SYSTEM_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
     | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBADF}
 )
-"""Errors of the system that no program can help: a full disk, no right, no more processes."""
+"""System errors outside our control: a full disk, missing permissions, no more processes."""
 
 
 class ScriptStatus(SystemExit):
-    """The end of a command with the exit status of the user's own script."""
+    """Ends the command with the exit status of the user's script."""
 
 
-_OF_WRITING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_WRITE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 def main() -> None:
@@ -44,18 +46,16 @@ def run() -> int:
 
     stdout.prepare()
     try:
-        with raise_on_signals(_tell_signal):
+        with raise_on_signals(_report_signal):
             code = _guarded(_run)
-            # What is still in the buffer would otherwise be written after all that could catch its
-            # failure.
-            left = _guarded(_flush)
-            return code or left
+            flushed = _guarded(_flush)  # here, while a failed write can still be reported
+            return code or flushed
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
-            _tell(str(interrupt))
+            _report(str(interrupt))
         return int(ExitCode.INTERRUPTED)
     except Terminated as end:
-        _tell(f"Ended by {end.name}.")
+        _report(f"Ended by {end.name}.")
         return end.exit_code
 
 
@@ -68,7 +68,7 @@ def _flush() -> int:
 
 
 def _run() -> int:
-    from analyzer.cli.app import app  # Typer is read here, so that errors of ours are ours
+    from analyzer.cli.app import app  # imported here so that _guarded reports its errors
 
     try:
         app(prog_name="analyze")
@@ -77,35 +77,35 @@ def _run() -> int:
             raise interrupt from None
         if isinstance(stop, ScriptStatus) and isinstance(stop.code, int):
             return stop.code
-        # Nothing of ours ends with 1: it is Typer's word for a pipe that no one reads any more.
+        # Our commands never exit with 1; Typer does if nobody reads the pipe any more.
         return stop.code if isinstance(stop.code, int) and stop.code != 1 else int(ExitCode.OK)
     return int(ExitCode.OK)
 
 
 def _guarded(call: Callable[[], int]) -> int:
-    """Return the exit code of a call, with its error told in one line."""
+    """Return the exit code of a call; print its error in one line."""
     try:
         return call()
     except AnalyzerError as error:
-        from analyzer.report.untrusted import printable  # names in it may be a stranger's
+        from analyzer.report.untrusted import printable  # names in the message are untrusted
 
-        _tell(printable(error, _MESSAGE_WIDTH))
+        _report(printable(error, _MESSAGE_WIDTH))
         if error.exit_code is ExitCode.BUG:
-            _tell("This is a bug; please report it with this line.")
+            _report("This is a bug; please report it with this line.")
         return int(error.exit_code)
     except OSError as error:
-        if error.errno not in _OF_THE_MACHINE:
+        if error.errno not in _SYSTEM_ERRORS:
             raise
-        unnamed = "Standard output or a file" if error.errno in _OF_WRITING else "The machine"
-        _tell(f"{error.filename or unnamed}: {error.strerror}.")
+        unnamed = "Standard output or a file" if error.errno in _WRITE_ERRORS else "The machine"
+        _report(f"{error.filename or unnamed}: {error.strerror}.")
         return int(ExitCode.BAD_INPUT)
     except MemoryError:
-        _tell("There is not enough host memory for the analysis itself.")
+        _report("There is not enough host memory for the analysis itself.")
         return int(ExitCode.BAD_INPUT)
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the Ctrl-C that Typer turned into an exit, which is another in each of its versions."""
+    """Return the Ctrl-C that Typer turned into an exit; its versions do that in different ways."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return error
@@ -113,13 +113,13 @@ def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
     return None
 
 
-def _tell_signal(number: int) -> None:
-    """Say at once that a signal was seen: what it ends may take seconds."""
+def _report_signal(number: int) -> None:
+    """Acknowledge Ctrl-C at once, because ending the child may take seconds."""
     if number == signal.SIGINT:
-        _tell("Interrupted: ending what runs; a second Ctrl-C ends it at once.")
+        _report("Interrupted: ending the run. A second Ctrl-C ends it at once.")
 
 
-def _tell(text: str) -> None:
-    """Print a line of our own; the terminal itself may be gone."""
+def _report(text: str) -> None:
+    """Print a line on stderr, if stderr still exists."""
     with contextlib.suppress(OSError, ValueError):
         print(f"analyze: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The Typer application: its commands, each loaded when it is run, and the options of none of them."""
+"""The Typer application. Each command's module is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ _HELP: Final = {"help_option_names": ["-h", "--help"]}
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": (
         "analyzer.cli.trace_command:trace",
-        "Capture the memory of a step, or open a trace, and say where it goes and what to change.",
+        "Capture the memory of a step, or open a trace, and explain its use and how to reduce it.",
     ),
     "estimate": (
         "analyzer.cli.estimate_command:estimate",
-        "Predict the memory of a step without running it, and say where it goes and what to change.",
+        "Predict the memory of a step without running it, and explain its use and how to reduce it.",
     ),
     "fit": (
         "analyzer.cli.fit_command:fit",
         "Find the largest batch (or input) that fits a card or a limit, without running the step.",
     ),
     "sweep": (
-        "analyzer.cli.sweeps.sweep_command:sweep",
+        "analyzer.cli.sweep_command:sweep",
         "Estimate every combination of models, batches, cards and remedies, and show them in a table.",
     ),
     "gpus": (
         "analyzer.cli.gpu_list:gpus",
-        "List the cards of the catalogue, or those that words mean.",
+        "List the cards of the catalogue, all or by search words.",
     ),
     "diff": (
         "analyzer.cli.diff_command:diff",
-        "Compare two traced steps: peaks, categories, layers and ops, from A to B.",
+        "Compare two steps: peaks, categories, layers and ops, from A to B.",
     ),
     "oom": (
         "analyzer.cli.oom_command:oom",
-        "Explain an out-of-memory log: what was asked, what was in the way, what the numbers support.",
+        "Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support.",
     ),
     "device": (
-        "analyzer.cli.running.device_command:device",
-        "Show a card's memory as TensorFlow and as the driver count it, and name each difference.",
+        "analyzer.cli.device_command:device",
+        "Show a card's memory as TensorFlow and as the driver count it, and explain each difference.",
     ),
 }
-"""Name of a command -> the function that runs it, and the first line of its help."""
+"""Command name -> its function, and the first line of its help."""
 
 
 class Commands(TyperGroup):
-    """Loads a command where it is run; the list of all of them needs none.
+    """Import a command's module when the command runs; ``--help`` imports none.
 
-    Loading one takes what it works with (pandas, NumPy), which is most of the time of ``--help``.
+    A module imports pandas and NumPy, which would be most of the time of ``--help``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -64,17 +64,17 @@ class Commands(TyperGroup):
             self.commands[name] = TyperCommand(name, help=first_line)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order in which they are shown."""
+        """Return the names in display order."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, loaded unless it is only listed; None for a name that is none."""
+        """Return a command, imported unless it is only listed; None for an unknown name."""
         if self._is_listing or cmd_name not in COMMANDS:
             return self.commands.get(cmd_name)
-        return loaded(cmd_name)
+        return load_command(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the whole."""
+        """Write the help of ``analyze`` itself."""
         with self._listing():
             super().format_help(ctx, formatter)
 
@@ -87,8 +87,8 @@ class Commands(TyperGroup):
             self._is_listing = False
 
 
-def loaded(name: str) -> Any:
-    """Return a command of ``COMMANDS``, ready to be run."""
+def load_command(name: str) -> Any:
+    """Import a command of ``COMMANDS`` and return it."""
     module, _, function = COMMANDS[name][0].partition(":")
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     alone.command(name=name, context_settings=_HELP)(getattr(import_module(module), function))
@@ -98,7 +98,7 @@ def loaded(name: str) -> Any:
 app = typer.Typer(
     name="analyze",
     cls=Commands,
-    help="Where the memory of a TensorFlow or Keras step goes, what fits, and what to change.",
+    help="Memory of TensorFlow and Keras steps: its use, the largest batch, and how to reduce it.",
     no_args_is_help=True,
     context_settings=_HELP,
     pretty_exceptions_enable=False,
@@ -119,4 +119,4 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Where the memory of a TensorFlow or Keras step goes, what fits, and what to change."""
+    """Memory of TensorFlow and Keras steps: its use, the largest batch, and how to reduce it."""

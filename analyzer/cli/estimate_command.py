@@ -1,9 +1,9 @@
-"""``analyze estimate TARGET``: the memory that a step will need, with nothing of it run."""
+"""``analyze estimate TARGET``: predict the memory of a step without running it."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,10 +14,9 @@ from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import Outputs, check_not_read, deliver
+from analyzer.cli.outputs import Outputs, check_not_input, deliver
 from analyzer.cli.progress import progress_bar
-from analyzer.cli.run_place import Place
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.cli.run_place import RunPlace
 from analyzer.model.contract.capture_request import (
     DEFAULT_STEPS,
     CaptureOptions,
@@ -31,11 +30,60 @@ from analyzer.session.opening import open_estimate, open_finished
 from analyzer.simulate.compiler.card_options import TIME_OUT_S, CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_FOR_CPU: Final = "Predicting for this machine's CPU; --gpu NAME predicts for a card."
+_FOR_CPU: Final = "Estimate for this machine's CPU; add --gpu NAME for a card."
 
 
-@options.taking_groups
-# Long: its options are its parameters.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """Options that only ``estimate`` has."""
+
+    device: Annotated[
+        str, options.in_capture("cpu or gpu; default gpu with --gpu, otherwise cpu.")
+    ] = ""
+    gpu: Annotated[
+        str,
+        options.in_capture(
+            "Card to predict for, such as t4 or a100-80gb; the machine needs none. `--gpu list` lists "
+            "all cards.",
+            callback=list_gpus,
+            is_eager=True,
+        ),
+    ] = ""
+    threads: Annotated[
+        int | None,
+        options.in_capture("Threads per op, which size some workspace; default this machine's."),
+    ] = None
+    inter_op_threads: Annotated[
+        int | None,
+        options.in_capture(
+            "Threads that run ops in parallel; default this machine's, with one in the range."
+        ),
+    ] = None
+    both_products: Annotated[
+        bool | None,
+        options.in_capture(
+            "Also compile with cuBLAS matrix products and report both as a range; default for small "
+            "steps.",
+            "--both-products/--one-product",
+        ),
+    ] = None
+    assume: Annotated[
+        list[str] | None,
+        options.in_capture(
+            "Value that depends on data: iterations of a loop, size of a result, branch; with the name "
+            "that the estimate prints. Repeatable.",
+            metavar="NAME=N",
+        ),
+    ] = None
+    compile_timeout: Annotated[
+        int | None,
+        options.in_capture(
+            f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}."
+        ),
+    ] = None
+
+
+@options.expand_groups
 def estimate(
     target: Annotated[
         str,
@@ -47,203 +95,152 @@ def estimate(
     ],
     steps: Annotated[
         int | None,
-        typer.Option(
-            help=f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more only if a later "
-            "one differs.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
+        options.in_capture(
+            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; use more only if a later step "
+            "differs."
         ),
     ] = None,
     *,
     batch_size: options.BatchSize = None,
+    capture: EstimateOptions,
     step: options.StepOptions,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="cpu or gpu; default gpu where --gpu names a card, else cpu.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = "",
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="The card to predict for, such as t4 or a100-80gb; none is needed here. "
-            "`--gpu list` lists all.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-            callback=list_gpus,
-            is_eager=True,
-        ),
-    ] = "",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            help="Threads that one op may use, which size some scratch; default this machine's.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = None,
-    inter_op_threads: Annotated[
-        int | None,
-        typer.Option(
-            help="Threads that run ops side by side; default this machine's, and one in the range.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = None,
-    both_products: Annotated[
-        bool | None,
-        typer.Option(
-            "--both-products/--one-product",
-            help="Compile for the card with cuBLAS' matrix products too, as a range; default for small "
-            "steps.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = None,
-    assume: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=N",
-            help="What to take for what the data decide: trips of a loop, the size of a result, the "
-            "branch; by the name that the estimate says. Repeatable.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = None,
-    compile_timeout: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = None,
-    place: Place,
+    place: RunPlace,
     outputs: Outputs,
     replay: options.ReplayOptions,
-    remedies: Annotated[
+    what_if: Annotated[
         str,
-        typer.Option(
-            "--what-if",
+        options.option(
+            "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
+            "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name lists them.",
+            panel=options.REPLAY,
             metavar="NAME,…",
-            help="Capture and estimate the step with changes, too: all, or half-batch, mixed-float16, "
-            "accumulate-4, remat-activations, optimizer-sgd, freeze …; a wrong name lists them.",
-            rich_help_panel=options.REPLAY,
-            show_default=False,
         ),
     ] = "",
 ) -> None:
-    """Predict the memory of a step without running it, and say where it goes and what to change.
+    """Predict the memory of a step without running it, and explain its use and how to reduce it.
 
-    The model is made without its weights' bytes, the step is traced and its graph optimised as for a
-    run; the executor's order, the kernels and the allocator are simulated.
+    The model is built without memory for its weights, and its graph is optimised as for a run.
+    Executor, kernels and allocator are simulated.
     """
     outputs.check()
-    options.check_choice("--device", device, ("cpu", "gpu"))
+    options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = parse_target(target)
-    check_not_read(outputs.paths, spec.source)
-    card = _card(device, gpu)
+    check_not_input(outputs.paths, spec.source)
+    card = _find_card(capture.device, capture.gpu)
     chosen = replace(
-        step.captured(),
+        step.to_capture(),
         steps=steps,
         batch_size=batch_size,
-        inter_op_threads=inter_op_threads,
+        inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
-        assume=parse_assumptions(assume or []),
+        assume=parse_assumptions(capture.assume or []),
     )
-    what_if = replay.what_if
     if card and spec.kind is not TargetKind.TRACE:
-        chosen = replace(chosen, memory_limit_bytes=what_if.memory_limit_bytes)
-    if spec.kind is TargetKind.TRACE:
-        check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
-        place.refuse_for(spec)
-        options.refuse_given(
-            "cannot be honoured: an earlier estimate keeps what it assumed",
-            "Estimate the target itself with --assume.",
-            assume=bool(assume),
-        )
-        options.refuse_given(
-            "cannot be honoured: an earlier estimate is of one step",
-            "Estimate the target itself with --what-if.",
-            what_if=remedies,
-        )
-        if device or gpu:
-            _check_noted(Path(spec.path), card)
-    elif not card:
-        options.refuse_given(
-            "cannot be honoured: this predicts for the CPU, without a card's compiler",
-            "Name a card with --gpu.",
-            both_products=both_products is not None,
-            compile_timeout=compile_timeout,
-        )
-    names = _remedies_in(remedies)
+        chosen = replace(chosen, memory_limit_bytes=replay.what_if.memory_limit_bytes)
+    _check_options(spec, chosen, capture, place, what_if)
+    names = _parse_remedies(what_if)
     place.check()
-    compiling = CardOptions(both=both_products, time_out_s=compile_timeout or int(TIME_OUT_S))
-    with place.made(spec) as folder:
-        result = _result(spec, chosen, folder, place.force, threads, what_if, compiling)
+    with place.folder_for(spec) as folder:
+        result = _make_result(spec, chosen, folder, place.force, capture, replay)
         if names is not None:
-            with progress_bar() as progress:
-                from analyzer.fitting.search.what_if import with_remedies
+            from analyzer.fitting.search.what_if import with_remedies
 
+            with progress_bar() as progress:
                 result = with_remedies(
-                    result, spec, chosen, names, folder, threads=threads, progress=progress
+                    result, spec, chosen, names, folder, threads=capture.threads, progress=progress
                 )
         if not card and spec.kind is not TargetKind.TRACE and not outputs.quiet:
             print(_FOR_CPU, file=sys.stderr)
-        deliver(place.seen(result), outputs)
+        deliver(place.without_lost_folder(result), outputs)
     if spec.kind is not TargetKind.TRACE:
-        written = result.folder or folder
-        place.say(
-            "report.html, report.json, and the graph", "estimate", written, quiet=outputs.quiet
+        place.announce(
+            "report.html, report.json, and the graph",
+            "estimate",
+            result.folder or folder,
+            quiet=outputs.quiet,
         )
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
-def _result(
+def _check_options(
+    spec: TargetSpec,
+    chosen: CaptureOptions,
+    capture: EstimateOptions,
+    place: RunPlace,
+    what_if: str,
+) -> None:
+    """Refuse options that do not apply to the target or the device.
+
+    Raises:
+        InputError: an option has no effect here.
+    """
+    if spec.kind is TargetKind.TRACE:
+        check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
+        place.refuse_for(spec)
+        options.refuse_options(
+            "cannot change a finished estimate",
+            "Estimate the target itself with it.",
+            assume=bool(capture.assume),
+            what_if=what_if,
+        )
+        if capture.device or capture.gpu:
+            _check_device(Path(spec.path), chosen.gpu)
+    elif not chosen.gpu:
+        options.refuse_options(
+            "cannot be used for the CPU",
+            "Add --gpu NAME.",
+            both_products=capture.both_products is not None,
+            compile_timeout=capture.compile_timeout,
+        )
+
+
+def _make_result(
     spec: TargetSpec,
     chosen: CaptureOptions,
     out: Path,
     force: bool,
-    threads: int | None,
-    what_if: WhatIf,
-    compiling: CardOptions,
+    capture: EstimateOptions,
+    replay: options.ReplayOptions,
 ) -> Result:
+    """Open the finished estimate, or capture and predict the target into ``out``."""
+    threads, inter_op = capture.threads, capture.inter_op_threads
+    what_if = replay.what_if
+    card_options = CardOptions(
+        both=capture.both_products, time_out_s=capture.compile_timeout or int(TIME_OUT_S)
+    )
     with progress_bar() as progress:
-        if spec.kind is TargetKind.TRACE:
-            asked = (threads, chosen.inter_op_threads, compiling.both)
-            if not what_if.is_asked and asked == (None, None, None):
-                return open_finished(Path(spec.path), progress=progress)
-            return open_estimate(
-                Path(spec.path),
+        if spec.kind is not TargetKind.TRACE:
+            from analyzer.session.target_results import estimate_target
+
+            return estimate_target(
+                spec,
+                chosen,
+                out,
+                force=force,
                 threads=threads,
-                inter_op=chosen.inter_op_threads,
                 what_if=what_if,
-                card_options=compiling,
+                card_options=card_options,
                 progress=progress,
             )
-        from analyzer.session.target_results import estimate_target
-
-        return estimate_target(
-            spec,
-            chosen,
-            out,
-            force=force,
+        if not what_if.is_asked and (threads, inter_op, card_options.both) == (None, None, None):
+            return open_finished(Path(spec.path), progress=progress)
+        return open_estimate(
+            Path(spec.path),
             threads=threads,
+            inter_op=inter_op,
             what_if=what_if,
-            card_options=compiling,
+            card_options=card_options,
             progress=progress,
         )
 
 
-def _remedies_in(text: str) -> tuple[str, ...] | None:
-    """Return the remedies that are to be tried; none for all, None where none was asked for.
+def _parse_remedies(text: str) -> tuple[str, ...] | None:
+    """Return the remedies to estimate; empty for all, None for none.
 
     Raises:
-        InputError: no step has a remedy of a name.
+        InputError: a name is unknown.
     """
     if not text:
         return None
@@ -252,34 +249,35 @@ def _remedies_in(text: str) -> tuple[str, ...] | None:
     return names_in(text)
 
 
-def _card(device: str, gpu: str) -> str:
-    """Return the catalogue's name of the card to predict for; empty for the CPU.
+def _find_card(device: str, gpu: str) -> str:
+    """Return the catalogue's id of the card; empty for the CPU.
 
     Raises:
-        InputError: the options contradict each other, or no card has the name.
+        InputError: the options contradict each other, or the card is unknown.
     """
     if device == "cpu" and gpu:
         raise InputError("--device cpu and --gpu exclude each other.", hint="Leave one out.")
     if device == "gpu" and not gpu:
         raise InputError(
-            "A GPU is predicted for by its name.", hint="Name it: --gpu t4, --gpu a100-80gb."
+            "An estimate for a GPU needs the card's name.", hint="Add --gpu t4 or --gpu a100-80gb."
         )
     return find_gpu(gpu).id if gpu else ""
 
 
-def _check_noted(folder: Path, card: str) -> None:
-    """Refuse another device than the one that the folder's graph was made for.
+def _check_device(folder: Path, card: str) -> None:
+    """Refuse another device than the one of a finished estimate.
 
     Raises:
-        InputError: it was made for another.
+        InputError: the estimate is for another device.
     """
     file = folder / RUN_FILE
     if not file.is_file():
-        return  # it is said elsewhere that this is no estimate
+        return  # opening the folder reports it
     device = read_run_file(file).device
-    made_for = device.id if device.kind == "gpu" else ""
-    if made_for != card:
+    estimated = device.id if device.kind == "gpu" else ""
+    if estimated != card:
         raise InputError(
-            f"{folder} holds an estimate for {made_for or 'a CPU'}, whose graph is another.",
+            f"{folder} holds an estimate for {estimated or 'a CPU'}, and its graph fits no other "
+            "device.",
             hint="Leave out --gpu and --device, or estimate the target itself.",
         )

@@ -1,9 +1,9 @@
-"""``analyze fit TARGET``: the largest batch that fits, and what else would make it fit."""
+"""``analyze fit TARGET``: find the largest batch that fits, and changes that make more fit."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,7 +13,7 @@ from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import check_not_read, check_paths, open_in_browser, write_all
+from analyzer.cli.outputs import check_not_input, check_paths, open_in_browser, write_all
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.stdout import DASH, printing, terminal
 from analyzer.fitting.scaling.fit_answer import FitAnswer, encode_answer
@@ -27,11 +27,57 @@ from analyzer.model.units import parse_bytes
 from analyzer.report.exports.output_files import write_text
 
 _ALL: Final = "all"
-_FOR_CPU: Final = "For this machine's CPU; --gpu NAME asks about a card."
+_FOR_CPU: Final = "Answer for this machine's CPU; add --gpu NAME for a card."
 
 
-@options.taking_groups
-# Long: its options are its parameters.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """Options that only ``fit`` has."""
+
+    batch_size: Annotated[
+        int | None,
+        options.option(
+            "Say if this batch fits. If --shape contains N, this is the batch of the search.", min=1
+        ),
+    ] = None
+    gpu: Annotated[
+        str,
+        options.option(
+            "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for every card of the "
+            "catalogue, `--gpu list` lists them.",
+            callback=list_gpus,
+            is_eager=True,
+        ),
+    ] = ""
+    limit: Annotated[
+        str | None,
+        options.option(
+            "Memory limit of the allocator, such as 16GiB; default the card's own, or this machine's "
+            "memory."
+        ),
+    ] = None
+    confirm: Annotated[
+        bool | None,
+        options.option(
+            "Run the batch found and the next one: on a simulated card (the default if possible), or on "
+            "this CPU.",
+            "--confirm/--no-confirm",
+        ),
+    ] = None
+    remedies: Annotated[
+        bool, options.option("Also estimate the step with each remedy.", "--remedies")
+    ] = False
+    what_if: Annotated[
+        str,
+        options.option(
+            "Also estimate the step with these remedies: mixed-float16, accumulate-4, "
+            "remat-activations, optimizer-sgd, freeze …; an unknown name lists them.",
+            metavar="NAME,…",
+        ),
+    ] = ""
+
+
+@options.expand_groups
 def fit(
     target: Annotated[
         str,
@@ -41,120 +87,62 @@ def fit(
         ),
     ],
     *,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="A batch that you want: says whether it fits. With an N in --shape: the batch.",
-            show_default=False,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str,
-        typer.Option(
-            help="The card, such as t4 or a100-80gb; none is needed here. `all` asks every card of the "
-            "catalogue, `--gpu list` lists them.",
-            show_default=False,
-            callback=list_gpus,
-            is_eager=True,
-        ),
-    ] = "",
-    limit: Annotated[
-        str | None,
-        typer.Option(
-            help="What the allocator may use, such as 16GiB; default the card's own limit, or this "
-            "machine's memory.",
-            show_default=False,
-        ),
-    ] = None,
-    confirm: Annotated[
-        bool | None,
-        typer.Option(
-            "--confirm/--no-confirm",
-            help="Run the batch found and the next one: on a phantom card (the default where there can "
-            "be one), or for real on this CPU.",
-            show_default=False,
-        ),
-    ] = None,
-    remedies: Annotated[
-        bool,
-        typer.Option("--remedies", help="Capture and estimate the step with each remedy, too."),
-    ] = False,
-    what_if: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,…",
-            help="The same for these alone, by name: mixed-float16, accumulate-4, remat-activations, "
-            "optimizer-sgd, freeze …; a wrong name lists them.",
-            show_default=False,
-        ),
-    ] = "",
+    asked: FitOptions,
     step: options.StepOptions,
-    inter_op_threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Threads that run ops side by side; default this machine's.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
-    ] = None,
+    inter_op_threads: options.InterOpThreads = None,
     assume: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=N",
-            help="What to take for what the data decide. Repeatable.",
-            rich_help_panel=options.CAPTURE,
-            show_default=False,
-        ),
+        options.in_capture("Value that depends on data. Repeatable.", metavar="NAME=N"),
     ] = None,
     json: options.JsonFile = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write the answer as a page.", rich_help_panel=options.RESULT),
-    ] = None,
+    html: options.HtmlFile = None,
     open_page: options.OpenPage = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit, without running the step.
 
-    A few captures give every tensor's bytes as a function of the batch; any batch is then a replay of
-    the allocator. With an N in --shape (tokens=N; 32N,32N,3) it is the largest N that is looked for, at
-    one batch. Exits with 3 where not even a size of 1 fits, or the batch wanted does not.
+    The step is estimated at a few batch sizes. With an N in --shape (tokens=N; 32N,32N,3) the search is
+    for the largest N at one batch size. Exits with 3 if not even size 1 fits, or if --batch-size does
+    not.
     """
     check_paths(json, html)
     spec = parse_target(target)
-    check_not_read((json, html), spec.source)
+    check_not_input((json, html), spec.source)
     if spec.kind is TargetKind.TRACE:
         raise InputError(
-            f"{spec.text} is a trace or an estimate of one batch: no other can be made of it.",
-            hint="Name the model or step itself.",
+            f"{spec.text} is a trace or an estimate of one batch size.",
+            hint="Name the model or the step itself.",
         )
-    is_all = gpu.strip().lower() == _ALL
-    card = "" if is_all or not gpu else find_gpu(gpu).id
+    is_all = asked.gpu.strip().lower() == _ALL
+    card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(
-        replace(step, shape=shapes).captured(),
-        batch_size=batch_size,
+        replace(step, shape=shapes).to_capture(),
+        batch_size=asked.batch_size,
         inter_op_threads=inter_op_threads,
         device="gpu" if card or is_all else "cpu",
         gpu=card,
         assume=parse_assumptions(assume or []),
     )
-    names = names_in(what_if)
+    names = names_in(asked.what_if)
     question = FitQuestion(
-        limit_bytes=None if limit is None else parse_bytes(limit),
-        wanted=None if varied.shapes else batch_size,
-        confirm=confirm,
-        remedies=remedies or names == (),
+        limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
+        wanted=None if varied.shapes else asked.batch_size,
+        confirm=asked.confirm,
+        remedies=asked.remedies or names == (),
         what_if=names or (),
         varied=varied,
     )
     if is_all:
-        options.refuse_given(
-            "cannot be honoured with --gpu all", "Name one card.", limit=limit, confirm=confirm,
-            remedies=remedies, what_if=what_if, shape=varied.template,
-        )  # fmt: skip
+        options.refuse_options(
+            "cannot be combined with --gpu all",
+            "Name one card.",
+            limit=asked.limit,
+            confirm=asked.confirm,
+            remedies=asked.remedies,
+            what_if=asked.what_if,
+            shape=varied.template,
+        )
     elif not card and not quiet:
         print(_FOR_CPU, file=sys.stderr)
     with progress_bar() as progress:
@@ -167,6 +155,7 @@ def fit(
 def _deliver(
     answer: FitAnswer, json: Path | None, html: Path | None, *, open_page: bool, quiet: bool
 ) -> None:
+    """Write the files and print the answer."""
     from analyzer.fitting.report.fit_page import render_fit_page
     from analyzer.fitting.report.fit_terminal import print_answer
 
@@ -176,9 +165,8 @@ def _deliver(
     def write_page(path: Path) -> None:
         write_text(path, render_fit_page(answer))
 
-    wanted = ((json, write_json), (html, write_page))
-    is_taken = write_all((path, write) for path, write in wanted if path is not None)
-    if not is_taken and not quiet:
+    to_stdout = write_all((json, write_json), (html, write_page))
+    if not to_stdout and not quiet:
         with printing():
             print_answer(answer, terminal())
     if open_page:

@@ -1,4 +1,4 @@
-"""``analyze gpus`` and ``--gpu list``: the cards that can be predicted for."""
+"""``analyze gpus`` and ``--gpu list``: the catalogue of cards."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from analyzer.report.untrusted import printable
 
 _LIST = "list"
 
-_LONGEST: Final = 120  # characters of a card's name
+_NAME_LENGTH: Final = 120  # characters of a card's name in the table
 
-_HEADING: Final = "Cards: the memory on the box, what CUDA reports of it, what TensorFlow may use"
+_HEADING: Final = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
 
 CATALOGUE_VERSION: Final = 1  # of the JSON document
 
@@ -34,12 +34,12 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     """One card of the list.
 
     Attributes:
-        id, name: What ``--gpu`` takes, and what the driver calls it.
+        id, name: Name for ``--gpu``, and the driver's name.
         compute_capability: Such as ``8.0``.
-        nominal_bytes: The memory on the box.
-        memory_bytes: What CUDA reports.
-        limit_bytes: What TensorFlow's allocator may use of it by default.
-        memory_source: Who read ``memory_bytes``; empty where it is derived.
+        nominal_bytes: Memory in the vendor's specification.
+        memory_bytes: Memory that CUDA reports.
+        limit_bytes: TensorFlow's default memory limit on it.
+        memory_source: Source of ``memory_bytes``; empty if it is derived.
     """
 
     id: str
@@ -52,12 +52,12 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card of this machine, as NVIDIA's driver shows it.
+    """A card of this machine, from NVIDIA's driver.
 
     Attributes:
-        index, name: Its number in the order of the bus, and what the driver calls it.
-        total_bytes, free_bytes: Its memory, what the driver keeps for itself included, and what is left.
-        gpu: The catalogue's name of it, which ``--gpu`` takes; empty where the catalogue lacks it.
+        index, name: Number in bus order, and the driver's name.
+        total_bytes, free_bytes: Memory including the driver's own share, and free memory.
+        gpu: Name for ``--gpu``; empty if the catalogue does not contain the card.
     """
 
     index: int
@@ -68,7 +68,7 @@ class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardList(msgspec.Struct, frozen=True, kw_only=True):
-    """The cards that were asked for, by their name; and this machine's own, where it has any."""
+    """The cards of the search, by name, and this machine's own cards."""
 
     schema_version: int = CATALOGUE_VERSION
     cards: tuple[CardRow, ...]
@@ -76,8 +76,8 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card_list_schema_text() -> str:
-    """Return the JSON Schema of what ``analyze gpus --json`` writes, ``docs/gpus.schema.json``."""
-    return build_schema("What analyze gpus writes with --json", CardList)
+    """Return the JSON Schema of ``analyze gpus --json``, ``docs/gpus.schema.json``."""
+    return build_schema("Output of analyze gpus --json", CardList)
 
 
 def gpus(
@@ -90,20 +90,20 @@ def gpus(
     ] = "",
     json: options.JsonFile = None,
 ) -> None:
-    """List the cards of the catalogue, or those that words mean."""
+    """List the cards of the catalogue, all or by search words."""
     check_paths(json)
-    found, own = _found(search), own_cards()
+    cards, own = _search_cards(search), own_cards()
 
     def write(path: Path) -> None:
-        rows = CardList(cards=tuple(map(_row, found)), own=own)
+        rows = CardList(cards=tuple(map(_row, cards)), own=own)
         write_text(path, msgspec.json.format(msgspec.json.encode(rows), indent=1).decode() + "\n")
 
-    if not write_all((path, write) for path in (json,) if path is not None):
-        _print(found, own)
+    if not write_all((json, write)):
+        _print(cards, own)
 
 
 def own_cards() -> tuple[OwnCard, ...]:
-    """Return this machine's cards, as the driver shows them; none where there is no driver."""
+    """Return this machine's cards from the driver; empty without a driver."""
     try:
         reading = read_cards()
     except InputError:
@@ -114,14 +114,14 @@ def own_cards() -> tuple[OwnCard, ...]:
             name=card.name,
             total_bytes=card.total_bytes,
             free_bytes=card.free_bytes,
-            gpu=_named_by_catalogue(card.name),
+            gpu=_find_id(card.name),
         )
         for card in reading.cards
     )
 
 
-def _named_by_catalogue(name: str) -> str:
-    """Return the catalogue's name of a card; empty where it has none, or several."""
+def _find_id(name: str) -> str:
+    """Return the catalogue's id of a card; empty if none or several match."""
     try:
         found = gpus_named(name)
     except InputError:
@@ -130,18 +130,18 @@ def _named_by_catalogue(name: str) -> str:
 
 
 def list_gpus(name: str) -> str:
-    """Print every card and exit where the name is ``list``; else return the name."""
+    """Print every card and exit if the name is ``list``; otherwise return the name."""
     if name.strip().lower() != _LIST:
         return name
-    _print(_found(""), own_cards())
+    _print(_search_cards(""), own_cards())
     raise typer.Exit
 
 
-def _found(search: str) -> Sequence[Gpu]:
-    """Return the cards whose name holds the words, or else those that the words mean.
+def _search_cards(search: str) -> Sequence[Gpu]:
+    """Return the cards with all words in their name, or else the closest names.
 
     Raises:
-        InputError: there are none.
+        InputError: no card matches.
     """
     words = search.lower().split()
     cards = [
@@ -155,7 +155,7 @@ def _found(search: str) -> Sequence[Gpu]:
     if cards:
         return cards
     if not search.strip():
-        raise InputError("The catalogue holds no card.")
+        raise InputError("The catalogue contains no card.")
     return gpus_named(search)
 
 
@@ -172,7 +172,7 @@ def _row(card: Gpu) -> CardRow:
 
 
 def _own_line(card: OwnCard) -> str:
-    known = f"--gpu {card.gpu}" if card.gpu else "not in the catalogue by this name"
+    known = f"--gpu {card.gpu}" if card.gpu else "not in the catalogue"
     return (
         f"This machine's GPU {card.index}: {printable(card.name, 80)}, "
         f"{format_bytes(card.free_bytes)} free of {format_bytes(card.total_bytes)} ({known})"
@@ -193,7 +193,7 @@ def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
     rows = [
         (
             card.id,
-            printable(card.name, _LONGEST),
+            printable(card.name, _NAME_LENGTH),
             format_bytes(card.nominal_bytes),
             format_bytes(card.memory_bytes),
             format_bytes(memory_limit(card).bytes),

@@ -1,4 +1,4 @@
-"""``analyze oom LOG``: what a log's out-of-memory failure says, and what its numbers support."""
+"""``analyze oom LOG``: explain the out-of-memory failure in a log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import typer
 
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cards import find_gpu
-from analyzer.cli.outputs import check_not_read, check_paths, open_in_browser, write_all
-from analyzer.cli.shared_options import BatchSize
+from analyzer.cli import shared_options as options
+from analyzer.cli.outputs import check_not_input, check_paths, open_in_browser, write_all
 from analyzer.cli.stdout import DASH, printing, terminal
 from analyzer.model.errors import InputError
 from analyzer.oom import ModelTensor, OomReport, read_oom_log
@@ -27,48 +27,50 @@ def oom(
     log: Annotated[
         str,
         typer.Argument(
-            help="A log: plain, .gz, a notebook with its output, a run folder; - for standard input.",
+            help="A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
             metavar="LOG",
             show_default=False,
         ),
     ],
     target: Annotated[
         str,
-        typer.Option(
-            help="Name the sizes by this model's tensors: estimated, as `analyze estimate TARGET` does.",
+        options.option(
+            "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
             metavar="TARGET",
         ),
     ] = "",
     trace: Annotated[
         Path | None,
-        typer.Option(help="Name the sizes by the tensors of this run folder, traced or estimated."),
+        options.option("Match sizes to the tensors of this run folder, traced or estimated."),
     ] = None,
-    batch_size: BatchSize = None,
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Write the account as JSON; - for stdout, here and below."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with the allocator's regions drawn.")
-    ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables.")] = False,
+    batch_size: options.BatchSize = None,
+    json: options.JsonFile = None,
+    html: options.HtmlFile = None,
+    open_page: options.OpenPage = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Explain an out-of-memory log: what was asked, what was in the way, what the numbers support."""
+    """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
     check_paths(json, html)
     if log != "-":
-        check_not_read((json, html), Path(log))
-    _check_model(target, trace, batch_size)
-    found = _with_model(_read(log), target, trace, batch_size)
-    writers = ((json, found.to_json), (html, found.to_html))
-    is_taken = write_all((path, write) for path, write in writers if path is not None)
-    if not is_taken and not quiet:
-        _print(found)
+        check_not_input((json, html), Path(log))
+    _check_model_options(target, trace, batch_size)
+    report = _match_tensors(_read_log(log), target, trace, batch_size)
+    to_stdout = write_all((json, report.to_json), (html, report.to_html))
+    if not to_stdout and not quiet:
+        from analyzer.oom.telling import print_account
+
+        with printing():
+            print_account(report.plain, terminal())
     if open_page:
-        open_in_browser(None if html == DASH else html, found.to_html)
+        open_in_browser(None if html == DASH else html, report.to_html)
 
 
-def _read(log: str) -> OomReport:
+def _read_log(log: str) -> OomReport:
+    """Read a file, the log of a run folder, or standard input.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     if log == "-":
         return read_oom_log(sys.stdin.buffer, "standard input")
     path = Path(log)
@@ -86,46 +88,47 @@ def _read(log: str) -> OomReport:
         ) from None
 
 
-def _check_model(target: str, trace: Path | None, batch_size: int | None) -> None:
-    """Refuse options that contradict each other, before anything is read.
+def _check_model_options(target: str, trace: Path | None, batch_size: int | None) -> None:
+    """Refuse options that contradict each other.
 
     Raises:
-        InputError: they do.
+        InputError: two options exclude each other, or the trace does not exist.
     """
     if target and trace is not None:
         raise InputError("--target and --trace exclude each other.", hint="Leave one out.")
     if batch_size is not None and not target:
-        raise InputError("--batch-size is of --target.", hint="Name the model: --target TARGET.")
+        raise InputError("--batch-size needs --target.", hint="Name the model: --target TARGET.")
     if trace is not None and not trace.exists():
-        raise InputError(f"There is no {trace}.", hint="Name a run folder or an .xplane.pb.")
+        raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
 
 
-def _with_model(
-    found: OomReport, target: str, trace: Path | None, batch_size: int | None
+def _match_tensors(
+    report: OomReport, target: str, trace: Path | None, batch_size: int | None
 ) -> OomReport:
-    """Return the report with its sizes named by a model's tensors, where one was given."""
+    """Add the names of a model's tensors to the sizes in the log."""
     if trace is not None:
         from analyzer.session.public_calls import open_trace
 
-        return found.named(_tensors(open_trace(trace)), str(trace))
+        return report.named(_model_tensors(open_trace(trace)), str(trace))
     if not target:
-        return found
+        return report
     from analyzer.session.public_calls import estimate
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-        options: dict[str, Any] = {"gpu": _gpu_of(found)} if _gpu_of(found) else {}
+        card = _find_card(report)
+        arguments: dict[str, Any] = {"gpu": card} if card else {}
         if batch_size is not None:
-            options["batch_size"] = batch_size
-        failures = found.document.failures
+            arguments["batch_size"] = batch_size
+        failures = report.document.failures
         if failures and not failures[0].compiled and failures[0].op != "StatefulPartitionedCall":
-            options["jit"] = False
-        result = estimate(target, out=Path(folder) / "model", **options)
-        return found.named(list(_tensors(result)), target)
+            arguments["jit"] = False
+        result = estimate(target, out=Path(folder) / "model", **arguments)
+        return report.named(list(_model_tensors(result)), target)
 
 
-def _gpu_of(found: OomReport) -> str:
-    """Return the catalogue's name of the card that the log names; empty for the host and none."""
-    for failure in found.document.failures:
+def _find_card(report: OomReport) -> str:
+    """Return the catalogue's id of the card in the log; empty for a host or an unknown card."""
+    for failure in report.document.failures:
         card = failure.card
         if card is not None and card.name and card.total_bytes is not None:
             with contextlib.suppress(InputError):
@@ -133,20 +136,11 @@ def _gpu_of(found: OomReport) -> str:
     return ""
 
 
-def _tensors(result: Result) -> Iterator[ModelTensor]:
-    """Yield the tensors of a result: its variables and whatever its step asks for."""
-    rows = result.analysis.rows
+def _model_tensors(result: Result) -> Iterator[ModelTensor]:
+    """Yield the named tensors of a result, variables included."""
     columns = ["variable", "tensor", "op", "layer", "category", "requested_bytes"]
-    for variable, tensor, op, layer, category, size in (
-        rows[columns].drop_duplicates().itertuples(index=False, name=None)
-    ):
+    rows = result.analysis.rows[columns].drop_duplicates()
+    for variable, tensor, op, layer, category, size in rows.itertuples(index=False, name=None):
         name = str(variable or tensor or op or "")
         if name:
             yield ModelTensor(name, str(layer or ""), str(category), str(op or ""), int(size))
-
-
-def _print(found: OomReport) -> None:
-    from analyzer.oom.telling import print_account
-
-    with printing():
-        print_account(found.plain, terminal())

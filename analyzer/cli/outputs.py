@@ -1,4 +1,4 @@
-"""Where a result goes: the terminal, and the files that were asked for."""
+"""Output of a result: the terminal, and files named by options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.stdout import DASH, check_open, printing, terminal, write_to_stdout
@@ -21,80 +21,67 @@ from analyzer.report.report_words import peak_limit_words
 from analyzer.report.result import Result
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_READ: Final = (
+_INPUT_ENDINGS: Final = (
     *(RUN_FILE, "graph.json.gz", "card.json", "prediction.npz", "kept.json"),
     *(".plan.gz", ".pb", ".pb.gz"),
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
-"""How the names end of what is read of a run folder, a logdir or a saved model."""
+"""Name endings of input files in a run folder, a logdir or a saved model."""
 
-Writer = Callable[[Path], None]
+Writer = Callable[[Path], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What was asked for: files by path, ``-`` for standard output, None for not at all.
-
-    Each field is an option.
-    """
+    """Options that choose the outputs: a path, ``-`` for stdout, None for no output."""
 
     json: options.JsonFile = None
     html: options.HtmlFile = None
     csv: options.CsvFile = None
-    graph: options.GraphFile = None
+    graph: Annotated[
+        Path | None, options.in_result("Write the graph: .graphml, or .json for node-link.")
+    ] = None
     markdown: options.MarkdownFile = None
-    perfetto: options.PerfettoFile = None
-    parquet: options.ParquetFile = None
-    max_peak: options.MaxPeak = None
+    perfetto: Annotated[
+        Path | None,
+        options.in_result("Write counters and lifetimes for Perfetto or chrome://tracing."),
+    ] = None
+    parquet: Annotated[
+        Path | None, options.in_result("Write every allocation as Parquet; needs pyarrow.")
+    ] = None
+    max_peak: Annotated[
+        str | None,
+        options.in_result("Exit with 3 if the allocated peak is above this size, such as 10GiB."),
+    ] = None
     open_page: options.OpenPage = False
     quiet: options.Quiet = False
 
     @property
     def paths(self) -> tuple[Path | None, ...]:
         """The files, in the order of ``writers``."""
-        return (
-            self.json,
-            self.html,
-            self.csv,
-            self.graph,
-            self.markdown,
-            self.perfetto,
-            self.parquet,
-        )
+        files = (self.json, self.html, self.csv, self.graph, self.markdown)
+        return (*files, self.perfetto, self.parquet)
 
     @property
     def has_files(self) -> bool:
-        """Whether anything but the terminal's tables was asked for."""
+        """Whether there is any output besides the terminal's tables."""
         return self.open_page or any(path is not None for path in self.paths)
 
-    def writers(self, result: Result) -> Iterator[tuple[Path, Writer]]:
-        """Yield each file that was asked for, and what writes it."""
+    def writers(self, result: Result) -> Iterator[tuple[Path | None, Writer]]:
+        """Yield each file with the function that writes it."""
         limit = None if self.max_peak is None else parse_bytes(self.max_peak)
 
-        def summary(path: Path) -> None:
+        def write_markdown(path: Path) -> None:
             result.to_markdown(path, max_peak_bytes=limit)
 
-        for path, write in zip(
-            self.paths,
-            (
-                result.to_json,
-                result.to_html,
-                result.to_csv,
-                result.to_graph,
-                summary,
-                result.to_perfetto,
-                result.to_parquet,
-            ),
-            strict=True,
-        ):
-            if path is not None:
-                yield path, write
+        functions = (result.to_json, result.to_html, result.to_csv, result.to_graph, write_markdown)
+        yield from zip(self.paths, (*functions, result.to_perfetto, result.to_parquet), strict=True)
 
     def check(self) -> None:
-        """Refuse what cannot work before anything is captured.
+        """Refuse outputs that cannot be written, before anything runs.
 
         Raises:
-            InputError: a folder is missing, a size is not one, or pyarrow is not installed.
+            InputError: a folder is missing, a size is invalid, or pyarrow is not installed.
         """
         check_paths(*self.paths)
         if self.max_peak is not None:
@@ -106,10 +93,10 @@ class Outputs:
 
 
 def check_paths(*paths: Path | None) -> None:
-    """Refuse files that cannot be written to, before anything is captured.
+    """Refuse files that cannot be written, before anything runs.
 
     Raises:
-        InputError: a path is a folder, is in no folder, may not be written to, or is named twice.
+        InputError: a path is a folder, has no folder, is read-only, or is named twice.
     """
     named: set[Path] = set()
     for path in paths:
@@ -120,23 +107,23 @@ def check_paths(*paths: Path | None) -> None:
         else:
             check_output(path)
             if not is_regular(path):
-                continue  # a pipe or /dev/null takes several
+                continue  # a pipe or /dev/null takes several outputs
         real = Path(path if path == DASH else os.path.realpath(path))
         if real in named:
-            what = "Standard output" if path == DASH else str(path)
-            raise InputError(f"{what} is named twice.", hint="Give each output a file of its own.")
+            name = "Standard output" if path == DASH else str(path)
+            raise InputError(f"{name} is named twice.", hint="Give each output its own file.")
         named.add(real)
 
 
-def check_not_read(paths: Iterable[Path | None], *sources: Path) -> None:
-    """Refuse to write over what is read: the model's own file, a trace, a note of a run.
+def check_not_input(paths: Iterable[Path | None], *sources: Path) -> None:
+    """Refuse outputs that would overwrite an input.
 
     Args:
         paths: The outputs.
-        sources: What is read: files, or folders of which parts are read.
+        sources: Input files, or folders that contain input files.
 
     Raises:
-        InputError: an output is one of them.
+        InputError: an output is an input.
     """
     for path in paths:
         if path is None or path == DASH or not path.is_file():
@@ -144,28 +131,32 @@ def check_not_read(paths: Iterable[Path | None], *sources: Path) -> None:
         real = Path(os.path.realpath(path))
         for source in sources:
             whole = Path(os.path.realpath(source))
-            if real == whole or (whole in real.parents and real.name.endswith(_READ)):
-                raise InputError(
-                    f"{path} is read, and would be written over.", hint="Name another file."
-                )
+            if real == whole or (whole in real.parents and real.name.endswith(_INPUT_ENDINGS)):
+                raise InputError(f"{path} is an input of this command.", hint="Name another file.")
 
 
-def write_all(writers: Iterator[tuple[Path, Writer]]) -> bool:
-    """Write the files, saying which; return whether standard output was one of them."""
-    is_taken = False
+def write_all(*writers: tuple[Path | None, Writer]) -> bool:
+    """Write the files and report each; return whether one of them was stdout.
+
+    Args:
+        *writers: A path and the function that writes it; nothing happens for None.
+    """
+    to_stdout = False
     for path, write in writers:
+        if path is None:
+            continue
         if path == DASH:
-            is_taken = True
+            to_stdout = True
             write_to_stdout(write)
         else:
             write(path)
-            say_wrote(path)
-    return is_taken
+            report_written(path)
+    return to_stdout
 
 
-def say_wrote(path: Path, what: str = "") -> None:
-    """Say on standard error that a file or folder was written."""
-    print(f"Wrote {path}{what}", file=sys.stderr)
+def report_written(path: Path, suffix: str = "") -> None:
+    """Print on stderr that a file or folder was written."""
+    print(f"Wrote {path}{suffix}", file=sys.stderr)
 
 
 def deliver(result: Result, outputs: Outputs) -> None:
@@ -174,13 +165,16 @@ def deliver(result: Result, outputs: Outputs) -> None:
     Raises:
         LimitError: the allocated peak is above ``--max-peak``.
     """
-    is_taken = write_all(outputs.writers(result))
-    if not is_taken and not outputs.quiet:
-        _print(result)
+    to_stdout = write_all(*outputs.writers(result))
+    if not to_stdout and not outputs.quiet:
+        from analyzer.report.terminal.terminal_report import print_document
+
+        with printing():
+            print_document(result.report, terminal())
     if outputs.open_page:
         named = None if outputs.html == DASH else outputs.html
-        kept = result.folder / REPORT_HTML if result.folder else None
-        open_in_browser(named or kept, result.to_html)
+        saved = result.folder / REPORT_HTML if result.folder else None
+        open_in_browser(named or saved, result.to_html)
     if outputs.max_peak is not None:
         limit = parse_bytes(outputs.max_peak)
         peak = result.report.peak.allocated_bytes
@@ -189,16 +183,9 @@ def deliver(result: Result, outputs: Outputs) -> None:
 
 
 def open_in_browser(page: Path | None, write: Writer) -> None:
-    """Open ``page``; where there is none, write one into a temporary folder and open that."""
+    """Open ``page`` in the browser; if it does not exist, write one into a temporary folder."""
     if page is None or not page.is_file():
         page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
         write(page)
-        say_wrote(page)
+        report_written(page)
     webbrowser.open(page.resolve().as_uri())
-
-
-def _print(result: Result) -> None:
-    from analyzer.report.terminal.terminal_report import print_document
-
-    with printing():
-        print_document(result.report, terminal())

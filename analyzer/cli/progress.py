@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, nothing elsewhere."""
+"""A progress bar, on terminals only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Progress = Callable[[str, float], None]
 
 @contextlib.contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
-    """Show stage and share done on standard error where that is a terminal."""
+    """Show stage and completed share on stderr if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda stage, share: None
         return

@@ -1,4 +1,4 @@
-"""Where a run folder goes: a folder named, the usual one, or none that stays."""
+"""Options for the run folder of a capture."""
 
 from __future__ import annotations
 
@@ -8,76 +8,73 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import say_wrote
+from analyzer.cli.outputs import report_written
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.report.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What was asked for; each field is an option.
-
-    Attributes:
-        out: The folder; None for ``traces/NAME-TIME``.
-        force: Replace an earlier run in it.
-        no_save: Keep no folder.
-    """
+class RunPlace:
+    """Options that choose the run folder."""
 
     out: options.Out = None
-    force: options.Force = False
-    no_save: options.NoSave = False
+    force: Annotated[bool, options.in_result("Replace an earlier run in --out.", "--force")] = False
+    no_save: Annotated[
+        bool, options.in_result("Write no run folder, only the files named here.", "--no-save")
+    ] = False
 
     def check(self) -> None:
         """Refuse options that contradict each other.
 
         Raises:
-            InputError: they do.
+            InputError: --no-save comes with --out or --force.
         """
         if self.no_save:
-            options.refuse_given(
+            options.refuse_options(
                 "and --no-save exclude each other", "Leave one out.", out=self.out, force=self.force
             )
 
     def refuse_for(self, spec: TargetSpec) -> None:
-        """Refuse a place for what is only opened.
+        """Refuse a run folder for a trace that is only opened.
 
         Raises:
-            InputError: one was given.
+            InputError: --out or --force is given.
         """
-        options.refuse_given(
-            f"cannot be honoured: {spec.text} is only opened, and makes no run folder",
+        options.refuse_options(
+            f"cannot be used: {spec.text} is only opened",
             "Leave it out; --json FILE and --html FILE write the result.",
             out=self.out,
             force=self.force,
         )
 
     @contextlib.contextmanager
-    def made(self, spec: TargetSpec) -> Iterator[Path]:
-        """Give the folder's path; one that is not kept is gone after the block."""
+    def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
+        """Yield the folder's path; with --no-save it is temporary."""
         if not self.no_save or spec.kind is TargetKind.TRACE:
             yield self.out or make_default_path(spec)
             return
         with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
-    def seen(self, result: Result) -> Result:
-        """Return the result without its folder where that does not stay."""
+    def without_lost_folder(self, result: Result) -> Result:
+        """Return the result without its folder if that is temporary."""
         return replace(result, folder=None) if self.no_save else result
 
-    def say(self, holds: str, command: str, folder: Path, *, quiet: bool) -> None:
-        """Name the folder that was written, and the command that opens it again.
+    def announce(self, contents: str, command: str, folder: Path, *, quiet: bool) -> None:
+        """Print the run folder and the command that opens it again.
 
         Args:
-            holds: What lies in it, for the reader.
-            command: The command that opens it again.
-            folder: The folder.
-            quiet: Whether the command is left out.
+            contents: What the folder contains, for the reader.
+            command: ``trace`` or ``estimate``.
+            folder: The run folder.
+            quiet: Leave out the command.
         """
         if self.no_save:
             return
-        say_wrote(folder, f" ({holds}).")
+        report_written(folder, f" ({contents}).")
         if not quiet:
             print(f"Open it again: analyze {command} {folder}", file=sys.stderr)

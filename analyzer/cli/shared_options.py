@@ -1,4 +1,4 @@
-"""Options that more than one command takes, declared once: one by one, and in groups."""
+"""Options that several commands share, alone and in groups."""
 
 from __future__ import annotations
 
@@ -17,180 +17,94 @@ from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
-CAPTURE: Final = "How the step is run"
-RESULT: Final = "What comes out"
-REPLAY: Final = "What if the allocator were set otherwise"
-_OPEN: Final = (None, False, "")
+CAPTURE: Final = "How the step runs"
+RESULT: Final = "Output"
+REPLAY: Final = "Other allocator settings"
+_NOT_GIVEN: Final = (None, False, "")
+
+
+def option(help_text: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
+    """Return a Typer option that shows no default value.
+
+    Args:
+        help_text: The help text.
+        *names: Names such as ``--open``; without any, Typer derives one from the parameter.
+        panel: Heading in ``--help``.
+        **settings: Other arguments of ``typer.Option``.
+    """
+    settings.setdefault("show_default", False)
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **settings)
+
+
+def in_capture(help_text: str, *names: str, **settings: Any) -> Any:
+    """Return an option listed under ``CAPTURE``."""
+    return option(help_text, *names, panel=CAPTURE, **settings)
+
+
+def in_result(help_text: str, *names: str, **settings: Any) -> Any:
+    """Return an option listed under ``RESULT``."""
+    return option(help_text, *names, panel=RESULT, **settings)
+
 
 BatchSize = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help=f"Size of the batch, where the target leaves it open; default {BATCH_SIZE}.",
-        rich_help_panel=CAPTURE,
-        show_default=False,
-    ),
-]
-Mode = Annotated[
-    str, typer.Option(help="train or infer.", rich_help_panel=CAPTURE, show_default=False)
-]
-Shape = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Axes of an input without the batch: NAME=224,224,3, or 224,224,3 for the only one.",
-        rich_help_panel=CAPTURE,
-    ),
-]
-OptimizerName = Annotated[
-    str,
-    typer.Option(
-        help=f"Keras optimizer; default the model's own, or {OPTIMIZER}.",
-        rich_help_panel=CAPTURE,
-        show_default=False,
-    ),
-]
-Loss = Annotated[
-    str,
-    typer.Option(
-        help="Keras loss; default the model's own, or one that fits its output.",
-        rich_help_panel=CAPTURE,
-        show_default=False,
-    ),
+    in_capture(f"Batch size if the target leaves it open; default {BATCH_SIZE}.", min=1),
 ]
 Jit = Annotated[
     bool | None,
-    typer.Option(
-        "--jit/--no-jit",
-        help="Compile with XLA; default what the model or Keras chooses on this device.",
-        rich_help_panel=CAPTURE,
-        show_default=False,
+    in_capture(
+        "Compile with XLA; the default is the choice of the model or of Keras.", "--jit/--no-jit"
     ),
 ]
-DtypePolicy = Annotated[
-    str,
-    typer.Option(
-        help="Keras dtype policy, such as mixed_float16.",
-        rich_help_panel=CAPTURE,
-        show_default=False,
-    ),
+Shape = Annotated[
+    list[str] | None,
+    in_capture("Input axes without the batch: NAME=224,224,3, or 224,224,3 for a single input."),
+]
+InterOpThreads = Annotated[
+    int | None,
+    in_capture("Threads that run ops in parallel; default this machine's.", min=1),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option(
-        help="Run folder and TensorBoard logdir; default traces/NAME-TIME.",
-        rich_help_panel=RESULT,
-        show_default=False,
-    ),
-]
-NoSave = Annotated[
-    bool,
-    typer.Option(
-        "--no-save",
-        help="Keep no run folder: write nothing but the files named here.",
-        rich_help_panel=RESULT,
-    ),
-]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Replace an earlier run in --out.", rich_help_panel=RESULT),
+    Path | None, in_result("Run folder and TensorBoard logdir; default traces/NAME-TIME.")
 ]
 JsonFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write the result as JSON; - for stdout, here and below.", rich_help_panel=RESULT
-    ),
+    Path | None, in_result("Write the result as JSON; - is stdout, here and below.")
 ]
-HtmlFile = Annotated[
-    Path | None, typer.Option(help="Write the report page.", rich_help_panel=RESULT)
-]
-CsvFile = Annotated[
-    Path | None, typer.Option(help="Write every allocation.", rich_help_panel=RESULT)
-]
-GraphFile = Annotated[
-    Path | None,
-    typer.Option(help="Write the graph: .graphml, or .json for node-link.", rich_help_panel=RESULT),
-]
-MarkdownFile = Annotated[
-    Path | None,
-    typer.Option(help="Write a summary for a pull request.", rich_help_panel=RESULT),
-]
-PerfettoFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write counters and lifetimes for Perfetto or chrome://tracing.",
-        rich_help_panel=RESULT,
-    ),
-]
-ParquetFile = Annotated[
-    Path | None,
-    typer.Option(help="Write every allocation as Parquet; needs pyarrow.", rich_help_panel=RESULT),
-]
-MaxPeak = Annotated[
-    str | None,
-    typer.Option(
-        help="Exit with 3 if the allocated peak is above this, such as 10GiB.",
-        rich_help_panel=RESULT,
-    ),
-]
-Limit = Annotated[
-    str | None,
-    typer.Option(
-        help="Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit.",
-        rich_help_panel=REPLAY,
-    ),
-]
-Growth = Annotated[
-    bool | None,
-    typer.Option(
-        "--growth/--no-growth",
-        help="Replay with the pool growing on demand, or taken whole at the start.",
-        rich_help_panel=REPLAY,
-        show_default=False,
-    ),
-]
-FragmentationFraction = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        max=0.999,
-        help="Replay with this internal_fragmentation_fraction.",
-        rich_help_panel=REPLAY,
-    ),
-]
-OpenPage = Annotated[
-    bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=RESULT)
-]
+HtmlFile = Annotated[Path | None, in_result("Write the result as an HTML page.")]
+CsvFile = Annotated[Path | None, in_result("Write the rows as CSV.")]
+MarkdownFile = Annotated[Path | None, in_result("Write a summary for a pull request.")]
+OpenPage = Annotated[bool, in_result("Open the page in a browser.", "--open")]
 Scheduler = Annotated[
     str,
-    typer.Option(
+    in_result(
+        "Use the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786, instead of this machine's "
+        "cores. Needs the extra `dask`, and the files on every worker.",
         metavar="ADDRESS",
-        help="Do the work on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786; default "
-        "this machine's cores. Needs the extra `dask`, and the files on the workers, too.",
-        rich_help_panel=RESULT,
-        show_default=False,
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print no tables.", rich_help_panel=RESULT)
-]
+Quiet = Annotated[bool, in_result("Print no tables.", "--quiet", "-q")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """How the step is made; each field is an option."""
+    """Options that define the step."""
 
-    mode: Mode = ""
+    mode: Annotated[str, in_capture("train or infer.")] = ""
     shape: Shape = None
-    optimizer: OptimizerName = ""
-    loss: Loss = ""
+    optimizer: Annotated[
+        str, in_capture(f"Keras optimizer; default the model's own, or {OPTIMIZER}.")
+    ] = ""
+    loss: Annotated[
+        str, in_capture("Keras loss; default the model's own, or one that fits the output.")
+    ] = ""
     jit: Jit = None
-    dtype_policy: DtypePolicy = ""
+    dtype_policy: Annotated[str, in_capture("Keras dtype policy, such as mixed_float16.")] = ""
 
-    def captured(self) -> CaptureOptions:
-        """Return them as a capture takes them, all else left open.
+    def to_capture(self) -> CaptureOptions:
+        """Return the options of a capture; all others keep their defaults.
 
         Raises:
-            InputError: a mode is not known, or a shape is none.
+            InputError: the mode is unknown, or a shape is invalid.
         """
         check_choice("--mode", self.mode, ("train", "infer"))
         return CaptureOptions(
@@ -205,15 +119,33 @@ class StepOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """Settings of the allocator to replay under; each field is an option."""
+    """Allocator settings for the replay."""
 
-    limit: Limit = None
-    growth: Growth = None
-    fragmentation_fraction: FragmentationFraction = None
+    limit: Annotated[
+        str | None,
+        option(
+            "Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit.",
+            panel=REPLAY,
+        ),
+    ] = None
+    growth: Annotated[
+        bool | None,
+        option(
+            "Replay with a pool that grows on demand, or takes its limit at once.",
+            "--growth/--no-growth",
+            panel=REPLAY,
+        ),
+    ] = None
+    fragmentation_fraction: Annotated[
+        float | None,
+        option(
+            "Replay with this internal_fragmentation_fraction.", panel=REPLAY, min=0.0, max=0.999
+        ),
+    ] = None
 
     @property
     def what_if(self) -> WhatIf:
-        """They as the replay takes them.
+        """The settings of the replay.
 
         Raises:
             InputError: the limit is not a size.
@@ -225,17 +157,16 @@ class ReplayOptions:
         )
 
 
-def taking_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of the groups among its parameters.
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn each dataclass parameter of a command into one option per field.
 
     Args:
-        command: A function for Typer. A parameter whose type is a dataclass is a group: its fields
-            become options, in the parameter's place, and the command is called with the group.
+        command: A function for Typer. It is called with the dataclasses, filled from the options.
     """
-    known = inspect.signature(command, eval_str=True)
+    signature = inspect.signature(command, eval_str=True)
     groups: dict[str, type[Any]] = {}
     parameters: list[inspect.Parameter] = []
-    for parameter in known.parameters.values():
+    for parameter in signature.parameters.values():
         group = parameter.annotation
         if not (isinstance(group, type) and is_dataclass(group)):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -253,44 +184,41 @@ def taking_groups(command: Callable[..., None]) -> Callable[..., None]:
         ]
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        made = {
-            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+    def run(**values: Any) -> None:
+        filled = {
+            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        command(**values, **filled)
 
-    run.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
 
 
-def refuse_given(why: str, hint: str, **given: object) -> None:
-    """Refuse options that would be passed over.
+def refuse_options(reason: str, hint: str, **values: object) -> None:
+    """Refuse options that would have no effect.
 
     Args:
-        why: What follows the options' names; no full stop.
-        hint: What to do.
-        **given: Each option by its name with underscores; None, False and empty are not given.
+        reason: The end of the message, after the option names; no full stop.
+        hint: The fix.
+        **values: Options by name, with underscores; None, False and empty count as not given.
 
     Raises:
-        InputError: one of them was given.
+        InputError: one of the options has a value.
     """
-    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in _OPEN]
+    names = [
+        f"--{name.replace('_', '-')}" for name, value in values.items() if value not in _NOT_GIVEN
+    ]
     if names:
-        raise InputError(f"{' and '.join(names)} {why}.", hint=hint)
+        raise InputError(f"{' and '.join(names)} {reason}.", hint=hint)
 
 
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of ``choices``.
-
-    Args:
-        option: The option, for the error.
-        value: What was given; empty where nothing was.
-        choices: What it may be.
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value outside ``choices``; an empty value is not checked.
 
     Raises:
-        InputError: it is none of them.
+        InputError: the value is unknown.
     """
     if value and value not in choices:
-        raise InputError(f"{option} {value} is not known.", hint=f"Use {' or '.join(choices)}.")
+        raise InputError(f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}.")

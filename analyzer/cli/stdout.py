@@ -1,4 +1,4 @@
-"""Standard output as it is: of any encoding, closed, full, or a pipe that no one reads any more."""
+"""Standard output in any state: any encoding, closed, full, or a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DASH: Final = Path("-")
-"""The name of a file that stands for standard output."""
+"""File name for standard output."""
 _REPLACEMENTS: Final = "analyzer_ascii"
 _PLAIN: Final = str.maketrans(
     {
@@ -37,21 +37,20 @@ _PLAIN: Final = str.maketrans(
 )
 _SPACES_AT_END: Final = re.compile(r" +(?=\n)")
 USUAL_WIDTH: Final = 120
-"""Columns of what is printed into a file or a pipe."""
+"""Columns of text printed to a file or a pipe."""
 _LEAST_WIDTH: Final = 40
-"""Columns below which no table of numbers can be read."""
-_MOST_DIGITS: Final = 3
-"""A width of more digits is no one's."""
+"""A table of numbers needs at least this many columns."""
+_MOST_DIGITS: Final = 3  # of a plausible width
 _was_closed = False
 
 
 def prepare() -> None:
-    """Make standard output and error such that no character and no closed file is a traceback.
+    """Prepare stdout and stderr for closed files and for characters outside their encoding.
 
-    A character that the encoding lacks becomes one of ASCII, one for one, so that columns stay.
+    Such a character becomes one ASCII character, so that table columns stay aligned.
     """
     global _was_closed
-    # A closed descriptor would be given to the next file opened, and be printed into.
+    # The next file opened would get a closed descriptor and receive our output.
     with contextlib.suppress(OSError):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
             pass
@@ -67,7 +66,7 @@ def prepare() -> None:
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for the characters that an encoding lacks (a codec's error handler)."""
+    """Return ASCII for characters outside the encoding (an error handler of ``codecs``)."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_PLAIN)
@@ -76,7 +75,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Print in the block; a reader that went away is no error, a full disk is one.
+    """Print in the block; ignore a pipe without a reader.
 
     Raises:
         InputError: standard output cannot be written.
@@ -95,23 +94,23 @@ def printing() -> Iterator[None]:
 
 
 def _discard() -> None:
-    """Let what is printed from now on, and what was not yet, go nowhere."""
+    """Discard buffered and future output."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_open() -> None:
-    """Refuse to write a result into a standard output that is closed.
+    """Check that standard output is open.
 
     Raises:
-        InputError: it is.
+        InputError: it is closed.
     """
     if _was_closed:
         raise InputError("Standard output is closed.", hint="Name a file instead of -.")
 
 
-def write_to_stdout(write: Callable[[Path], None]) -> None:
-    """Let ``write`` write a file, and copy its bytes to standard output.
+def write_to_stdout(write: Callable[[Path], object]) -> None:
+    """Write to a temporary file with ``write``, and copy its bytes to standard output.
 
     Raises:
         InputError: standard output cannot be written.
@@ -129,8 +128,8 @@ def write_to_stdout(write: Callable[[Path], None]) -> None:
             binary.write(content)
 
 
-class _Trimmed:
-    """Standard output without the spaces that end a table's lines."""
+class _TrimmedStdout:
+    """Standard output without spaces at line ends."""
 
     def __init__(self) -> None:
         self.encoding = getattr(sys.stdout, "encoding", "utf-8")
@@ -143,20 +142,20 @@ class _Trimmed:
 
 
 def _width() -> int:
-    """Return the columns that ``COLUMNS`` asks for, 120 where it says nothing of use."""
+    """Return the columns in ``COLUMNS``; 120 if that is unusable."""
     asked = os.environ.get("COLUMNS", "")
     width = int(asked) if asked.isdecimal() and len(asked) <= _MOST_DIGITS else 0
     return width if width >= _LEAST_WIDTH else USUAL_WIDTH
 
 
 def terminal() -> Console:
-    """Return where tables go: as wide as the terminal, elsewhere as ``COLUMNS`` says or 120 columns."""
+    """Return the console for tables: as wide as the terminal, otherwise ``COLUMNS`` or 120 columns."""
     from rich.console import Console
 
     class Terminal(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # Rich's own way ends the process with 1: a bug of ours
+            raise BrokenPipeError  # Rich would exit with 1, our code for a bug
 
     if sys.stdout.isatty():
         return Terminal()
-    return Terminal(file=cast("IO[str]", _Trimmed()), width=_width(), no_color=True)
+    return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=_width(), no_color=True)

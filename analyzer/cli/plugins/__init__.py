@@ -1,1 +1,1 @@
-"""The analyzer inside other people's tools: pytest's marks and IPython's magics."""
+"""Plugins: pytest marks and IPython magics."""

@@ -1,9 +1,9 @@
-"""``%load_ext analyzer``: a cell's TensorFlow memory, a target's report, the cards, in a notebook.
+"""Notebook magics, registered by ``%load_ext analyzer``.
 
-%%memory                      what the cell took of TensorFlow's allocator, and what stays
-%memory keras:MobileNetV2     `analyze trace` of a target, or of a model that a variable of the
-                              notebook names; `-e` for `analyze estimate`
-%device                       TensorFlow's and the driver's figures of this process
+%%memory                      TensorFlow memory that the cell allocates and keeps
+%memory keras:MobileNetV2     `analyze trace` of a target or of a model in a notebook variable;
+                              with `-e`, `analyze estimate`
+%device                       memory of this process: TensorFlow's and the driver's figures
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ _USAGE: Final = "%%memory above a cell, or %memory [-e] TARGET."
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics, and let TensorFlow start on the allocator that writes memory events.
+    """Register the magics, and select the CPU allocator that records memory events.
 
     Args:
         shell: IPython's shell.
@@ -29,12 +30,14 @@ def load_ipython_extension(shell: Any) -> None:
     os.environ.setdefault(_BFC, "1")
 
     def memory(line: str, cell: str | None = None) -> Any:
-        """Run the cell and say what it took; without a cell, trace or estimate the target."""
-        return _told(lambda: _target(shell, line) if cell is None else _cell(shell, cell))
+        """Run the cell and print its memory; without a cell, trace or estimate the target."""
+        if cell is None:
+            return _print_errors(lambda: _analyze_target(shell, line))
+        return _print_errors(lambda: _measure_cell(shell, cell))
 
     def device(line: str) -> Any:
-        """Print TensorFlow's and the driver's figures of this process."""
-        return _told(_print_device)
+        """Print the memory of this process as TensorFlow and the driver count it."""
+        return _print_errors(_print_device)
 
     shell.register_magic_function(memory, "line_cell", "memory")
     shell.register_magic_function(device, "line", "device")
@@ -46,15 +49,17 @@ def _print_device() -> None:
     print(device())
 
 
-def _told(do: Any) -> Any:
+def _print_errors(call: Callable[[], Any]) -> Any:
+    """Return the result of a call; print an error of ours in one line."""
     try:
-        return do()
+        return call()
     except AnalyzerError as error:
         print(error, file=sys.stderr)
         return None
 
 
-def _target(shell: Any, line: str) -> Any:
+def _analyze_target(shell: Any, line: str) -> Any:
+    """Return the result of a target or a notebook variable."""
     import analyzer
 
     words = shlex.split(line)
@@ -65,21 +70,22 @@ def _target(shell: Any, line: str) -> Any:
         return None
     target = targets[0]
     if target.isidentifier() and not Path(target).exists():
-        target = shell.user_ns.get(target, target)  # a model, a step, or a target's name
+        target = shell.user_ns.get(target, target)  # a model, a step, or the name of a target
     return analyzer.estimate(target) if is_estimate else analyzer.trace(target)
 
 
-def _cell(shell: Any, cell: str) -> None:
-    from analyzer.cli.plugins.measured_block import how_measured, tensor_lines, tracing_block
+def _measure_cell(shell: Any, cell: str) -> None:
+    """Run a cell and print its peak, its growth and its largest tensors."""
+    from analyzer.cli.plugins.measured_block import describe_method, tensor_lines, tracing_block
     from analyzer.model.units import format_bytes
 
     with tracing_block() as block:
         ran = shell.run_cell(cell)
     if not ran.success:
-        return  # IPython has shown the error
-    found = block.measured()
+        return  # IPython has printed the error
+    measure = block.measure
     print(
-        f"{format_bytes(found.peak_bytes)} at one time, {format_bytes(found.growth_bytes)} still held."
+        f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
-    for line in (*tensor_lines(found.at_peak, "alive at the peak"), how_measured(found)):
+    for line in (*tensor_lines(measure.at_peak, "alive at the peak"), describe_method(measure)):
         print(line)

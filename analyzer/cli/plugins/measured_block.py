@@ -1,4 +1,4 @@
-"""A block of code measured by TensorFlow's allocator: the most at one time, and what stays."""
+"""Measure a block of code with TensorFlow's allocator: its peak, and the memory that it keeps."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _ROWS: Final = 10
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMeasure:
-    """What a block took beyond what was held when it began, in bytes that tensors asked for.
+    """Requested bytes of a block, beyond the bytes in use at its start.
 
     Attributes:
-        allocator: TensorFlow's name of it; empty where nothing was asked for.
-        start_bytes: In use when the block began, in chunks.
-        peak_bytes: The most at one time in the block.
-        peak_chunk_bytes: The most at one time in chunks, as ``get_memory_info`` counts; another history
-            of the pool makes another figure of it.
-        growth_bytes: What is held after the block and a garbage collection.
-        at_peak, left: The block's own tensors alive at the peak, and after it.
+        allocator: TensorFlow's name; empty if nothing was allocated.
+        start_bytes: Chunk bytes in use at the start.
+        peak_bytes: Peak of the requested bytes.
+        peak_chunk_bytes: Peak of the chunk bytes, as in ``get_memory_info``; it depends on the pool's
+            history.
+        growth_bytes: Bytes still alive after the block and a garbage collection.
+        at_peak, left: The block's tensors alive at the peak, and after it.
     """
 
     allocator: str = ""
@@ -43,27 +43,19 @@ class BlockMeasure:
     left: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
 
 
+@dataclass
 class TracedBlock:
-    """A block that is being traced; ``measured`` once it has ended."""
+    """A traced block; ``measure`` is filled when the block ends well."""
 
-    def __init__(self) -> None:
-        self._found: BlockMeasure | None = None
-
-    def read(self, logdir: Path) -> None:
-        """Read the trace of the block."""
-        self._found = _measured(logdir)
-
-    def measured(self) -> BlockMeasure:
-        """Return what was read; nothing where the block failed."""
-        return self._found or BlockMeasure()
+    measure: BlockMeasure = field(default_factory=BlockMeasure)
 
 
 @contextlib.contextmanager
 def tracing_block() -> Iterator[TracedBlock]:
-    """Trace the block; its trace is read if it ends well, and removed however it ends.
+    """Trace the block, and measure it if it ends well; always remove the trace.
 
     Raises:
-        InputError: this process' TensorFlow writes no memory events, or a profile is being taken.
+        InputError: this process records no memory events, or another profile is active.
         TraceError: the trace cannot be read.
     """
     from analyzer.capture.run.traced_block import trace_block
@@ -72,15 +64,11 @@ def tracing_block() -> Iterator[TracedBlock]:
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
         with trace_block(Path(folder)):
             yield block
-        block.read(Path(folder))
+        block.measure = measure_block(open_measured(Path(folder)).recording)
 
 
-def _measured(logdir: Path) -> BlockMeasure:
-    return block_measure(open_measured(logdir).recording)
-
-
-def block_measure(recording: Recording) -> BlockMeasure:
-    """Return what a recording's main allocator handed out beyond what was in use at its start."""
+def measure_block(recording: Recording) -> BlockMeasure:
+    """Return the bytes of a recording's main allocator beyond those in use at its start."""
     events = recording.events
     own = events[(events["allocator"] == recording.allocator) & (events["kind"] != 0)]
     first = own.iloc[0]
@@ -100,58 +88,58 @@ def block_measure(recording: Recording) -> BlockMeasure:
     )
 
 
-def over_limits(found: BlockMeasure, memory: int | None, growth: int | None) -> str:
-    """Return what is over a limit, how it was measured and the tensors; empty where nothing is.
+def describe_excess(measure: BlockMeasure, memory: int | None, growth: int | None) -> str:
+    """Return the limits exceeded with the largest tensors; empty if there are none.
 
     Args:
-        found: The measure.
-        memory: The most bytes at one time; None for no limit.
-        growth: The most bytes that may stay; None for no limit.
+        measure: The measured block.
+        memory: Limit of the peak in bytes; None for no limit.
+        growth: Limit of the growth in bytes; None for no limit.
     """
     parts = []
-    if memory is not None and found.peak_bytes > memory:
+    if memory is not None and measure.peak_bytes > memory:
         head = (
-            f"limit_memory: {_exact(found.peak_bytes)} at one time, {_exact(memory)} allowed, "
-            f"{format_bytes(found.peak_bytes - memory)} too much."
+            f"limit_memory: peak {_exact(measure.peak_bytes)}, limit {_exact(memory)}, "
+            f"{format_bytes(measure.peak_bytes - memory)} too much."
         )
-        parts += [head, *tensor_lines(found.at_peak, "alive at the peak")]
-    if growth is not None and found.growth_bytes > growth:
+        parts += [head, *tensor_lines(measure.at_peak, "alive at the peak")]
+    if growth is not None and measure.growth_bytes > growth:
         head = (
-            f"limit_growth: {_exact(found.growth_bytes)} still held after the test, "
-            f"{_exact(growth)} allowed, {format_bytes(found.growth_bytes - growth)} too much."
+            f"limit_growth: {_exact(measure.growth_bytes)} still held after the test, "
+            f"limit {_exact(growth)}, {format_bytes(measure.growth_bytes - growth)} too much."
         )
-        parts += [head, *tensor_lines(found.left, "still held")]
+        parts += [head, *tensor_lines(measure.left, "still held")]
     if parts:
-        parts.append(how_measured(found))
+        parts.append(describe_method(measure))
     return "\n".join(parts)
 
 
-def how_measured(found: BlockMeasure) -> str:
-    """Return one sentence on where the figures are from."""
+def describe_method(measure: BlockMeasure) -> str:
+    """Return one sentence about the source of the figures."""
     return (
-        f"Measured: what tensors asked of TensorFlow's allocator "
-        f"{printable(found.allocator, 60)}, beyond the {format_bytes(found.start_bytes)} in use before; "
-        f"at most {format_bytes(found.peak_chunk_bytes)} in chunks. From the profiler's trace, not the "
-        "process' resident memory."
+        f"Measured: bytes requested from TensorFlow's allocator {printable(measure.allocator, 60)} "
+        f"beyond the {format_bytes(measure.start_bytes)} already in use; at most "
+        f"{format_bytes(measure.peak_chunk_bytes)} in chunks. From a profiler trace, not from the "
+        "process's resident memory."
     )
 
 
-def tensor_lines(rows: pd.DataFrame, when: str) -> Iterator[str]:
-    """Yield the largest tensors, one a line.
+def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
+    """Yield a heading and one line for each of the largest tensors.
 
     Args:
         rows: Rows of the allocations table.
-        when: What they have in common, for the head.
+        state: State of the tensors, for the heading, such as "still held".
     """
     if rows.empty:
         return
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     count = f"{len(rows):,} tensors" if len(rows) > 1 else "1 tensor"
-    yield f"  {count} {when}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
+    yield f"  {count} {state}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
     for row in largest.head(_ROWS).itertuples():
         shape = printable(f"{_text(row.dtype)}{_text(row.shape)}", 40)
-        what = printable(_text(row.tensor) or _text(row.op) or "(no op)", 60)
-        yield f"  {format_bytes(int(row.requested_bytes)):>10}  {shape}  {what}"
+        name = printable(_text(row.tensor) or _text(row.op) or "(no op)", 60)
+        yield f"  {format_bytes(int(row.requested_bytes)):>10}  {shape}  {name}"
 
 
 def _text(value: object) -> str:

@@ -1,11 +1,11 @@
-"""Marks of pytest that limit what TensorFlow's allocator hands out in a test.
+"""Pytest marks that limit the TensorFlow memory of a test.
 
-    @pytest.mark.limit_memory("2 GiB")     # at one time
-    @pytest.mark.limit_growth("1 MiB")     # and not given back when the test has ended
+    @pytest.mark.limit_memory("2 GiB")     # peak
+    @pytest.mark.limit_growth("1 MiB")     # still allocated after the test
 
-Nothing is imported or changed where no test has a mark. Where one has, TensorFlow's CPU allocator is
-told to be the one that a GPU has, which writes each request into the profiler's trace; that is read
-when TensorFlow makes its devices, after the tests are collected.
+Without marks, nothing is imported or changed. With a mark, TensorFlow's CPU allocator becomes the BFC
+allocator that a GPU uses, because only that one records each allocation in the profiler's trace.
+TensorFlow reads the setting when it creates its devices, after test collection.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final
 import pytest
 
 MARKS: Final = {
-    "limit_memory": "limit_memory(size): fail where TensorFlow's allocator has handed out more than "
-    "this at one time in the test, such as '2 GiB'",
-    "limit_growth": "limit_growth(size): fail where more than this is still handed out after the test, "
+    "limit_memory": "limit_memory(size): fail if the peak of TensorFlow's allocator in the test exceeds "
+    "this size, such as '2 GiB'",
+    "limit_growth": "limit_growth(size): fail if more than this size is still allocated after the test, "
     "such as '1 MiB'",
 }
 _BFC: Final = "TF_CPU_ALLOCATOR_USE_BFC"
@@ -32,44 +32,43 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the marks, and prepare TensorFlow for them where there are any."""
-    marked = [item for item in session.items if _limits(item)]
+    """Check the marks, and select the BFC allocator if there are any."""
+    marked = [item for item in session.items if _read_limits(item)]
     if marked:
         os.environ.setdefault(_BFC, "1")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Measure a marked test, and fail it where it is over a limit."""
-    limits = _limits(item)
+    """Measure a marked test, and fail it if it exceeds a limit."""
+    limits = _read_limits(item)
     if not limits:
         return (yield)
-    from analyzer.cli.plugins.measured_block import over_limits, tracing_block
+    from analyzer.cli.plugins.measured_block import describe_excess, tracing_block
     from analyzer.model.errors import AnalyzerError
 
     try:
         with tracing_block() as block:
             result = yield
-        found = block.measured()
     except AnalyzerError as error:
         pytest.fail(f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False)
     item.user_properties += [
-        ("tf_memory_peak_bytes", found.peak_bytes),
-        ("tf_memory_growth_bytes", found.growth_bytes),
+        ("tf_memory_peak_bytes", block.measure.peak_bytes),
+        ("tf_memory_growth_bytes", block.measure.growth_bytes),
     ]
-    told = over_limits(found, limits.get("limit_memory"), limits.get("limit_growth"))
-    if told:
-        pytest.fail(told, pytrace=False)
+    excess = describe_excess(block.measure, limits.get("limit_memory"), limits.get("limit_growth"))
+    if excess:
+        pytest.fail(excess, pytrace=False)
     return result
 
 
-def _limits(item: pytest.Item) -> dict[str, int]:
-    """Return the limits of a test in bytes, by the mark's name.
+def _read_limits(item: pytest.Item) -> dict[str, int]:
+    """Return the limits of a test in bytes, by mark.
 
     Raises:
-        pytest.UsageError: a mark's size is none.
+        pytest.UsageError: the size in a mark is invalid.
     """
-    found = {}
+    limits = {}
     for name in MARKS:
         mark = item.get_closest_marker(name)
         if mark is None:
@@ -79,11 +78,11 @@ def _limits(item: pytest.Item) -> dict[str, int]:
 
         try:
             (size,) = mark.args
-            found[name] = parse_bytes(size)
+            limits[name] = parse_bytes(size)
         except (ValueError, TypeError):
             raise pytest.UsageError(
                 f"{item.nodeid}: {name} takes one size, such as '2 GiB'."
             ) from None
         except InputError as error:
             raise pytest.UsageError(f"{item.nodeid}: {name}: {error}") from None
-    return found
+    return limits

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from analyzer.cli.app import COMMANDS, loaded
+from analyzer.cli.app import COMMANDS, load_command
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_what_a_commands_own_help_says(name):
-    command = loaded(name)
+    command = load_command(name)
     assert command.name == name
     assert command.help.split("\n\n")[0].replace("\n", " ").strip() == COMMANDS[name][1]
 

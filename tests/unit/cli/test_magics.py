@@ -47,7 +47,7 @@ def test_a_cell_is_measured_and_what_goes_wrong_is_one_line(tmp_path: Path) -> N
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "4.00 MiB at one time, 2.00 MiB still held." in ended.stdout
+    assert "Peak 4.00 MiB, 2.00 MiB still held." in ended.stdout
     assert "float32[512,1024]" in ended.stdout
     assert "of the cell" in ended.stdout
     assert "%%memory above a cell" in ended.stderr

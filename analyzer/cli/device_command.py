@@ -1,0 +1,92 @@
+"""``analyze device``: a card's memory as TensorFlow and as the driver count it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from analyzer.cli import shared_options as options
+from analyzer.cli.gpu_list import list_gpus
+from analyzer.cli.outputs import check_paths, write_all
+from analyzer.cli.stdout import printing, terminal
+from analyzer.model.errors import InputError
+
+if TYPE_CHECKING:
+    from analyzer.session.devices.device_reading import DeviceReport
+
+
+def device(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run folder: show the card's memory at the peak of its step.",
+            metavar="[RUN]",
+            show_default=False,
+        ),
+    ] = None,
+    pid: Annotated[
+        int | None, options.option("Show only this process, by its number in nvidia-smi.", min=1)
+    ] = None,
+    measure: Annotated[
+        bool,
+        options.option(
+            "Start a small TensorFlow process on the card and measure the memory of the context, "
+            "cuBLAS and cuDNN beside the pool.",
+            "--measure",
+        ),
+    ] = False,
+    gpu: Annotated[
+        str,
+        options.option(
+            "Measure on a simulated card: t4, a100-80gb ... (Linux on x86-64).",
+            callback=list_gpus,
+            is_eager=True,
+        ),
+    ] = "",
+    json: options.JsonFile = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show a card's memory as TensorFlow and as the driver count it, and explain each difference.
+
+    In your own program: print(analyzer.device()). Without a GPU the command prints one line and exits
+    with 0; --pid and --measure need one and exit with 2.
+    """
+    check_paths(json)
+    report = _make_report(run, pid, measure, gpu)
+    to_stdout = write_all((json, report.to_json))
+    if not to_stdout and not quiet:
+        from analyzer.session.devices.device_telling import print_device
+
+        with printing():
+            print_device(report.plain, terminal())
+
+
+def _make_report(run: Path | None, pid: int | None, measure: bool, gpu: str) -> DeviceReport:
+    """Return the report that the options ask for.
+
+    Raises:
+        InputError: two options exclude each other, or there is nothing to read.
+    """
+    if pid is not None and (measure or gpu):
+        raise InputError(
+            "--pid reads a running process; --measure and --gpu start one.", hint="Leave one out."
+        )
+    if run is not None and (pid is not None or measure or gpu):
+        raise InputError(
+            "A run folder is read as saved; --pid, --measure and --gpu read the machine.",
+            hint="Leave one out.",
+        )
+    from analyzer.session.devices.device_reading import (
+        cards_of_machine,
+        device_of_run,
+        measured_device,
+        process_from_outside,
+    )
+
+    if run is not None:
+        return device_of_run(run)
+    if pid is not None:
+        return process_from_outside(pid)
+    return measured_device(gpu) if measure or gpu else cards_of_machine()

@@ -1,1 +1,0 @@
-"""Commands about programs that run: what they hold of a card."""

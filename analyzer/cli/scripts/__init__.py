@@ -1,1 +1,0 @@
-"""``analyze trace script.py``: a whole script, run unchanged."""

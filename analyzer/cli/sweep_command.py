@@ -1,0 +1,84 @@
+"""``analyze sweep CONFIG.toml``: estimate every combination of models, batches, cards and remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analyzer.cli import shared_options as options
+from analyzer.cli.outputs import Writer, check_not_input, check_paths, write_all
+from analyzer.cli.progress import progress_bar
+from analyzer.cli.stdout import printing, terminal
+from analyzer.fitting.sweep.sweep_config import questions_in
+from analyzer.fitting.sweep.sweep_run import SWEEP_JSON, run_sweep
+from analyzer.model.contract.report.sweep_file import SweepFile
+from analyzer.model.contract.report.writing import encode_report
+from analyzer.report.exports.output_files import write_text
+from analyzer.session.engines.work import WorkEngine, local_cores
+
+
+def sweep(
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="A TOML file with lists of models, batches, cards and remedies; see docs/fit.md.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        options.option(
+            "Folder of the finished cells; default the configuration's path without its ending. An "
+            "interrupted sweep continues there."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, options.option("Parallel estimates; default half the cores.", min=1)
+    ] = None,
+    scheduler: options.Scheduler = "",
+    json: options.JsonFile = None,
+    csv: options.CsvFile = None,
+    html: options.HtmlFile = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Estimate every combination of models, batches, cards and remedies, and show them in a table.
+
+    Each finished cell is a file, so an interrupted sweep continues.
+    """
+    check_paths(json, csv, html)
+    check_not_input((json, csv, html), config)
+    questions = questions_in(config)
+    folder = out or config.with_suffix("")
+    engine = WorkEngine(scheduler=scheduler, workers=jobs or max(local_cores() // 2, 1))
+    with progress_bar() as progress:
+        result = run_sweep(questions, config.stem, folder, engine=engine, progress=progress)
+    _deliver(result, folder, json, csv, html, quiet=quiet)
+
+
+def _deliver(
+    result: SweepFile,
+    folder: Path,
+    json: Path | None,
+    csv: Path | None,
+    html: Path | None,
+    *,
+    quiet: bool,
+) -> None:
+    """Write the files, two of them also into the sweep's folder, and print the table."""
+    from analyzer.fitting.sweep_report.sweep_page import render_sweep_page
+    from analyzer.fitting.sweep_report.sweep_table import print_sweep, sweep_csv
+
+    def writer(render: Callable[[SweepFile], str]) -> Writer:
+        return lambda path: write_text(path, render(result))
+
+    writer(encode_report)(folder / SWEEP_JSON)
+    writer(render_sweep_page)(folder / "sweep.html")
+    to_stdout = write_all(
+        (json, writer(encode_report)), (csv, writer(sweep_csv)), (html, writer(render_sweep_page))
+    )
+    if not to_stdout and not quiet:
+        with printing():
+            print_sweep(result, terminal())
