@@ -96,8 +96,8 @@ def estimate(
     steps: Annotated[
         int | None,
         options.in_capture(
-            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; use more only if a later step "
-            "differs."
+            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if later steps "
+            "differ."
         ),
     ] = None,
     *,
