@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
@@ -181,3 +182,21 @@ def program_words(program: ProgramFigures) -> list[str]:
             f"{trend.last_step}"
         )
     return lines
+
+
+def step_words(report: ReportFile) -> str:
+    """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
+    step = report.step
+    parts = (
+        step.mode,
+        f"batch {step.batch_size}" if step.batch_size else "",
+        step.optimizer,
+        {True: "XLA", False: "op by op", None: ""}[step.jit],
+        step.dtype_policy if step.dtype_policy != "float32" else "",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def versions_line(versions: Mapping[str, str]) -> str:
+    """Return the versions as one line."""
+    return " · ".join(f"{name} {version}" for name, version in versions.items())

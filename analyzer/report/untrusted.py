@@ -11,6 +11,10 @@ import re
 import unicodedata
 from typing import Final
 
+NO_BREAK_SPACE: Final = "\u00a0"
+UNIT: Final = re.compile(r"(?<=\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x\u00d7])(?![A-Za-z]))")
+"""The space between a number and its unit, at which no line may end; ``format.js`` has the same."""
+
 _LONGEST: Final = 20_000  # characters of a text from a file
 
 _FORMULA_STARTS: Final = frozenset("=+-@")
@@ -64,6 +68,11 @@ def printable_path(text: object, width: int) -> str:
             return cut
         at = shown.find("/", at + 1)
     return printable(shown, width)
+
+
+def unbroken(text: object) -> str:
+    """Return ``text`` with a no-break space between each number and its unit."""
+    return UNIT.sub(NO_BREAK_SPACE, str(text))
 
 
 def markdown_text(text: object) -> str:

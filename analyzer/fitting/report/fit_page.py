@@ -113,7 +113,7 @@ def round_heights(most_bytes: int) -> list[int]:
 
 
 def _style() -> str:
-    return asset("analyzer.report.page", "assets/page.css") + asset(_FIT, "fit_page.css")
+    return asset("analyzer.report.render", "assets/shared.css") + asset(_FIT, "fit_page.css")
 
 
 @cache

@@ -17,7 +17,7 @@ _SWEEP: Final = "analyzer.fitting.sweep_report"
 
 def render_sweep_page(sweep: SweepFile) -> str:
     """Return the sweep as the text of one HTML file."""
-    style = asset("analyzer.report.page", "assets/page.css") + asset(_SWEEP, "sweep_page.css")
+    style = asset("analyzer.report.render", "assets/shared.css") + asset(_SWEEP, "sweep_page.css")
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
     text = _template().render(
         sweep=sweep,

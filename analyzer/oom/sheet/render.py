@@ -25,7 +25,7 @@ _LOOKS: Final = {
     "larger-than-limit": "over",
     "cannot-tell": "tight",
 }
-_PAGE: Final = "analyzer.report.page"
+
 _SHEET: Final = "analyzer.oom.sheet"
 
 
@@ -48,19 +48,21 @@ def render_sheet(document: dict[str, Any], cases: Sequence[OomCase]) -> str:
         width=WIDTH,
         style=Markup(_style()),
         script=Markup(asset(_SHEET, "sheet.js")),
-        theme_script=Markup(asset(_PAGE, "assets/theme.js")),
+        theme_script=Markup(asset("analyzer.report.render", "assets/theme.js")),
         policy=_policy(),
     )
     return writable(text)
 
 
 def _style() -> str:
-    return asset(_PAGE, "assets/page.css") + asset(_SHEET, "sheet.css")
+    return asset("analyzer.report.render", "assets/shared.css") + asset(_SHEET, "sheet.css")
 
 
 @cache
 def _policy() -> str:
-    return policy_of(_style(), (asset(_PAGE, "assets/theme.js"), asset(_SHEET, "sheet.js")))
+    return policy_of(
+        _style(), (asset("analyzer.report.render", "assets/theme.js"), asset(_SHEET, "sheet.js"))
+    )
 
 
 @cache

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, TypeVar
 
-import jinja2
-from markupsafe import Markup
-
 from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
@@ -22,7 +19,6 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 from analyzer.report.page.columns import pack
 from analyzer.report.page.payload import payload, requested_at
-from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
 from analyzer.report.page.steps_chart import steps_charts
 from analyzer.report.page.verdict_words import (
     CATEGORY_LABELS,
@@ -30,12 +26,15 @@ from analyzer.report.page.verdict_words import (
     first_screen,
     what_if_words,
 )
+from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.report_words import (
     front_findings,
     highest_words,
     island_words,
     remedy_words,
     saving_words,
+    step_words,
+    versions_line,
 )
 
 _PAGE: Final = "analyzer.report.page"
@@ -105,7 +104,13 @@ def render(
             then the second of them.
     """
     header, columns = payload(report, recording, comparison)
-    text = _template("template.html").render(
+    return fill_page(
+        _PAGE,
+        "assets/template.html",
+        script=_script(),
+        subtitle=step_words(report),
+        badge=first_screen(report).basis,
+        footer=versions_line(report.versions),
         document=report,
         screen=first_screen(report),
         warnings=[*report.warnings, *_disagreements(report, recording)],
@@ -123,24 +128,27 @@ def render(
         static_ops=_largest(report.ops, "alive_at_peak_bytes"),
         static_layers=_largest(report.layers, "total_bytes"),
         static_retained=_largest(report.retained, "requested_bytes"),
-        style=Markup(asset(_PAGE, "assets/page.css")),
-        script=Markup(_script()),
-        theme_script=Markup(asset(_PAGE, "assets/theme.js")),
-        policy=_policy(),
         packed=pack(header, columns),
+        saving=saving_words,
+        remedy_words=remedy_words,
+        seconds=_seconds,
         steps_charts=steps_charts(report.program),
     )
-    return writable(text)
 
 
 def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> str:
     """Return a summary that a notebook shows in place: no script, no style outside itself."""
-    text = _template("inline.html").render(
-        document=report,
-        comparison=comparison,
-        screen=first_screen(report),
-        top_findings=front_findings(report),
-        title=_title(report),
+    text = (
+        templates_of(_PAGE)
+        .get_template("assets/inline.html")
+        .render(
+            document=report,
+            comparison=comparison,
+            screen=first_screen(report),
+            top_findings=front_findings(report),
+            title=_title(report),
+            saving=saving_words,
+        )
     )
     return writable(text)
 
@@ -182,19 +190,5 @@ def _script() -> str:
     )
 
 
-@cache
-def _policy() -> str:
-    return policy_of(asset(_PAGE, "assets/page.css"), (asset(_PAGE, "assets/theme.js"), _script()))
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
-
-
-@cache
-def _template(name: str) -> jinja2.Template:
-    environment = templates_in(_PAGE, "assets")
-    environment.filters["seconds"] = _seconds
-    environment.filters["saving"] = saving_words
-    environment.filters["remedy"] = remedy_words
-    return environment.get_template(name)

@@ -16,6 +16,7 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.units import format_bytes
 from analyzer.report.integrity_words import damage_lines, is_damaged, labelled, replay_line
+from analyzer.report.render.sections import Figure
 from analyzer.report.report_words import (
     assumed_words,
     card_words,
@@ -50,23 +51,6 @@ _FOUND: Final = {
     "predicted": "Predicted, nothing was run, for",
     "phantom": "TensorFlow's own GPU runtime without a card, no kernel was run, for",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number with what it means, for the row of figures under the verdict.
-
-    Attributes:
-        label: The word for it: requested, allocated, pool, process, limit, needs.
-        meaning: What that word means, in a line.
-        path: Where the number stands in the report, such as ``peak.requested_bytes``.
-        size_bytes: The number, None where it is not known.
-    """
-
-    label: str
-    meaning: str
-    path: str
-    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,20 +189,20 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
     }
     for label, (meaning, size_bytes) in sizes.items():
         path = f"peak.{label}_bytes"
-        yield Figure(label=label, meaning=meaning, path=path, size_bytes=size_bytes)
+        yield Figure(label=label, meaning=meaning, path=path, value=size_bytes)
     on_card = answer.limit_of == "card"
     yield Figure(
         label="limit",
         meaning=f"TensorFlow's limit on {answer.card}" if on_card else "the limit given",
         path="verdict.limit_bytes",
-        size_bytes=answer.limit_bytes,
+        value=answer.limit_bytes,
     )
     gets_as_far = "least limit that gets as far"
     yield Figure(
         label="needs",
         meaning=gets_as_far if report.error else "least memory limit it runs under",
         path="verdict.need_bytes",
-        size_bytes=answer.need_bytes,
+        value=answer.need_bytes,
     )
 
 

@@ -6,17 +6,17 @@ where it is too little; where they would lose too much, the column that matters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.report.unbreakable_units import UNIT
+from analyzer.report.render.terminal import Prose
 from analyzer.report.untrusted import printable
 
 GAP: Final = 2
@@ -25,12 +25,9 @@ GAP: Final = 2
 _LEAST_TEXT: Final = 8
 """Cells that a column of text keeps in a terminal too narrow for all that must be shown."""
 
-_HELD: Final = "\ue000"
-"""Stands for a space where no line may end. Private use, which ``printable`` never lets through."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumn:
+class OldColumn:
     """One column of a table for the terminal.
 
     Attributes:
@@ -46,6 +43,9 @@ class TableColumn:
     least: int = 16
     rank: int = 0
     shorten: Callable[[object, int], str] = printable
+
+
+TableColumn = OldColumn  # until all callers build sections
 
 
 def number(name: str) -> TableColumn:
@@ -152,30 +152,6 @@ def _shortened(cell: Text, column: TableColumn, width: int) -> Text:
     if column.is_number or cell.cell_len <= width:
         return cell
     return Text(column.shorten(cell.plain, width), style=cell.style)
-
-
-class Prose:
-    """A paragraph that may break between words, never between a number and its unit.
-
-    Args:
-        text: What it says.
-        label: What stands before its first line; the others begin as far in.
-    """
-
-    def __init__(self, text: Text, label: Text | None = None) -> None:
-        self.text = text
-        self.label = label or Text()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Yield its lines."""
-        held = self.text.copy()
-        held.plain = UNIT.sub(_HELD, held.plain)
-        margin = self.label.cell_len
-        before = self.label
-        for line in held.wrap(console, max(options.max_width - margin, 1)):
-            line.plain = line.plain.replace(_HELD, " ")
-            yield Text.assemble(before, line) if margin else line
-            before = Text(" " * margin)
 
 
 def whole_numbers(part: RenderableType) -> RenderableType:

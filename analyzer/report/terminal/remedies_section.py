@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.report.render.terminal import Prose
 from analyzer.report.report_words import remedy_words
-from analyzer.report.terminal.fitted_tables import Prose
 from analyzer.report.untrusted import printable
 
 _LABEL: Final = 17

@@ -12,6 +12,7 @@ from rich.text import Text
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.units import format_bytes
 from analyzer.report.integrity_words import damage_lines, how_measured, replay_line
+from analyzer.report.render.terminal import Prose
 from analyzer.report.report_words import (
     assumed_words,
     card_words,
@@ -21,9 +22,10 @@ from analyzer.report.report_words import (
     need_range_words,
     program_words,
     saving_words,
+    step_words,
     trial_words,
 )
-from analyzer.report.terminal.fitted_tables import Prose, whole_numbers
+from analyzer.report.terminal.fitted_tables import whole_numbers
 from analyzer.report.terminal.hosts_table import hosts_lines, hosts_table
 from analyzer.report.terminal.remedies_section import remedies_section
 from analyzer.report.terminal.terminal_tables import (
@@ -85,7 +87,7 @@ def _head(report: ReportFile) -> Iterable[RenderableType]:
         doubts = "; ".join(printable(each, 200) for each in verdict.cautions)
         yield Text(f"! Caution: {doubts}", style="yellow")
     target = printable(report.target.text, 60)
-    yield Text.assemble((f"{target}  ", "bold"), (_describe_step(report), "dim"))
+    yield Text.assemble((f"{target}  ", "bold"), (printable(step_words(report), 200), "dim"))
     error = report.error
     if error is not None:
         first = error.message.splitlines()[:1]
@@ -223,18 +225,6 @@ def _what_if(report: ReportFile) -> Iterable[RenderableType]:
         f"(largest piece {format_bytes(failure.largest_free_bytes)})",
         style="red",
     )
-
-
-def _describe_step(report: ReportFile) -> str:
-    step = report.step
-    parts = [
-        printable(step.mode, 10),
-        f"batch {step.batch_size}" if step.batch_size else "",
-        printable(step.optimizer, 30),
-        {True: "XLA", False: "op by op", None: ""}[step.jit],
-        printable(step.dtype_policy, 30) if step.dtype_policy != "float32" else "",
-    ]
-    return ", ".join(part for part in parts if part)
 
 
 def _findings(report: ReportFile, width: int) -> Iterable[RenderableType]:

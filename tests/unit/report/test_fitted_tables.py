@@ -28,7 +28,7 @@ from analyzer.report.terminal.fitted_tables import (
 )
 from analyzer.report.terminal.terminal_diff import render_diff
 from analyzer.report.terminal.terminal_report import render
-from analyzer.report.unbreakable_units import unbroken
+from analyzer.report.untrusted import unbroken
 
 WIDTHS = (80, 100, 120, 160)
 CUT = re.compile(r"(?<![\w/,.\[:…-])[+-]?\d[\d.,]*…|…[\d.,]+ (?:B|[KMGT]iB)\b")

@@ -1,4 +1,4 @@
-// Keys that work anywhere on the page, the theme, and the help drawer.
+// Keys that work anywhere on the page, and redrawing for print and for another theme.
 
 function attachKeys({ state, recording, axis, currentView, chooseTab, resetAll }) {
   const jump = (at) => { if (at !== undefined) { state.update({ at }); axis.showState(at); } };
@@ -7,7 +7,6 @@ function attachKeys({ state, recording, axis, currentView, chooseTab, resetAll }
     p: () => jump(recording.peakState),
     '[': () => jump(recording.localPeaks.filter((peak) => peak < state.values.at).pop()),
     ']': () => jump(recording.localPeaks.find((peak) => peak > state.values.at)),
-    t: toggleTheme,
     '?': () => byId('help').showModal(),
   };
   document.addEventListener('keydown', (event) => {
@@ -27,22 +26,6 @@ function attachKeys({ state, recording, axis, currentView, chooseTab, resetAll }
   });
 }
 
-function isDark() {
-  const { theme } = document.documentElement.dataset;
-  return theme ? theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
-}
-
-function toggleTheme() {
-  const theme = isDark() ? 'light' : 'dark';
-  document.documentElement.dataset.theme = theme;
-  try {
-    localStorage.setItem('tf-memory-analyzer-theme', theme);
-  } catch (denied) {
-    // The choice then holds for this visit.
-  }
-  document.dispatchEvent(new Event('themechange'));
-}
-
 // Paper is white: the chart that is printed is drawn in the light colours, then as before.
 function attachPrint(chart, categories) {
   const { dataset } = document.documentElement;
@@ -56,7 +39,6 @@ function attachPrint(chart, categories) {
 }
 
 function attachTheme(redrawAll) {
-  byId('theme').addEventListener('click', toggleTheme);
   document.addEventListener('themechange', redrawAll);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redrawAll);
   byId('help-open').addEventListener('click', () => byId('help').showModal());

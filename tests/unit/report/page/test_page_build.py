@@ -16,6 +16,7 @@ from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.report.page import payload as payload_module
 from analyzer.report.page.build import SCRIPTS, render, render_inline
+from analyzer.report.render import page_shell
 
 PAGE = Path(payload_module.__file__).parent
 HOSTILE = "<script>alert(1)</script>\"'&</style>\n\u2028{{ 7 * 7 }}\0\ud800" + "N" * 10_000
@@ -90,8 +91,9 @@ def test_hostile_text_is_text_everywhere() -> None:
 
 
 def test_no_script_of_ours_ends_its_element_or_makes_markup() -> None:
-    for name in (*SCRIPTS, "assets/theme.js"):
-        text = (PAGE / name).read_text(encoding="utf-8")
+    theme = Path(page_shell.__file__).parent / "assets/theme.js"
+    for name in (*(PAGE / name for name in SCRIPTS), theme):
+        text = name.read_text(encoding="utf-8")
         assert "</" not in text, name
         assert "<!--" not in text, name
         for forbidden in (
@@ -107,7 +109,7 @@ def test_no_script_of_ours_ends_its_element_or_makes_markup() -> None:
 
 def test_every_file_of_the_script_is_used() -> None:
     found = {path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*.js")}
-    assert found == {*SCRIPTS, "assets/theme.js"}
+    assert found == {*SCRIPTS}
 
 
 @pytest.mark.parametrize(("n_events", "most_bytes"), [(10_000, 1_500_000), (100_000, 6_000_000)])

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import analyzer.report.page as page
+import analyzer.report.render as render
 from analyzer.model.contract.categories import Category
 
-FOLDER = Path(page.__file__).parent
+FOLDER = Path(render.__file__).parent
 LEAST_MARK, LEAST_TEXT = 3.0, 4.5
 """Contrast that WCAG 2.2 asks of graphics (1.4.11) and of text (1.4.3, level AA)."""
 
@@ -51,7 +51,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def themes() -> dict[str, dict[str, str]]:
-    style = (FOLDER / "assets/page.css").read_text(encoding="utf-8")
+    style = (FOLDER / "assets/shared.css").read_text(encoding="utf-8")
     heads = {
         "light": r"^:root \{",
         "dark": r'^:root\[data-theme="dark"\] \{',
@@ -97,7 +97,7 @@ def test_text_can_be_read(theme: str, text: str, behind: str) -> None:
 
 
 def test_a_notebook_may_be_light_or_dark() -> None:
-    text = (FOLDER / "assets/inline.html").read_text(encoding="utf-8")
+    text = (FOLDER.parent / "page/assets/inline.html").read_text(encoding="utf-8")
     colours = dict(re.findall(r"'([a-z_]+)': '(#[0-9a-f]{6})'", text.splitlines()[0]))
     assert set(colours) == {category.value for category in Category}
     for colour in colours.values():

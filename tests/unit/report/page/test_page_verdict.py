@@ -10,8 +10,8 @@ import pytest
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import convert_report
-from analyzer.report.page import verdict_words as verdict_module
 from analyzer.report.page.verdict_words import error_line, first_screen, what_if_words
+from analyzer.report.render import sections
 
 GIB = 2**30
 
@@ -73,13 +73,13 @@ def test_the_verdict_shown_is_the_documents(outcome: str, look: str) -> None:
 def test_without_a_verdict_nothing_is_judged() -> None:
     found = first_screen(report(verdict=None))
     assert found.look == "open"
-    assert {figure.label for figure in found.figures if figure.size_bytes} == {
+    assert {figure.label for figure in found.figures if figure.value} == {
         "requested", "allocated", "pool",
     }  # fmt: skip
 
 
 def test_the_figures_are_the_documents() -> None:
-    sizes = {figure.label: figure.size_bytes for figure in first_screen(report()).figures}
+    sizes = {figure.label: figure.value for figure in first_screen(report()).figures}
     assert sizes["limit"] == 16 * GIB
     assert sizes["needs"] == 7 * GIB
 
@@ -154,7 +154,7 @@ def lab(colour: str, vision: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_categories_can_be_told_apart(theme: str, vision: str) -> None:
-    css = (Path(verdict_module.__file__).parent / "assets/page.css").read_text(encoding="utf-8")
+    css = (Path(sections.__file__).parent / "assets/shared.css").read_text(encoding="utf-8")
     block = css.split("}")[0 if theme == "light" else 1]
     colours = {
         category.value: re.search(

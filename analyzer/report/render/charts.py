@@ -1,0 +1,148 @@
+"""Draw line charts and stacked bars as inline SVG, in the colours of the shared style."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup, escape
+
+from analyzer.model.units import format_bytes
+from analyzer.report.render.sections import Drawing
+
+WIDTH: Final = 760  # units of a chart
+_LEFT: Final = 90  # units for the scale of bytes
+_RIGHT: Final = 36  # units, half a label
+_TOP: Final = 12  # units
+_BOTTOM: Final = 34  # units for the labels of the x axis
+_HEADROOM: Final = 1.05
+_LONGEST_OVERSHOOT: Final = 4
+"""A limit this many times above the highest point is left out: it would flatten the lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartLine:
+    """One line: its name, its CSS class, and its points as pairs of x and bytes."""
+
+    name: str
+    look: str
+    points: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """Bytes against a whole number such as the batch size or the step.
+
+    Attributes:
+        caption: What is drawn.
+        lines: One or more lines.
+        first_x: Left end of the x axis.
+        limit_bytes: A horizontal line; None for none.
+        marked_x: A vertical line with its name; None for none.
+        shaded_to_x: The chart is shaded up to here, such as the warm-up; None for no shade.
+        x_text: Label of a place on the x axis.
+        height: Units; the width is ``WIDTH``.
+    """
+
+    caption: str
+    lines: Sequence[ChartLine]
+    first_x: int = 0
+    limit_bytes: int | None = None
+    marked_x: tuple[int, str] | None = None
+    shaded_to_x: int | None = None
+    x_text: Callable[[int], str] = str
+    height: int = 300
+
+
+def draw_lines(chart: LineChart) -> Drawing:
+    """Draw a line chart with scales, marks and a legend."""
+    points = [point for line in chart.lines for point in line.points]
+    first, last = chart.first_x, max(x for x, _ in points)
+    highest = max(size_bytes for _, size_bytes in points)
+    limit = chart.limit_bytes
+    if limit is not None and limit > _LONGEST_OVERSHOOT * highest:
+        limit = None
+    top = max(highest, limit or 0, 1) * _HEADROOM
+    floor = chart.height - _BOTTOM
+
+    def along(x: float) -> float:
+        share = (x - first) / max(last - first, 1)
+        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
+
+    def up(size_bytes: float) -> float:
+        return round(floor - (floor - _TOP) * size_bytes / top, 1)
+
+    parts = []
+    if chart.shaded_to_x is not None and chart.shaded_to_x > first:
+        width = round(along(chart.shaded_to_x) - _LEFT, 1)
+        parts.append(f'<rect class="shade" x="{_LEFT}" y="{_TOP}" width="{width}" '
+                     f'height="{floor - _TOP}"/>')  # fmt: skip
+    for size_bytes in round_heights(int(top), 8 if chart.height > 200 else 3):
+        parts += [
+            _rule("grid", _LEFT, WIDTH - _RIGHT, up(size_bytes), up(size_bytes)),
+            _label(_LEFT - 6, up(size_bytes) + 4, "end", format_bytes(size_bytes)),
+        ]
+    for x in round_places(first, last):
+        parts.append(_label(along(x), chart.height - 16, "middle", chart.x_text(x)))
+    legend = [(f"line-{line.look}", line.name) for line in chart.lines]
+    if limit is not None:
+        parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, up(limit), up(limit)))
+        legend.append(("line-limit", "limit"))
+    if chart.marked_x is not None and first <= chart.marked_x[0] <= last:
+        place = along(chart.marked_x[0])
+        parts.append(_rule("marked", place, place, _TOP, floor))
+        legend.append(("line-marked", chart.marked_x[1]))
+    for line in chart.lines:
+        places = " ".join(f"{along(x)},{up(size_bytes)}" for x, size_bytes in line.points)
+        parts.append(f'<polyline class="line-{escape(line.look)}" points="{places}"/>')
+    svg = _svg("line-chart", WIDTH, chart.height, chart.caption, "\n".join(parts))
+    return Drawing(chart.caption, svg, legend=tuple(legend))
+
+
+def draw_shares(shares: Sequence[tuple[str, float]], caption: str) -> Markup:
+    """Draw ratios that add up to 1 as one stacked bar.
+
+    Args:
+        shares: CSS class and ratio of each part, in order.
+        caption: What is drawn, for readers who do not see it.
+    """
+    parts, before = [], 0.0
+    for look, ratio in shares:
+        parts.append(
+            f'<rect class="{escape(look)}" x="{1000 * before:.2f}" width="{1000 * ratio:.2f}" '
+            'height="24"/>'
+        )
+        before += ratio
+    return _svg("stack", 1000, 24, caption, "".join(parts), is_stretched=True)
+
+
+def round_places(first: int, last: int) -> list[int]:
+    """Return up to seven round places between two numbers, a one, two or five with zeros apart."""
+    power = 10 ** max(len(str(last - first)) - 2, 0)
+    stride = next(k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= last - first)
+    return list(range(-(-first // stride) * stride, last + 1, stride))
+
+
+def round_heights(most_bytes: int, count: int = 8) -> list[int]:
+    """Return up to ``count`` sizes from 0 up to ``most_bytes``, a power of two of bytes apart."""
+    stride = 1 << max((2 * most_bytes // count).bit_length() - 1, 0)
+    return list(range(0, most_bytes + 1, stride))
+
+
+def _rule(look: str, x1: float, x2: float, y1: float, y2: float) -> str:
+    return f'<line class="{look}" x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>'
+
+
+def _label(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(
+    look: str, width: int, height: int, caption: str, content: str, *, is_stretched: bool = False
+) -> Markup:
+    stretch = ' preserveAspectRatio="none"' if is_stretched else ""
+    return Markup(
+        f'<svg class="{look}" viewBox="0 0 {width} {height}"{stretch} role="img" '
+        f'aria-label="{escape(caption)}">{content}</svg>'
+    )

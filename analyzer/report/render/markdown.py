@@ -1,0 +1,93 @@
+"""Write a document as Markdown in which no text of a trace is markup, a link or a mention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from analyzer.report.render.sections import (
+    Block,
+    Code,
+    Document,
+    Figures,
+    Item,
+    Paragraph,
+    Table,
+    cell_of,
+    cell_text,
+    figure_text,
+)
+from analyzer.report.untrusted import markdown_code, markdown_text, plain_text
+
+_CODE_INDENT = "      "
+
+
+def to_markdown(document: Document) -> str:
+    """Return a document as Markdown; drawings and bars are left out."""
+    lines = [f"### {markdown_text(document.headline)}", ""]
+    lines += _blocks(document.lead)
+    for section in document.sections:
+        if section.heading:
+            lines += [f"{'#' * (3 + section.level)} {markdown_text(section.heading)}", ""]
+        lines += _blocks(section.blocks)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            yield from (_paragraph(block), "")
+        elif isinstance(block, Table):
+            yield from (*_table(block), "")
+        elif isinstance(block, Item):
+            yield from _item(block)
+        elif isinstance(block, Figures):
+            known = [figure for figure in block.figures if figure.value is not None]
+            yield from (", ".join(f"{one.label} {figure_text(one)}" for one in known), "")
+        elif isinstance(block, Code):
+            yield from (*_code(block.text), "")
+
+
+def _paragraph(paragraph: Paragraph) -> str:
+    text = "".join(
+        f"**{markdown_text(text)}**" if tone == "strong" else _inner(text)
+        for text, tone in paragraph.pieces
+    )
+    return f"> {text}" if paragraph.tone == "warning" else text
+
+
+def _inner(text: str) -> str:
+    """Return a piece with the spaces at its ends, which ``markdown_text`` removes."""
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    return f"{before and ' '}{markdown_text(text)}{after and ' '}"
+
+
+def _table(table: Table) -> Iterator[str]:
+    places = [place for place, column in enumerate(table.columns) if column.kind != "bar"]
+    columns = [table.columns[place] for place in places]
+    yield f"| {' | '.join(markdown_text(column.name) for column in columns)} |"
+    yield f"|{'|'.join('--:' if column.is_number else '---' for column in columns)}|"
+    for row in table.rows:
+        cells = []
+        for column, place in zip(columns, places, strict=True):
+            cell = cell_of(row[place])
+            text = cell_text(cell, column.kind)
+            escape = markdown_code if column.kind == "path" and text else markdown_text
+            shown = escape(text)
+            cells.append(f"**{shown}**" if cell.tone == "strong" and shown else shown)
+        yield f"| {' | '.join(cells)} |"
+    if table.caption:
+        yield from ("", markdown_text(table.caption))
+
+
+def _item(item: Item) -> Iterator[str]:
+    gain = f" ({markdown_text(item.gain)})" if item.gain else ""
+    yield f"- **{markdown_text(item.label)}**: {markdown_text(item.title)}{gain}"
+    if item.detail:
+        yield f"  {markdown_text(item.detail)}"
+    if item.code:
+        yield from ("", *_code(item.code))
+    yield ""
+
+
+def _code(code: str) -> Iterator[str]:
+    return (f"{_CODE_INDENT}{plain_text(line)}" for line in code.splitlines())

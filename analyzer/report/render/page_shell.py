@@ -1,0 +1,119 @@
+"""One HTML file for every page of ours: a shell, a style, the theme, and a policy that seals it.
+
+Text of others reaches a page through a template, which escapes it. A Content-Security-Policy names the
+page's own scripts and style by their hash and forbids every other, every request and every form.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+from analyzer.model.units import format_bytes
+from analyzer.report.render.sections import Document, cell_of, cell_text, figure_text
+from analyzer.report.untrusted import unbroken
+
+SHELL: Final = "analyzer.report.render"
+
+
+def to_page(document: Document) -> str:
+    """Return a document as the text of one HTML file."""
+    return fill_page(
+        SHELL,
+        "assets/section_page.html",
+        document=document,
+        title=document.title,
+        subtitle=document.subtitle,
+        badge=document.badge,
+        footer=document.footer,
+    )
+
+
+def fill_page(
+    package: str, template: str, *, style: str = "", script: str = "", **values: Any
+) -> str:
+    """Return the text of one HTML file.
+
+    Args:
+        package: Package with the template's folder.
+        template: Path of a template that extends ``assets/shell.html``.
+        style: CSS in addition to the shared style.
+        script: Text that the template shows in a ``script`` element as ``{{ script }}``.
+        values: What the template shows, besides ``title``, ``subtitle``, ``badge`` and ``footer``.
+    """
+    style = asset(SHELL, "assets/shared.css") + style
+    theme = asset(SHELL, "assets/theme.js")
+    text = (
+        templates_of(package)
+        .get_template(template)
+        .render(
+            style=Markup(style),
+            theme_script=Markup(theme),
+            script=Markup(script),
+            policy=policy_of(style, (theme, script) if script else (theme,)),
+            **values,
+        )
+    )
+    return writable(text)
+
+
+@cache
+def asset(package: str, name: str) -> str:
+    """Return the text of a file in a package."""
+    return (resources.files(package) / name).read_text(encoding="utf-8")
+
+
+@cache
+def templates_of(package: str) -> jinja2.Environment:
+    """Return the templates of a package and the shared ones; they escape what they show."""
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(name, ".") for name in dict.fromkeys((package, SHELL))]
+        ),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": format_bytes,
+        "unbroken": unbroken,
+        "cell_of": cell_of,
+        "cell_text": cell_text,
+        "figure_text": figure_text,
+        "kind": lambda block: type(block).__name__,
+    }
+    return environment
+
+
+@cache
+def policy_of(style: str, scripts: Sequence[str] = ()) -> str:
+    """Return the Content-Security-Policy of a page with this style and these scripts."""
+    allowed = ["script-src " + " ".join(map(_hash, scripts))] if scripts else []
+    return "; ".join(
+        (
+            "default-src 'none'",
+            *allowed,
+            f"style-src {_hash(style)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def writable(text: str) -> str:
+    """Replace U+0000, which HTML cannot hold, and lone surrogates, which no file can."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

@@ -1,0 +1,253 @@
+"""A document as sections of paragraphs, tables and items, and nothing about how it is shown.
+
+Whatever is shown to a user is built from these records once; ``terminal``, ``markdown`` and
+``page_shell`` render them. Values are raw (bytes as integers, shares as ratios) and texts unescaped:
+each renderer formats and escapes them::
+
+    columns = (TableColumn("batch", "number"), TableColumn("peak", "bytes"))
+    table = Table(columns, ((8, 1_572_864), (16, Cell(3_145_728, "bad"))))
+    document = Document("model.py", "Batch 8 is the largest", sections=(Section("Curve", (table,)),))
+    console.print(to_terminal(document, console.width))  # render.terminal
+    text, page = to_markdown(document), to_page(document)  # render.markdown, render.page_shell
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from markupsafe import Markup
+
+from analyzer.model.units import format_bytes, signed_bytes
+
+Tone = Literal[
+    "plain", "strong", "muted", "good", "bad", "warning",
+    "parameter", "optimizer_state", "gradient", "activation",
+    "input", "temporary", "constant", "unattributed",
+]  # fmt: skip
+"""How a text looks: a weight, a judgement, or the colour of a category."""
+
+ColumnKind = Literal["text", "path", "number", "bytes", "change", "percent", "bar"]
+"""What the cells of a column hold; all but ``text`` and ``path`` are numbers, which are never cut.
+
+A ``path`` loses its first parts if the line is too short. ``change`` is a difference in bytes with its
+sign. ``bar`` is a ratio from 0 to 1, drawn as a bar; the terminal may leave it out.
+"""
+
+_NUMBERS: Final = ("number", "bytes", "change", "percent")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value with a tone.
+
+    Attributes:
+        value: As its column's kind says; None is shown empty.
+        tone: How it looks.
+        path: Place of the number in the JSON, such as ``peak.requested_bytes``; empty if it has none.
+        note: Text behind a bar.
+    """
+
+    value: str | int | float | None
+    tone: Tone = "plain"
+    path: str = ""
+    note: str = ""
+
+
+CellValue = str | int | float | None | Cell
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """One column of a table.
+
+    Attributes:
+        name: Its heading; a table whose columns all have an empty name has no heading line.
+        kind: What its cells hold.
+        least: Terminal cells that a text needs to be of use.
+        rank: A terminal that is too narrow drops the highest rank first; rank 0 always stays.
+    """
+
+    name: str
+    kind: ColumnKind = "text"
+    least: int = 16
+    rank: int = 0
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells are numbers: right-aligned and never cut."""
+        return self.kind in _NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells, one cell for each column, and a line below them."""
+
+    columns: tuple[TableColumn, ...]
+    rows: tuple[tuple[CellValue, ...], ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A paragraph.
+
+    Attributes:
+        text: The text, or its pieces, each with a tone of its own if it is a pair.
+        tone: How it looks.
+        mark: What stands before its first line, such as ``- ``; further lines are indented as far.
+    """
+
+    text: str | tuple[str | tuple[str, Tone], ...]
+    tone: Tone = "plain"
+    mark: str = ""
+
+    @property
+    def pieces(self) -> tuple[tuple[str, Tone], ...]:
+        """Its pieces, each with its tone."""
+        parts = (self.text,) if isinstance(self.text, str) else self.text
+        return tuple((part, self.tone) if isinstance(part, str) else part for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A finding or a remedy: a label, one line, and what can be unfolded below it.
+
+    Attributes:
+        label: A word or a size in front of the title.
+        title: One line.
+        gain: What following it saves, behind the title.
+        detail: A paragraph.
+        code: Code to paste.
+        tone: How the label looks.
+    """
+
+    label: str
+    title: str
+    gain: str = ""
+    detail: str = ""
+    code: str = ""
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One of the main numbers, with its meaning in a line.
+
+    Attributes:
+        label: What it is called.
+        value: Bytes, or a text as it is shown; None if it is unknown, and then it is not shown.
+        meaning: What the label means.
+        path: Place of the number in the JSON.
+        is_main: Whether it is the one that matters most.
+    """
+
+    label: str
+    value: int | str | None
+    meaning: str = ""
+    path: str = ""
+    is_main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The main numbers side by side."""
+
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text that is shown as it is, in a fixed-width font."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """An inline SVG with its caption. Pages show it; the terminal and Markdown leave it out.
+
+    Attributes:
+        caption: What is drawn.
+        svg: The drawing, escaped.
+        note: Its scale, or what it leaves out.
+        legend: CSS class and meaning of each colour.
+    """
+
+    caption: str
+    svg: Markup
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+Block = Paragraph | Table | Item | Figures | Code | Drawing
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with blocks below it.
+
+    Attributes:
+        heading: May be empty.
+        blocks: The content, in order.
+        note: A few words behind the heading.
+        level: 1, or 2 for a part of the section before it.
+        is_folded: Whether a page shows only the heading until it is clicked.
+    """
+
+    heading: str
+    blocks: tuple[Block, ...]
+    note: str = ""
+    level: int = 1
+    is_folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole answer.
+
+    Attributes:
+        title: What it is about, such as the name of the model.
+        headline: The answer in one line.
+        tone: How the headline looks.
+        subtitle: How the step runs: mode, batch size, optimizer.
+        badge: What the figures rest on, in a word.
+        lead: What stands before the first section.
+        sections: The sections, in order.
+        footer: Versions.
+    """
+
+    title: str
+    headline: str
+    tone: Tone = "strong"
+    subtitle: str = ""
+    badge: str = ""
+    lead: tuple[Block, ...] = ()
+    sections: tuple[Section, ...] = ()
+    footer: str = ""
+
+
+def cell_of(value: CellValue) -> Cell:
+    """Return a value as a cell."""
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+def cell_text(cell: Cell, kind: ColumnKind) -> str:
+    """Return the text of a cell, unescaped; a bar has none but its note."""
+    value = cell.value
+    if value is None or kind == "bar":
+        return cell.note
+    if isinstance(value, str):
+        return value
+    if kind == "bytes":
+        return format_bytes(value)
+    if kind == "change":
+        return signed_bytes(value) if value else "same"
+    if kind == "percent":
+        return f"{value:.1%}"
+    return f"{value:,}"
+
+
+def figure_text(figure: Figure) -> str:
+    """Return the value of a figure as it is shown."""
+    return format_bytes(figure.value) if isinstance(figure.value, int) else figure.value or ""

@@ -1,0 +1,248 @@
+"""Print a document in the terminal at any width without cutting a number.
+
+A column of numbers is as wide as its widest number. Texts share the rest of the line and lose their
+middle; if they would lose too much, the least important column is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from analyzer.report.render.sections import (
+    Block,
+    Cell,
+    Code,
+    Document,
+    Figures,
+    Item,
+    Paragraph,
+    Section,
+    Table,
+    TableColumn,
+    Tone,
+    cell_of,
+    cell_text,
+    figure_text,
+)
+from analyzer.report.untrusted import UNIT, printable, printable_path
+
+GAP: Final = 2
+"""Cells between two columns."""
+
+_LEAST_TEXT: Final = 8
+"""Cells that a column of text keeps in a terminal too narrow for everything that must stay."""
+
+_BAR_CELLS: Final = 28  # of the longest bar
+_LONGEST: Final = 2_000  # characters of a paragraph
+_JOINED: Final = "\ue000"
+"""Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
+
+STYLES: Final[dict[Tone, str]] = {
+    "plain": "",
+    "strong": "bold",
+    "muted": "dim",
+    "good": "green",
+    "bad": "red",
+    "warning": "yellow",
+    "parameter": "blue",
+    "optimizer_state": "cyan",
+    "gradient": "magenta",
+    "activation": "yellow",
+    "input": "green",
+    "temporary": "red",
+    "constant": "bright_black",
+    "unattributed": "white",
+}
+
+
+def print_terminal(document: Document, console: Console) -> None:
+    """Print a whole document."""
+    console.print(to_terminal(document, console.width), markup=False)
+
+
+def to_terminal(document: Document, width: int = 100) -> RenderableType:
+    """Return a document as one renderable, ``width`` cells wide."""
+    parts: list[RenderableType] = []
+    if document.headline:
+        parts.append(_line(document.headline, f"bold {STYLES[document.tone]}"))
+    if document.title or document.subtitle:
+        title = Text.assemble(
+            (printable(document.title, 200), "bold"),
+            (f"  {printable(document.subtitle, 200)}", "dim"),
+        )
+        parts.append(Prose(title))
+    parts += _blocks(document.lead, width)
+    for section in document.sections:
+        parts += section_parts(section, width)
+    if document.footer:
+        parts.append(Padding(_line(document.footer, "dim"), (1, 0, 0, 0)))
+    return Group(*parts)
+
+
+def section_parts(section: Section, width: int) -> Iterator[RenderableType]:
+    """Yield a section, an empty line before it."""
+    blocks = list(_blocks(section.blocks, width))
+    if not blocks and not section.heading:
+        return
+    note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
+    heading = Text.assemble((printable(section.heading, _LONGEST), "bold"), (note, "dim"))
+    first: RenderableType = Prose(heading) if section.heading else blocks.pop(0)
+    yield Padding(first, (1, 0, 0, 0))
+    yield from blocks
+
+
+def _blocks(blocks: Iterable[Block], width: int) -> Iterator[RenderableType]:
+    blocks = tuple(blocks)
+    label_width = max(
+        (cell_len(block.label) for block in blocks if isinstance(block, Item)), default=0
+    )
+    for block in blocks:
+        if isinstance(block, Paragraph):
+            pieces = ((printable(text, _LONGEST), STYLES[tone]) for text, tone in block.pieces)
+            yield Prose(Text.assemble(*pieces), Text(block.mark, style=STYLES[block.tone]))
+        elif isinstance(block, Table):
+            if block.rows:
+                yield fitted_table(block, width)
+            if block.caption:
+                yield _line(block.caption, "dim")
+        elif isinstance(block, Item):
+            yield from _item(block, label_width)
+        elif isinstance(block, Figures):
+            known = [figure for figure in block.figures if figure.value is not None]
+            yield _line(", ".join(f"{figure.label} {figure_text(figure)}" for figure in known), "")
+        elif isinstance(block, Code):
+            yield from _code(block.text, 0)
+
+
+def _item(item: Item, label_width: int) -> Iterator[RenderableType]:
+    margin = label_width + GAP
+    label = Text(f"{printable(item.label):>{label_width}}{' ' * GAP}", style=STYLES[item.tone])
+    gain = f"  {printable(item.gain, _LONGEST)}" if item.gain else ""
+    yield Prose(Text.assemble((printable(item.title, _LONGEST), "bold"), (gain, "green")), label)
+    if item.detail:
+        yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
+    yield from _code(item.code, margin)
+
+
+def _code(code: str, margin: int) -> Iterator[RenderableType]:
+    for line in code.splitlines():
+        yield Padding(Text(printable(line, _LONGEST), overflow="fold"), (0, 0, 0, margin))
+
+
+def _line(text: str, style: str) -> Prose:
+    return Prose(Text(printable(text, _LONGEST), style=style))
+
+
+def fitted_table(table: Table, width: int) -> RichTable:
+    """Return a table at most ``width`` cells wide, without lines."""
+    columns = table.columns
+    cells = [
+        [_text_of(cell_of(value), column) for value, column in zip(row, columns, strict=True)]
+        for row in table.rows
+    ]
+    widest = [
+        max((row[place].cell_len for row in cells), default=0) for place in range(len(columns))
+    ]
+    widths = fit_widths(columns, widest, width)
+    shown = RichTable(
+        box=None,
+        pad_edge=False,
+        padding=(0, GAP, 0, 0),
+        show_header=any(column.name for column in columns),
+    )
+    for place, column_width in widths.items():
+        shown.add_column(
+            Text(printable(columns[place].name, max(column_width, 1))),
+            justify="right" if columns[place].is_number else "left",
+            header_style="dim",
+            no_wrap=True,
+            width=max(column_width, 1),
+        )
+    for row in cells:
+        shown.add_row(*(_shorten(row[place], columns[place], widths[place]) for place in widths))
+    return shown
+
+
+def _text_of(cell: Cell, column: TableColumn) -> Text:
+    text = printable(cell_text(cell, column.kind), _LONGEST)
+    style = STYLES[cell.tone]
+    if column.kind != "bar" or not isinstance(cell.value, (int, float)):
+        return Text(text, style=style)
+    bar = "█" * round(min(cell.value, 1.0) * _BAR_CELLS) or "▏"
+    return Text(f"{bar} {text}" if text else bar, style=style)
+
+
+def _shorten(cell: Text, column: TableColumn, width: int) -> Text:
+    if column.is_number or cell.cell_len <= width:
+        return cell
+    shorten = printable_path if column.kind == "path" else printable
+    return Text(shorten(cell.plain, width), style=cell.style)
+
+
+def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int) -> dict[int, int]:
+    """Return the places of the columns that are shown, in order, and how wide each is.
+
+    Args:
+        columns: All columns.
+        widest: Cells of the widest cell of each, without its heading.
+        width: Cells of the terminal.
+    """
+    wanted = [
+        max(size, cell_len(column.name)) for column, size in zip(columns, widest, strict=True)
+    ]
+    shown = list(range(len(columns)))
+
+    def least(place: int) -> int:
+        column = columns[place]
+        return widest[place] if column.is_number else min(wanted[place], column.least)
+
+    while sum(map(least, shown)) + GAP * (len(shown) - 1) > width:
+        last = max(shown, key=lambda place: columns[place].rank, default=-1)
+        if last < 0 or not columns[last].rank:
+            break
+        shown.remove(last)
+    widths = {place: least(place) for place in shown}
+    room = width - GAP * (len(shown) - 1)
+    while sum(widths.values()) > room:
+        texts = [place for place in shown if not columns[place].is_number]
+        place = max(texts, key=lambda place: widths[place], default=-1)
+        if place < 0 or widths[place] <= _LEAST_TEXT:
+            break
+        widths[place] -= 1
+    while sum(widths.values()) < room:
+        growing = [place for place in shown if widths[place] < wanted[place]]
+        if not growing:
+            break
+        widths[min(growing, key=lambda place: widths[place])] += 1
+    return widths
+
+
+class Prose:
+    """A paragraph that breaks between words but never between a number and its unit.
+
+    Args:
+        text: The paragraph.
+        label: What stands before its first line; the others begin as far in.
+    """
+
+    def __init__(self, text: Text, label: Text | None = None) -> None:
+        self.text = text
+        self.label = label or Text()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield its lines."""
+        joined = self.text.copy()
+        joined.plain = UNIT.sub(_JOINED, joined.plain)
+        margin = self.label.cell_len
+        before = self.label
+        for line in joined.wrap(console, max(options.max_width - margin, 1)):
+            line.plain = line.plain.replace(_JOINED, " ")
+            yield Text.assemble(before, line) if margin else line
+            before = Text(" " * margin)
