@@ -33,10 +33,28 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 _FOR_CPU: Final = "Estimate for this machine's CPU; add --gpu NAME for a card."
 
 
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+        "folder; or the folder of an earlier estimate.",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 
+    batch_size: options.BatchSize = None
+    steps: Annotated[
+        int | None,
+        options.in_capture(
+            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if later steps "
+            "differ."
+        ),
+    ] = None
     device: Annotated[
         str, options.in_capture("cpu or gpu; default gpu with --gpu, otherwise cpu.")
     ] = ""
@@ -81,32 +99,6 @@ class EstimateOptions:
             f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}."
         ),
     ] = None
-
-
-@options.expand_groups
-def estimate(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-            "folder; or the folder of an earlier estimate.",
-            show_default=False,
-        ),
-    ],
-    steps: Annotated[
-        int | None,
-        options.in_capture(
-            f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if later steps "
-            "differ."
-        ),
-    ] = None,
-    *,
-    batch_size: options.BatchSize = None,
-    capture: EstimateOptions,
-    step: options.StepOptions,
-    place: RunPlace,
-    outputs: Outputs,
-    replay: options.ReplayOptions,
     what_if: Annotated[
         str,
         options.option(
@@ -115,7 +107,18 @@ def estimate(
             panel=options.REPLAY,
             metavar="NAME,…",
         ),
-    ] = "",
+    ] = ""
+
+
+@options.expand_groups
+def estimate(
+    target: Target,
+    *,
+    capture: EstimateOptions,
+    step: options.StepOptions,
+    place: RunPlace,
+    outputs: Outputs,
+    replay: options.ReplayOptions,
 ) -> None:
     """Predict the memory of a step without running it, and explain its use and how to reduce it.
 
@@ -129,8 +132,8 @@ def estimate(
     card = _find_card(capture.device, capture.gpu)
     chosen = replace(
         step.to_capture(),
-        steps=steps,
-        batch_size=batch_size,
+        steps=capture.steps,
+        batch_size=capture.batch_size,
         inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
@@ -138,8 +141,8 @@ def estimate(
     )
     if card and spec.kind is not TargetKind.TRACE:
         chosen = replace(chosen, memory_limit_bytes=replay.what_if.memory_limit_bytes)
-    _check_options(spec, chosen, capture, place, what_if)
-    names = _parse_remedies(what_if)
+    _check_options(spec, chosen, capture, place)
+    names = _parse_remedies(capture.what_if)
     place.check()
     with place.folder_for(spec) as folder:
         result = _make_result(spec, chosen, folder, place.force, capture, replay)
@@ -169,7 +172,6 @@ def _check_options(
     chosen: CaptureOptions,
     capture: EstimateOptions,
     place: RunPlace,
-    what_if: str,
 ) -> None:
     """Refuse options that do not apply to the target or the device.
 
@@ -183,7 +185,7 @@ def _check_options(
             "cannot change a finished estimate",
             "Estimate the target itself with it.",
             assume=bool(capture.assume),
-            what_if=what_if,
+            what_if=capture.what_if,
         )
         if capture.device or capture.gpu:
             _check_device(Path(spec.path), chosen.gpu)

@@ -21,13 +21,22 @@ from analyzer.fitting.search.all_cards import fit_all
 from analyzer.fitting.search.fit_target import FitQuestion, fit_target
 from analyzer.fitting.search.varied_size import split_shapes
 from analyzer.fitting.search.what_if import names_in
-from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.report.exports.output_files import write_text
 
 _ALL: Final = "all"
 _FOR_CPU: Final = "Answer for this machine's CPU; add --gpu NAME for a card."
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +84,19 @@ class FitOptions:
             metavar="NAME,…",
         ),
     ] = ""
+    inter_op_threads: options.InterOpThreads = None
+    assume: Annotated[
+        list[str] | None,
+        options.in_capture("Value that depends on data. Repeatable.", metavar="NAME=N"),
+    ] = None
 
 
 @options.expand_groups
 def fit(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file.",
-            show_default=False,
-        ),
-    ],
+    target: Target,
     *,
     asked: FitOptions,
     step: options.StepOptions,
-    inter_op_threads: options.InterOpThreads = None,
-    assume: Annotated[
-        list[str] | None,
-        options.in_capture("Value that depends on data. Repeatable.", metavar="NAME=N"),
-    ] = None,
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     open_page: options.OpenPage = False,
@@ -114,24 +117,33 @@ def fit(
             hint="Name the model or the step itself.",
         )
     is_all = asked.gpu.strip().lower() == _ALL
+    chosen, question = _make_question(asked, step, is_all)
+    if not chosen.gpu and not is_all and not quiet:
+        print(_FOR_CPU, file=sys.stderr)
+    with progress_bar() as progress:
+        answer = (fit_all if is_all else fit_target)(spec, chosen, question, progress=progress)
+    _deliver(answer, json, html, open_page=open_page, quiet=quiet)
+    if not answer.largest or answer.wanted_fits is False:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _make_question(
+    asked: FitOptions, step: options.StepOptions, is_all: bool
+) -> tuple[CaptureOptions, FitQuestion]:
+    """Return the options of the captures and the question of the search.
+
+    Raises:
+        InputError: an option is invalid, or cannot be combined with ``--gpu all``.
+    """
     card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(
         replace(step, shape=shapes).to_capture(),
         batch_size=asked.batch_size,
-        inter_op_threads=inter_op_threads,
+        inter_op_threads=asked.inter_op_threads,
         device="gpu" if card or is_all else "cpu",
         gpu=card,
-        assume=parse_assumptions(assume or []),
-    )
-    names = names_in(asked.what_if)
-    question = FitQuestion(
-        limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
-        wanted=None if varied.shapes else asked.batch_size,
-        confirm=asked.confirm,
-        remedies=asked.remedies or names == (),
-        what_if=names or (),
-        varied=varied,
+        assume=parse_assumptions(asked.assume or []),
     )
     if is_all:
         options.refuse_options(
@@ -143,13 +155,16 @@ def fit(
             what_if=asked.what_if,
             shape=varied.template,
         )
-    elif not card and not quiet:
-        print(_FOR_CPU, file=sys.stderr)
-    with progress_bar() as progress:
-        answer = (fit_all if is_all else fit_target)(spec, chosen, question, progress=progress)
-    _deliver(answer, json, html, open_page=open_page, quiet=quiet)
-    if not answer.largest or answer.wanted_fits is False:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+    names = names_in(asked.what_if)
+    question = FitQuestion(
+        limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
+        wanted=None if varied.shapes else asked.batch_size,
+        confirm=asked.confirm,
+        remedies=asked.remedies or names == (),
+        what_if=names or (),
+        varied=varied,
+    )
+    return chosen, question
 
 
 def _deliver(

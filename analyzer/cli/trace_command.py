@@ -32,11 +32,28 @@ from analyzer.session.engines.work import WorkEngine, local_cores
 from analyzer.session.hosts.many_hosts import open_hosts
 from analyzer.session.opening import open_result
 
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+        "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open.",
+        show_default=False,
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Arguments of a script, after --: analyze trace train.py -- --epochs 2.",
+        show_default=False,
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """Options of a capture that only ``trace`` has."""
 
+    batch_size: options.BatchSize = None
     steps: Annotated[
         int | None,
         options.in_capture(
@@ -91,23 +108,9 @@ class ReadOptions:
 
 @options.expand_groups
 def trace(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-            "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open.",
-            show_default=False,
-        ),
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Arguments of a script, after --: analyze trace train.py -- --epochs 2.",
-            show_default=False,
-        ),
-    ] = None,
+    target: Target,
+    arguments: Arguments = None,
     *,
-    batch_size: options.BatchSize = None,
     capture: TraceOptions,
     step: options.StepOptions,
     place: RunPlace,
@@ -126,7 +129,7 @@ def trace(
     outputs.check()
     spec = parse_target(target, scripts=True)
     check_not_input(outputs.paths, spec.source)
-    chosen, what_if = _capture_options(spec, batch_size, capture, step, replay)
+    chosen, what_if = _capture_options(spec, capture, step, replay)
     place.check()
     if spec.kind is TargetKind.SCRIPT:
         options.refuse_options(
@@ -168,7 +171,6 @@ def trace(
 
 def _capture_options(
     spec: TargetSpec,
-    batch_size: int | None,
     capture: TraceOptions,
     step: options.StepOptions,
     replay: options.ReplayOptions,
@@ -181,7 +183,7 @@ def _capture_options(
     chosen = replace(
         step.to_capture(),
         steps=capture.steps,
-        batch_size=batch_size,
+        batch_size=capture.batch_size,
         inter_op_threads=capture.inter_op_threads,
         device=capture.device,
         gpu=capture.gpu,
