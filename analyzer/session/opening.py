@@ -227,7 +227,6 @@ def estimated(
         plans=card.plans if card else None,
         allocator=_allocator(note, asked),
         search=search,
-        asked_bytes=asked.memory_limit_bytes,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
     if card is not None:

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from analyzer.fitting.scaling.closed_forms import FormTable
-from analyzer.fitting.scaling.scaled_orders import ScaledOrder, ScaledOrders, WaitingPlay
+from analyzer.fitting.scaling.scaled_orders import ScaledOrder, ScaledOrders
 from analyzer.fitting.scaling.sizes_elsewhere import OtherSize, other_size
 from analyzer.fitting.scaling.step_family import NotOneFamily, StepFamily
-from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.allocator import Sequence as Operations
 from analyzer.simulate.predict.buffers.draw_table import rows_of
-from analyzer.simulate.predict.limited_steps import runs_under
 from analyzer.simulate.predict.played_step import (
     STEPS,
     Draw,
@@ -96,36 +93,8 @@ def play_orders(
         names=tuple(op.name for op in first.prepared.wiring.ops),
         target=target_of(family.notes[0]),
         inexact=inexact,
-        waiting=_waiting(family, first, threads),
         left_out=first.left_out,
     )
-
-
-def _waiting(family: StepFamily, first: _AtSize, threads: int | None) -> WaitingPlay | None:
-    """Return what plays an order's process under a limit; None where no thread can wait for another.
-
-    Args:
-        family: The steps.
-        first: The step at the size that orders are played at.
-        threads: Threads that one op may use; None for those of the machine that took the notes.
-    """
-    if first.prepared.device.is_cheap or first.kinds[0] == 1:
-        return None
-
-    @lru_cache(maxsize=_SIZES_KEPT)
-    def step_at(size: int) -> _AtSize | None:
-        try:
-            return first if size == first.size else _elsewhere(family, size, first, threads)[0]
-        except NotOneFamily:
-            return None
-
-    def runs(order: ScaledOrder, size: int, options: BfcOptions) -> bool:
-        at = step_at(size)
-        if at is None:
-            return False
-        return runs_under(at.note, at.prepared, at.owners, (order.seed, order.threads), options)
-
-    return runs
 
 
 @dataclass(frozen=True, slots=True)

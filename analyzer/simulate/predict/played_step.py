@@ -391,24 +391,15 @@ def _lived(ledger: Ledger, spans: list[tuple[int, int]]) -> Draw:
     )
 
 
-def before_steps(ledger: Ledger) -> Draw:
-    """Return what a ledger holds before the first step."""
-    drawn = _lived(ledger, [(0, -1)])
-    return replace(drawn, values=tuple(ledger.values), held=dict(ledger.held))
-
-
-def ledger_of(
-    prepared: Prepared, *, shares: bool, ran_before: bool, kind: type[Ledger] = Ledger
-) -> Ledger:
+def ledger_of(prepared: Prepared, *, shares: bool, ran_before: bool) -> Ledger:
     """Return the buffers as they are before a step.
 
     Args:
         prepared: The graph.
         shares: Whether variables that begin with one value still share its buffer.
         ran_before: Whether a step has run.
-        kind: Whether requests are told as they are made.
     """
-    return kind(
+    return Ledger(
         prepared.kernels.plans,
         prepared.variables,
         [owner.size_bytes for owner in prepared.owners],

@@ -74,7 +74,6 @@ def predict_note(
     plans: Mapping[str, BufferPlan] | None = None,
     allocator: BfcOptions | None = None,
     search: bool = False,
-    asked_bytes: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Predict the allocations of a noted step, from the build-up to the end of the last step.
@@ -88,7 +87,6 @@ def predict_note(
             for those in the note.
         allocator: How the allocator is set up; None for how it is on the device by default.
         search: Search the memory limits under which some of the orders run, and all: a second or so.
-        asked_bytes: A memory limit that is asked about; on a CPU ops may wait for each other's memory.
         progress: Called with the share done, 0 to 1.
 
     Raises:
@@ -122,7 +120,6 @@ def predict_note(
         owners,
         target.options,
         search=search,
-        asked_bytes=asked_bytes if target.gpu is None else None,
         progress=lambda share: report((1 + share) / 2),
     )
     return _measured(note, structure, compiled, prediction, chosen, target)

@@ -7,7 +7,7 @@ the draws about the middle by requested bytes, the one nearest to the middle by 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
@@ -17,7 +17,6 @@ from analyzer.model.recording.records import Step
 from analyzer.simulate.allocator import BfcOptions, Engine, Sequence
 from analyzer.simulate.allocator.minimum_limit import SharedLimits, engine_for, shared_limits
 from analyzer.simulate.predict.buffers.predicted_events import allocated_in_step, with_unseen
-from analyzer.simulate.predict.limited_steps import runs_under
 from analyzer.simulate.predict.played_step import Draw, Owner
 from analyzer.simulate.predict.process_table import Played, play_from_start
 from analyzer.simulate.predict.schedules import Prediction, draws_within
@@ -40,12 +39,6 @@ SEARCHES: Final = 6
 """Whole searches for a limit that those of all draws together are worth: what one draw settles is not
 searched again for the others."""
 
-WAITING_STRIDE: Final = 0.02
-"""Share of a limit in whose steps a lower one is looked for where ops wait for each other's memory."""
-
-WAITING_MISSES: Final = 4
-"""Steps in a row that fail before that ends: success is not monotone in the limit."""
-
 LIMIT_MARGIN: Final = 0.03
 """Share added to the limit that suffices, for places of chunks that no draw shows: a need falls in steps
 of whole regions and chunks; of real runs on a card one failed 0.3 % above all that 15 draws need, on a
@@ -65,8 +58,6 @@ class Chosen:
         beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
         limits: Between which memory limits it depends on the order whether the steps run; None where
             that was not asked for, or there is one order.
-        waiting_bytes: A limit a little below the least under which an order runs whose ops wait for each
-            other's memory; None where that was not looked at.
     """
 
     played: Played
@@ -74,7 +65,6 @@ class Chosen:
     unseen_bytes: tuple[int, ...]
     beside_bytes: int
     limits: SharedLimits | None
-    waiting_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +124,6 @@ def choose(
     options: BfcOptions,
     *,
     search: bool,
-    asked_bytes: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Chosen:
     """Look at draws spread evenly over the stated range and choose the one to show.
@@ -145,7 +134,6 @@ def choose(
         owners: The step's variables by their index in the note.
         options: The allocator's set-up.
         search: Search the memory limits under which some of the draws run, and all.
-        asked_bytes: A memory limit of a CPU that is asked about; None for none.
         progress: Called with the share done, 0 to 1.
     """
     report = progress or (lambda share: None)
@@ -165,10 +153,6 @@ def choose(
     own = {at[0]: one for at, one in laid.items() if at[1] == main.threads}
     shown = _shown(prediction, starts, own)
     limits = _limits(own, options, report) if search and len(laid) > 1 else None
-    waiting_bytes = None
-    is_asked = limits is not None and asked_bytes is not None and asked_bytes < limits.safe_bytes
-    if limits is not None and is_asked and main.threads > 1:
-        waiting_bytes = _where_ops_wait(note, prediction, owners, options, limits, list(starts))
     rare = set(main.seeds[main.ends[1] + 1 :])
     usual = {at: one for at, one in laid.items() if at[1] != main.threads or at[0] not in rare}
     return Chosen(
@@ -184,7 +168,6 @@ def choose(
         ),
         beside_bytes=_beside(prediction, starts[shown]),
         limits=limits,
-        waiting_bytes=waiting_bytes,
     )
 
 
@@ -283,33 +266,6 @@ def _limits(
     orders = [one.sequence for one in largest]
     orders += [one.unseen for one in largest if one.unseen is not None]
     return shared_limits(orders, options, progress=lambda share: report(0.5 + 0.5 * share))
-
-
-def _where_ops_wait(
-    note: RunNote,
-    prediction: Prediction,
-    owners: Mapping[int, Owner],
-    options: BfcOptions,
-    limits: SharedLimits,
-    seeds: Collection[int],
-) -> int:
-    """Return a limit a little below the least under which an order runs, its ops waiting for memory.
-
-    Args:
-        note, prediction, owners, options: As for ``choose``.
-        limits: Those of orders whose ops do not wait.
-        seeds: The orders to play.
-    """
-    threads, prepared = prediction.kinds[0].threads, prediction.prepared
-    tried_bytes = ends_bytes = limits.least_bytes
-    missed = 0
-    while missed < WAITING_MISSES:
-        tried_bytes -= int(WAITING_STRIDE * tried_bytes)
-        under = replace(options, memory_limit_bytes=tried_bytes)
-        missed += 1
-        if any(runs_under(note, prepared, owners, (seed, threads), under) for seed in seeds):
-            ends_bytes, missed = tried_bytes, 0
-    return ends_bytes - int(WAITING_STRIDE * ends_bytes)
 
 
 def _beside(prediction: Prediction, played: Played) -> int:

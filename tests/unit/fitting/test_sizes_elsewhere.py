@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from analyzer.fitting.scaling import order_playing
-from analyzer.fitting.scaling.largest_size import largest
 from analyzer.fitting.scaling.order_playing import PLAYED_ANEW, _AtSize, play_orders
-from analyzer.fitting.scaling.scaled_orders import ScaledOrder, ScaledOrders
+from analyzer.fitting.scaling.scaled_orders import ScaledOrders
 from analyzer.fitting.scaling.sizes_elsewhere import other_size
 from analyzer.fitting.scaling.step_family import NotOneFamily, family_of
 from analyzer.model.contract.graph_note import Op, TensorSpec
@@ -125,36 +124,3 @@ def test_few_evenly_spread_orders_are_played_again() -> None:
     assert len(few) == PLAYED_ANEW + 1
     assert few[0] == (0, 2)
     assert few[-2:] == [(39, 2), (7, 1)]
-
-
-def test_on_several_threads_ops_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order that fails laid out as it was drawn may run: a request without room waits for frees."""
-    monkeypatch.setattr(ScaledOrder, "fits", lambda order, size, options: size <= 400)
-    monkeypatch.setattr(ScaledOrder, "least_bytes", lambda order, size: size)
-    monkeypatch.setattr(ScaledOrder, "fits_throughout", lambda order, size, *given: size <= 300)
-    found = orders()
-
-    def runs(order: ScaledOrder, size: int, options: object) -> bool:
-        return size <= (450 if order.seed % 3 == 0 else 512)
-
-    waiting = replace(found, waiting=runs)
-    answer = largest(waiting, found.target.options, (1000, 1000, 1000))
-    assert (answer.safe, answer.size, answer.most) == (300, 512, 512)
-    assert answer.in_each <= 450
-    alone = replace(found, waiting=None)
-    answer = largest(alone, found.target.options, (1000, 1000, 1000))
-    assert (answer.in_each, answer.size) == (400, 400)
-
-
-def test_what_runs_where_threads_wait_lies_beyond_what_fits_as_drawn() -> None:
-    found = orders()
-    options = found.target.options
-    assert found.waiting is not None
-    for order in found.main:
-        need = order.least_bytes(32)
-        assert not found.runs(order, 32, replace(options, memory_limit_bytes=need // 2))
-        assert found.waiting(order, 32, replace(options, memory_limit_bytes=4 * need))
-        for limit in range(need // 2, 2 * need, need // 16):
-            under = replace(options, memory_limit_bytes=limit)
-            if order.fits(32, under) and order.first_of_all == order.first:
-                assert found.waiting(order, 32, under)

@@ -23,7 +23,6 @@ FLOOR_BYTES: Final = 16 << 10
 """The least margin: a hundred or so small buffers."""
 
 
-_WAITING: Final = ", where a request without room waits for what other threads free"
 _DECIDING: Final = 8
 """Ops told of that decide the peak: those with the most bytes."""
 
@@ -69,14 +68,11 @@ def uncertainty_of(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) 
     if chosen.limits is not None:
         low, high = widened(chosen.limits, len(allocated[kind.threads]))
         high += int(LIMIT_MARGIN * high)
-        waits = chosen.waiting_bytes is not None
-        low = min(low, chosen.waiting_bytes or low)
         limit_low = max(low - below - margin - less, 0)
         limit_high = high + above + margin + more
         because.append(
             f"Of the orders drawn none runs under a memory limit below {format_bytes(low)}, and each "
-            f"from {format_bytes(high)} on, with {LIMIT_MARGIN:.0%} to spare; between the two some do"
-            f"{_WAITING if waits else ''}."
+            f"from {format_bytes(high)} on, with {LIMIT_MARGIN:.0%} to spare; between the two some do."
         )
     return StatedRange(
         limit_low_bytes=limit_low,
