@@ -1,10 +1,9 @@
-"""An out-of-memory log explained: what was asked, what was in the way, and what the numbers support.
+"""Explains an out-of-memory log: the request, the state of the allocator, the cause, and advice.
 
-    log ──> scan/ ──> records ──> occupied, asked, crowds ──> judged, remedies ──> account ──> text, page
-            (lines, wordings)     (worked out from the chunks)                     (the JSON)
-
-The log is the only source; nothing of TensorFlow is imported. ``scan/`` reads, ``judged.py`` decides,
-``telling.py`` and ``sheet/`` show; each needs only the records of the one before.
+Inputs: the bytes of a log of TensorFlow 0.8 or later, in any format; optionally a model's tensors.
+Outputs: an ``OomReport`` with the JSON document, text for the terminal, and a page.
+Restrictions: the log is untrusted and the only source; TensorFlow is not imported. ``scan/`` reads the
+log into records, the other modules compute the document from them.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from analyzer.model.contract.report.oom_file import OomDocument
-from analyzer.oom.account import build_account, to_plain
+from analyzer.oom.explain_log import explain_log
 from analyzer.oom.failure_case import Cause, OomCase
-from analyzer.oom.named import ModelTensor, with_names
-from analyzer.oom.scan.gathering import hear
+from analyzer.oom.model_names import ModelTensor, add_names
+from analyzer.oom.scan.log_reader import read_records
 from analyzer.report.exports.output_files import write_text
 
 __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
@@ -29,11 +30,11 @@ __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
 
 @dataclass(frozen=True, eq=False)
 class OomReport:
-    """What a log says, as one thing that can be shown and written.
+    """The explanation of a log.
 
     Attributes:
-        document: The JSON contract, version 1.
-        cases: Each failure's chunks, for drawing.
+        document: The JSON document, version 1.
+        cases: The chunks of each failure, for the drawing.
     """
 
     document: OomDocument
@@ -42,11 +43,12 @@ class OomReport:
     @cached_property
     def plain(self) -> dict[str, Any]:
         """The document as plain values."""
-        return to_plain(self.document)
+        plain: dict[str, Any] = msgspec.to_builtins(self.document)
+        return plain
 
-    def named(self, tensors: Iterable[ModelTensor], matched_with: str) -> OomReport:
-        """Return the report with a model's tensors named beside the sizes."""
-        return replace(self, document=with_names(self.document, tensors, matched_with))
+    def with_model(self, tensors: Iterable[ModelTensor], model_name: str) -> OomReport:
+        """Return the report with a model's tensors named next to the sizes."""
+        return replace(self, document=add_names(self.document, tensors, model_name))
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
@@ -54,7 +56,7 @@ class OomReport:
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page."""
-        from analyzer.oom.sheet.render import render_sheet  # its assets are read only here
+        from analyzer.oom.sheet.render import render_sheet  # reads its assets on first use
 
         write_text(Path(path), render_sheet(self.plain, self.cases))
 
@@ -63,11 +65,11 @@ def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
     """Read a log and explain it.
 
     Args:
-        stream: Its bytes: plain text, gzip, UTF-16, a notebook, JSON lines of a container.
-        name: What to call it.
+        stream: The bytes of the log: plain text, gzip, UTF-16, a notebook, JSON lines of a container.
+        name: The log's name in the report.
 
     Raises:
-        InputError: its packing is damaged from the start.
+        InputError: the gzip header is damaged.
     """
-    document, cases = build_account(hear(stream, name), name)
+    document, cases = explain_log(read_records(stream, name), name)
     return OomReport(document, cases)

@@ -1,4 +1,4 @@
-"""One failure with what was worked out of it, and the verdict on it: what the rules judge and say."""
+"""One failure with everything that is computed from it, and its verdict."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 
 from analyzer.cards import gpus_named
 from analyzer.model.choice import Choice
+from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.errors import InputError
+from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.oom.amounts import Amount, exactly
-from analyzer.oom.asked import AskedBytes
-from analyzer.oom.crowds import SizeCrowd
-from analyzer.oom.log_records import DriverRefusal, Mishap, MishapKind, SeenCard
-from analyzer.oom.occupied import Occupied
+from analyzer.oom.amounts import difference
+from analyzer.oom.log_records import FailureKind, LoggedCard, LoggedFailure, RefusalRun
+from analyzer.oom.pool_state import PoolState
+from analyzer.oom.request_size import RequestSize
+
+_LIMITED_SHARE = 0.8  # of the card's memory: a lower limit was set, or follows from other processes
 
 
 class Cause(Choice):
@@ -30,92 +33,85 @@ class Cause(Choice):
     CANNOT_TELL = "cannot-tell"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OomCase:
-    """One failure with what was worked out of it.
-
-    Attributes:
-        mishap: As it was read.
-        asked: What was asked for; None where the log does not say.
-        state: The allocator's state.
-        card: What is known of the card; None for the host and where the log says nothing.
-        crowds: The sizes in use.
-        refusals: Runs of the driver's refusals before it.
-    """
-
-    mishap: Mishap
-    asked: AskedBytes | None
-    state: Occupied
-    card: SeenCard | None
-    crowds: list[SizeCrowd]
-    refusals: list[DriverRefusal]
-
-    @property
-    def is_on_card(self) -> bool:
-        """Whether the memory was a card's."""
-        name = self.mishap.allocator.lower()
-        if "host" in name or "cpu" in name or self.mishap.kind is MishapKind.HOST:
-            return False
-        return "gpu" in name or "GPU" in self.mishap.device or "gpu:" in self.mishap.device
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the memory was the machine's own, pinned for copies to a card."""
-        return "host_bfc" in self.mishap.allocator.lower()
-
-    @property
-    def in_use_bytes(self) -> int | None:
-        """What is in use, or None."""
-        return None if self.state.in_use is None else self.state.in_use.middle
-
-    @property
-    def left(self) -> Amount | None:
-        """What the limit leaves beside what is in use, wherever it lies."""
-        state = self.state
-        if state.limit is None or state.in_use is None:
-            return None
-        return state.limit.less(state.in_use)
-
-    @property
-    def card_total(self) -> Amount | None:
-        """All of the card's memory: of the log, else of the catalogue by the card's name."""
-        if self.mishap.card_total is not None:
-            return exactly(self.mishap.card_total)
-        if self.card is None:
-            return None
-        return self.card.total or catalogue_total(self.card.name)
-
-
 @dataclass(slots=True)
-class Judged:
-    """A verdict.
-
-    Attributes:
-        cause: Why it failed.
-        title: In one sentence with its figures.
-        reasons: What it rests on.
-        missing: Lines that the log lacks and that would have said more.
-    """
+class CauseOfFailure:
+    """The verdict on one failure: the cause, one sentence with its figures, and the reasons."""
 
     cause: Cause
     title: str
     reasons: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
 
 
-def catalogue_total(name: str) -> Amount | None:
-    """Return what CUDA reports of a card by its name; None where the catalogue does not know it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomCase:
+    """One failure with everything that is computed from it.
+
+    Attributes:
+        failure: The log's record.
+        request: Size of the request; None if the log does not give it.
+        state: State of the allocator.
+        card: The card at TensorFlow's start; None for the host and if the log does not describe it.
+        sizes: Chunks in use by size.
+        refusals: Runs of the driver's refusals before the failure.
+    """
+
+    failure: LoggedFailure
+    request: RequestSize | None
+    state: PoolState
+    card: LoggedCard | None
+    sizes: list[OomSize]
+    refusals: list[RefusalRun]
+
+    @property
+    def is_on_card(self) -> bool:
+        """Whether card memory was requested."""
+        name, device = self.failure.allocator.lower(), self.failure.device
+        if "host" in name or "cpu" in name or self.failure.kind is FailureKind.HOST:
+            return False
+        return "gpu" in name or "GPU" in device or "gpu:" in device
+
+    @property
+    def in_use_bytes(self) -> int | None:
+        """Bytes in use; the middle of their range."""
+        return None if self.state.in_use is None else self.state.in_use.middle
+
+    @property
+    def left(self) -> Range | None:
+        """Limit minus bytes in use."""
+        return difference(self.state.limit, self.state.in_use)
+
+    @property
+    def card_total(self) -> Range | None:
+        """The card's memory: from the log, else from the catalogue by the card's name."""
+        if self.failure.card_total is not None:
+            return Range.exactly(self.failure.card_total)
+        if self.card is None:
+            return None
+        return self.card.total or find_card_memory(self.card.name)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the limit is well below the memory of the card."""
+        return is_limited(self.state.limit, self.card_total)
+
+
+def is_limited(limit: Range | None, total: Range | None) -> bool:
+    """Return whether a limit is well below the memory of a card."""
+    return limit is not None and total is not None and limit.high < _LIMITED_SHARE * total.low
+
+
+def find_card_memory(name: str) -> Range | None:
+    """Return the memory that CUDA reports for a card; None if the catalogue lacks its name."""
     if not name:
         return None
     try:
-        totals = [card.memory_bytes for card in gpus_named(name)]
+        return Range.spanning(card.memory_bytes for card in gpus_named(name))
     except InputError:
         return None
-    return Amount(min(totals), max(totals))
 
 
-def size_words(size: Amount) -> str:
-    """Return an amount for a sentence: "about" where digits are lost that would show."""
+def size_words(size: Range) -> str:
+    """Return a size for a sentence; with "about" if its digits are uncertain."""
     shown = format_bytes(size.middle)
-    same = format_bytes(size.low) == format_bytes(size.high)
-    return shown if same else f"about {shown}"
+    is_certain = format_bytes(size.low) == format_bytes(size.high)
+    return shown if is_certain else f"about {shown}"

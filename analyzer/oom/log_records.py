@@ -1,7 +1,6 @@
-"""What a log says of memory, as it was read: nothing here is worked out.
+"""Records of one log: failed requests, refusals, warnings and cards, as they were printed.
 
-A log has *mishaps* (requests that failed), *refusals* of the driver or the host, *warnings* that sound
-like failures, and *cards*. A mishap may have the dump of its allocator, the text of its error, and more.
+Sizes are ``Range``: most logs print rounded sizes, and the range holds every size that is printed so.
 """
 
 from __future__ import annotations
@@ -9,27 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from analyzer.model.choice import Choice
-from analyzer.oom.amounts import Amount
+from analyzer.model.ranges import Range
 
 
-class MishapKind(Choice):
-    """Who could not give the memory."""
+class FailureKind(Choice):
+    """Which allocator had no memory."""
 
     POOL = "pool"
-    """TensorFlow's own allocator (BFC), on a card or on the host."""
+    """TensorFlow's BFC allocator, on a card or on the host."""
     ASYNC = "async"
-    """CUDA's stream ordered allocator (``cuda_malloc_async``)."""
+    """CUDA's stream-ordered allocator (``cuda_malloc_async``)."""
     LIBRARY = "library"
-    """A library beside the pool: cuDNN, cuBLAS, the driver's context."""
+    """A library outside the pool: cuDNN, cuBLAS, the CUDA context."""
     HOST = "host"
-    """The machine's own memory: the system's killer, NumPy, C++."""
+    """Host memory: a killed process, NumPy, C++."""
     UNKNOWN = "unknown"
-    """The log has the error's text alone, and it does not say."""
+    """The log has only the error text, which does not say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One chunk of a dump: its address, its size and whether a tensor holds it."""
+class DumpedChunk:
+    """One chunk of a dump. ``region`` is the number of the region that lists it."""
 
     address: int
     size_bytes: int
@@ -38,70 +37,85 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class BinLine:
-    """One line of a dump's bins. ``asked`` is what the clients asked for of what is in use.
+class DumpedBin:
+    """One size class of a dump.
 
-    Up to TensorFlow 1.3 only free chunks are counted: ``counts_all`` is then False.
+    Attributes:
+        size_bytes: Least size of a chunk in it.
+        chunks: Number of chunks, ``used_chunks`` of them in use.
+        total: Bytes of all chunks, ``used`` of those in use.
+        requested: Bytes that were requested from the chunks in use.
+        counts_all: False up to TensorFlow 1.3, which counts free chunks only.
     """
 
     size_bytes: int
     chunks: int
     used_chunks: int
-    total: Amount
-    used: Amount
-    asked: Amount
+    total: Range
+    used: Range
+    requested: Range
     counts_all: bool
+
+    @property
+    def free_chunks(self) -> int:
+        """Number of free chunks."""
+        return self.chunks - self.used_chunks if self.counts_all else self.chunks
+
+    @property
+    def free(self) -> Range:
+        """Bytes of the free chunks."""
+        return (self.total - self.used).at_least(0) if self.counts_all else self.total
 
 
 @dataclass(slots=True)
-class PoolDump:
-    """The state of a BFC allocator as it was dumped; None and empty where the log lacks a part.
+class AllocatorDump:
+    """A BFC allocator's dump; None and empty for what the log lacks.
 
     Attributes:
-        allocator: Its name, from the dump's head.
-        bins: Its bins in the order of the log.
-        free_in_bin: Free chunks of the wanted bin alone, as far as they are printed.
-        regions: Bytes of each region, from TensorFlow 1.14 on.
-        pieces: Its chunks in the order of the log.
-        pieces_cut: Chunks that were read and not kept, because there were too many.
-        census: In-use chunks of each size, of the summary: (bytes, count).
-        used: The summary's total.
-        pool: All regions.
+        allocator: Name from the head of the dump.
+        bins: Size classes in the order of the log.
+        free_in_bin: Free chunks in the size class of the request, as far as they are printed.
+        regions: Bytes of each region; TensorFlow 1.14 and later.
+        chunks: Chunks in the order of the log.
+        omitted_chunks: Number of chunks that were read but not stored, because there were too many.
+        summary: Chunks in use by size: (bytes, count).
+        used: Total of that summary.
+        pool: Bytes of all regions.
         limit: The allocator's limit.
-        left: What the limit leaves for more regions.
-        stats: The block "Stats", by its names.
-        largest_free: Largest free chunk as the newest wording prints it (2026), or a TPU's; else None.
-        free: What is free, as a TPU's error has it; else None.
-        map: 100 characters: ``*`` used, ``x`` used by part, ``_`` free.
+        left: Limit minus pool.
+        stats: The block Stats, by name.
+        largest_free: Largest free chunk as printed in 2026, or by a TPU.
+        free: Free bytes as a TPU's error prints them.
+        map: 100 characters: ``*`` used, ``x`` unused inside a used chunk, ``_`` free.
     """
 
     allocator: str = ""
-    bins: list[BinLine] = field(default_factory=list)
-    free_in_bin: list[Amount] = field(default_factory=list)
+    bins: list[DumpedBin] = field(default_factory=list)
+    free_in_bin: list[Range] = field(default_factory=list)
     regions: list[int] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
-    pieces_cut: int = 0
-    census: list[tuple[int, int]] = field(default_factory=list)
-    used: Amount | None = None
-    pool: Amount | None = None
-    limit: Amount | None = None
-    left: Amount | None = None
-    stats: dict[str, Amount] = field(default_factory=dict)
-    largest_free: Amount | None = None
-    free: Amount | None = None
+    chunks: list[DumpedChunk] = field(default_factory=list)
+    omitted_chunks: int = 0
+    summary: list[tuple[int, int]] = field(default_factory=list)
+    used: Range | None = None
+    pool: Range | None = None
+    limit: Range | None = None
+    left: Range | None = None
+    stats: dict[str, Range] = field(default_factory=dict)
+    largest_free: Range | None = None
+    free: Range | None = None
     map: str = ""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of a dump was read."""
-        return not (self.bins or self.pieces or self.census or self.stats or self.map or self.pool)
+        """Whether the log has nothing of the dump."""
+        return not (self.bins or self.chunks or self.summary or self.stats or self.map or self.pool)
 
 
 @dataclass(slots=True)
 class PeakBuffer:
     """One of the largest buffers of a module that XLA compiled."""
 
-    size: Amount
+    size: Range
     operator: str = ""
     label: str = ""
     shape: str = ""
@@ -109,95 +123,98 @@ class PeakBuffer:
 
 @dataclass(slots=True)
 class XlaBuffers:
-    """XLA's list of what a compiled module's buffers take."""
+    """XLA's list of a module's buffers: sums by name, and the largest buffers."""
 
-    stats: dict[str, Amount] = field(default_factory=dict)
+    stats: dict[str, Range] = field(default_factory=dict)
     buffers: list[PeakBuffer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What failed, as far as the log says.
+class RequestedTensor:
+    """The request as the log describes it.
 
     Attributes:
-        size: As it was printed.
-        rounded_bytes: Rounded up to 256, from TensorFlow 1.15 on.
-        shape: The tensor's; None where the log has none.
-        dtype: Its type in TensorFlow's own word (``float``); empty where the log has none.
-        is_temporary: A kernel's scratch tensor.
-        node_dtype: The type that the op's own text has as ``T``, where the error has none (to 1.4).
+        size: Printed size.
+        rounded_bytes: Size rounded up to 256 bytes; TensorFlow 1.15 and later.
+        shape: None if the log has none.
+        dtype: TensorFlow's name of the type (``float``); empty if the log has none.
+        node_dtype: Attribute ``T`` of the op, for errors without a type (TensorFlow 1.4 and before).
     """
 
-    size: Amount | None = None
+    size: Range | None = None
     rounded_bytes: int | None = None
     shape: tuple[int, ...] | None = None
     dtype: str = ""
-    is_temporary: bool = False
     node_dtype: str = ""
 
 
 @dataclass(slots=True)
-class Mishap:
-    """A request for memory that failed; told once, however often the log tells it.
+class LoggedFailure:
+    """A request for memory that failed; one record, however many lines report it.
 
     Attributes:
-        kind: Who could not give it.
-        line: Number of the line that told it first, from 1.
-        tag: What the log puts before the lines of this process, such as a rank.
-        wanted: What was asked for.
-        op: The op by name, as the error's text has it.
-        op_type: Its type.
-        requested_by: The op as the allocator's line names it.
-        kernel: File and line of TensorFlow's kernel.
+        kind: Which allocator had no memory.
+        line: First line that reports it, from 1.
+        tag: Prefix of the process in the log, such as a rank.
+        tensor: The request.
+        op: Name of the op, from the error text.
+        op_type: Type of the op.
+        requested_by: Name of the op on the allocator's line.
+        kernel: Source file and line of TensorFlow's kernel.
         device: Full name of the device.
         allocator: Name of the allocator.
-        where: The user's own file and line.
-        words: The failing line itself, or the error's text.
-        told: How often the log tells it.
-        is_failure_line_seen: Whether the allocator's own line was read.
-        dump: Its allocator's state.
-        histogram: Live allocations of each size, of the asynchronous allocator: (bytes, count).
-        card_free: What CUDA reported as free, with ``card_total``.
-        card_total: All of the card's memory, as CUDA reports it.
-        xla: The buffers of the module.
-        is_compiled: Whether XLA's own words are in the text.
-        usage: ``report_tensor_allocations_upon_oom``: (node, bytes).
-        refused: Numbers of the refusals before it.
-        resident_bytes: What a process that the system ended held of the machine's memory.
-        has_text: Whether the error's own text was read.
+        source: File and line of the user's code.
+        text: The line, or the error text.
+        reports: Number of times that the log reports it.
+        has_allocator_line: Whether the log has the allocator's own line.
+        has_error_text: Whether the log has the error text.
+        dump: State of the allocator.
+        histogram: Live allocations of the asynchronous allocator: (bytes, count).
+        card_free: Free bytes of the card, as CUDA reports them.
+        card_total: Total bytes of the card, as CUDA reports them.
+        xla: Buffers of the compiled module.
+        is_compiled: Whether XLA reports it.
+        usage: From ``report_tensor_allocations_upon_oom``: (node, bytes).
+        refusals: Indices of the driver's refusals before it, in ``LogRecords.refusals``.
+        resident_bytes: Host memory of a process that the system killed.
     """
 
-    kind: MishapKind
+    kind: FailureKind
     line: int
     tag: str = ""
-    wanted: Wanted = field(default_factory=Wanted)
+    tensor: RequestedTensor = field(default_factory=RequestedTensor)
     op: str = ""
     op_type: str = ""
     requested_by: str = ""
     kernel: str = ""
     device: str = ""
     allocator: str = ""
-    where: str = ""
-    words: str = ""
-    told: int = 1
-    is_failure_line_seen: bool = False
-    dump: PoolDump = field(default_factory=PoolDump)
+    source: str = ""
+    text: str = ""
+    reports: int = 1
+    has_allocator_line: bool = False
+    has_error_text: bool = False
+    dump: AllocatorDump = field(default_factory=AllocatorDump)
     histogram: list[tuple[int, int]] = field(default_factory=list)
     card_free: int | None = None
     card_total: int | None = None
     xla: XlaBuffers | None = None
     is_compiled: bool = False
-    usage: list[tuple[str, Amount]] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
+    usage: list[tuple[str, Range]] = field(default_factory=list)
+    refusals: list[int] = field(default_factory=list)
     resident_bytes: int | None = None
-    has_text: bool = False
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it asked for pinned host memory, which is used for copies to a card."""
+        return "host_bfc" in self.allocator.lower()
 
 
 @dataclass(slots=True)
-class DriverRefusal:
-    """A run of requests that the driver refused, each a tenth smaller than the one before.
+class RefusalRun:
+    """A run of requests that the driver refused, each about a tenth smaller than the one before.
 
-    ``is_host`` where pinned memory of the machine was asked for.
+    ``is_host`` for pinned host memory.
     """
 
     line: int
@@ -210,68 +227,58 @@ class DriverRefusal:
 
 
 @dataclass(slots=True)
-class Survived:
-    """Warnings of one allocator that the caller says are no failure."""
+class ToleratedFailures:
+    """Failed requests of one allocator that the caller could do without."""
 
     line: int
     allocator: str
     times: int
-    largest: Amount
+    largest: Range
 
 
 @dataclass(slots=True)
-class SeenCard:
-    """What the start of the log says of a card.
+class LoggedCard:
+    """A card as TensorFlow describes it at its start.
 
     Attributes:
-        index: Its number; None where the line has none.
-        name: Its name.
+        index: Its number.
         total: Its memory.
-        free: What was free of it when TensorFlow started.
-        limit: The pool's limit, in whole mebibytes as it is printed.
+        free: What was free of it.
+        limit: Limit of the pool, printed in whole MiB.
     """
 
-    index: int | None
+    index: int
     tag: str = ""
     name: str = ""
-    total: Amount | None = None
-    free: Amount | None = None
-    limit: Amount | None = None
+    total: Range | None = None
+    free: Range | None = None
+    limit: Range | None = None
 
 
 @dataclass(slots=True)
-class Budget:
-    """XLA could not bring a module under its budget by computing values again."""
-
-    line: int
-    budget: Amount
-    reached: Amount
-
-
-@dataclass(slots=True)
-class Heard:
-    """Everything that one log says of memory.
+class LogRecords:
+    """Everything that one log says about memory.
 
     Attributes:
         lines: Lines read.
-        mishaps: Requests that failed, in the order of the log.
-        more_mishaps: Failures beyond those that are kept.
+        failures: Failed requests in the order of the log.
+        more_failures: Failures that were counted but not stored.
         refusals: Runs of refusals.
-        survived: Warnings that are no failures.
-        cards: Cards as TensorFlow saw them when it started.
-        budgets: Modules over XLA's budget.
-        garbage: Times that regions were given back to make one larger.
-        large_host: Warnings of a host allocation over a tenth of the memory: (times, largest).
-        no_memory_words: Lines that say "exhausted" of something that is no memory.
+        tolerated: Warnings that are not failures.
+        cards: Cards at TensorFlow's start.
+        xla_budgets: Modules that XLA could not bring below a budget: (budget bytes, bytes reached).
+        garbage_collections: How often the pool returned regions to make a larger one.
+        large_host: Warnings of large host allocations: (count, largest bytes).
+        other_resources: Lines that say "exhausted" of something other than memory.
     """
 
     lines: int = 0
-    mishaps: list[Mishap] = field(default_factory=list)
-    more_mishaps: int = 0
-    refusals: list[DriverRefusal] = field(default_factory=list)
-    survived: list[Survived] = field(default_factory=list)
-    cards: list[SeenCard] = field(default_factory=list)
-    budgets: list[Budget] = field(default_factory=list)
-    garbage: int = 0
+    failures: list[LoggedFailure] = field(default_factory=list)
+    more_failures: int = 0
+    refusals: list[RefusalRun] = field(default_factory=list)
+    tolerated: list[ToleratedFailures] = field(default_factory=list)
+    cards: list[LoggedCard] = field(default_factory=list)
+    xla_budgets: list[tuple[int, int]] = field(default_factory=list)
+    garbage_collections: int = 0
     large_host: tuple[int, int] = (0, 0)
-    no_memory_words: int = 0
+    other_resources: int = 0

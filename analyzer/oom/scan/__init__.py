@@ -1,1 +1,1 @@
-"""A log's bytes to what it says of memory: lines, wordings, records."""
+"""Reads the bytes of a log into records: text, lines, patterns, requests."""

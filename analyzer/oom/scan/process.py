@@ -1,111 +1,104 @@
-"""What is known of one process of a log between two of its lines."""
+"""State of one process of a log between two of its lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.oom.log_records import DriverRefusal, Mishap, SeenCard
-from analyzer.oom.scan import wordings
+from analyzer.oom.log_records import LoggedCard, LoggedFailure, RefusalRun
+from analyzer.oom.scan.patterns import find
 
-_MOST_OPEN: Final = 16  # threads whose messages are followed, and unfinished messages of each
+_MOST_OPEN: Final = 16  # threads, and failures of one thread that wait for their dump
 _LIBRARY_PATHS: Final = (
-    "site-packages",
-    "dist-packages",
-    "<frozen",
-    "/lib/python",
-    "\\lib\\",
-    "\\Lib\\",
+    *("site-packages", "dist-packages", "<frozen", "/lib/python", "\\lib\\", "\\Lib\\"),
 )
 
 
 @dataclass(slots=True)
 class LogProcess:
-    """The process behind one tag of a log.
+    """The process that writes lines with one tag.
 
     Attributes:
-        dumping: Failures whose dump may still come, by thread, the latest last.
-        current: The failure that takes a dump's lines, by thread.
+        waiting: Failures whose dump may still come, by thread, the latest last.
+        current: The failure whose dump is being read, by thread.
         latest: The same, of the thread that wrote last.
-        error: The failure whose error text was read last: what follows belongs to it.
-        node: The op that a text named before the error itself.
-        frame: The user's own file and line that a traceback named last.
-        refusal: The run of refusals that may go on.
-        refusals: Numbers of the runs since the last failure.
-        card: The card that is being described, and lines since it was named.
-        is_in_histogram: Whether rows of sizes may come.
-        histogram_thread: The thread whose rows they are.
-        is_in_usage: Whether rows of nodes may come.
-        is_in_buffers: Whether XLA's list of buffers may go on.
-        has_no_algorithm: Lines left in which a request that failed is a convolution's.
-        is_kernel_told: Whether a kernel's own line said that no algorithm worked, and no size followed.
-        kernel: File and line of that kernel.
-        limit_line: A bare line "Limit: ..." just before, which may begin a block of figures.
+        error: The failure whose error text was read last; the next lines may belong to it.
+        node: A node that the log named before the error.
+        frame: File and line of the last traceback frame in the user's code.
+        refusal: The run of refusals that may continue.
+        refusals: Indices of the runs since the last failure.
+        card: The card that is being described, and ``card_age`` lines since its name.
+        histogram_thread: The thread that writes a histogram now; None if there is none.
+        is_in_usage: Whether rows of tensors by node may follow.
+        is_in_buffers: Whether XLA's list of buffers may continue.
+        no_algorithm_lines: Lines left in which a failed request belongs to a convolution.
+        has_kernel_line: Whether a kernel reported that no algorithm worked, and no size followed yet.
+        kernel: Source file and line of that kernel.
+        limit_line: A line "Limit: ..." just read, which may start a block of figures.
     """
 
     tag: str
-    dumping: dict[str, list[Mishap]] = field(default_factory=dict)
-    current: dict[str, Mishap] = field(default_factory=dict)
-    latest: Mishap | None = None
-    error: Mishap | None = None
+    waiting: dict[str, list[LoggedFailure]] = field(default_factory=dict)
+    current: dict[str, LoggedFailure] = field(default_factory=dict)
+    latest: LoggedFailure | None = None
+    error: LoggedFailure | None = None
     node: str = ""
     frame: str = ""
-    refusal: DriverRefusal | None = None
+    refusal: RefusalRun | None = None
     refusals: list[int] = field(default_factory=list)
-    card: SeenCard | None = None
+    card: LoggedCard | None = None
     card_age: int = 0
-    is_in_histogram: bool = False
-    histogram_thread: str = ""
+    histogram_thread: str | None = None
     is_in_usage: bool = False
     is_in_buffers: bool = False
-    has_no_algorithm: int = 0
-    is_kernel_told: bool = False
+    no_algorithm_lines: int = 0
+    has_kernel_line: bool = False
     kernel: str = ""
     limit_line: str = ""
 
-    def await_dump(self, thread: str, mishap: Mishap) -> None:
-        """Note that a dump may follow for a failure."""
-        waiting = self.dumping.setdefault(thread, [])
-        waiting.append(mishap)
+    def await_dump(self, thread: str, failure: LoggedFailure) -> None:
+        """Expect a dump for a failure."""
+        waiting = self.waiting.setdefault(thread, [])
+        waiting.append(failure)
         del waiting[:-_MOST_OPEN]
-        if len(self.dumping) > _MOST_OPEN:
-            del self.dumping[next(iter(self.dumping))]
-        self.current[thread] = mishap
+        if len(self.waiting) > _MOST_OPEN:
+            del self.waiting[next(iter(self.waiting))]
+        self.select(thread, failure)
         if len(self.current) > _MOST_OPEN:
             del self.current[next(iter(self.current))]
-        self.latest = mishap
 
-    def taker(self, thread: str) -> Mishap | None:
-        """Return the failure that a line of a dump belongs to."""
-        if thread:
-            return self.current.get(thread)
-        return self.latest
+    def select(self, thread: str, failure: LoggedFailure) -> None:
+        """Give the next dump lines of a thread to a failure."""
+        self.current[thread] = self.latest = failure
 
-    def waiting_for(self, thread: str, allocator: str) -> Mishap | None:
-        """Return the failure of an allocator whose dump has not begun."""
-        for mishap in reversed(self.dumping.get(thread, ())):
-            if mishap.dump.is_empty and mishap.allocator in ("", allocator):
-                return mishap
+    def owner(self, thread: str) -> LoggedFailure | None:
+        """Return the failure that a dump line of a thread belongs to."""
+        return self.current.get(thread) if thread else self.latest
+
+    def find_waiting(self, thread: str, allocator: str) -> LoggedFailure | None:
+        """Return the latest failure of an allocator whose dump has not started."""
+        for failure in reversed(self.waiting.get(thread, ())):
+            if failure.dump.is_empty and failure.allocator in ("", allocator):
+                return failure
         return None
 
-    def close_dump(self, thread: str, mishap: Mishap) -> None:
-        """Note that a dump is whole; a next failure of the thread whose dump is due takes its place."""
-        waiting = self.dumping.get(thread, [])
-        if mishap in waiting:
-            waiting.remove(mishap)
+    def close_dump(self, thread: str, failure: LoggedFailure) -> None:
+        """End a dump; the next lines go to the thread's next failure without one."""
+        waiting = self.waiting.get(thread, [])
+        if failure in waiting:
+            waiting.remove(failure)
         due = [other for other in waiting if other.dump.is_empty]
         if due:
-            self.current[thread] = due[-1]
-            self.latest = due[-1]
+            self.select(thread, due[-1])
         else:
             self.current.pop(thread, None)
 
     def note_frame(self, text: str) -> bool:
-        """Note a line of a traceback; False where it is none."""
-        match = wordings.FRAME.match(text)
+        """Remember a traceback frame of the user's code; return False if the line is no frame."""
+        match = find("frame", text)
         if match is None:
             return False
-        path = match[1]
+        path = match["path"]
         if not any(part in path for part in _LIBRARY_PATHS) and not path.startswith("<"):
-            self.frame = f"{path}:{match[2]}"
+            self.frame = f"{path}:{match['line']}"
         return True

@@ -1,0 +1,306 @@
+"""The records of a log as its document, ``OomDocument``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from analyzer.model.contract.report.oom_file import (
+    AskedFor,
+    OomBuffer,
+    OomCard,
+    OomDocument,
+    OomFailure,
+    OomHolder,
+    OomPlan,
+    OomRefusals,
+    OomSurvived,
+    OomVerdict,
+)
+from analyzer.model.ranges import Range
+from analyzer.model.units import format_bytes, times
+from analyzer.oom.advice import find_advice
+from analyzer.oom.amounts import difference, numpy_name, round_up
+from analyzer.oom.causes import find_cause, find_missing_lines
+from analyzer.oom.failure_case import OomCase, find_card_memory, is_limited, size_words
+from analyzer.oom.log_records import (
+    FailureKind,
+    LoggedCard,
+    LoggedFailure,
+    LogRecords,
+    RefusalRun,
+)
+from analyzer.oom.pool_state import compute_state
+from analyzer.oom.request_size import compute_size, size_without_type
+from analyzer.oom.sizes_in_use import describe_sizes, sizes_in_use
+
+_MOST_SIZES: Final = 200  # of one failure
+_MOST_BUDGETS: Final = 4  # notes on XLA's budgets
+_LONGEST: Final = 2000  # characters of a failure's text
+
+
+def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCase]]:
+    """Return the document of a log, and each failure's case in the same order, for the drawing."""
+    cases = [_case_of(records, failure) for failure in records.failures]
+    failures = tuple(map(_explain_failure, cases))
+    document = OomDocument(
+        log=log,
+        lines=records.lines,
+        headline=_headline(records, failures),
+        failures=failures,
+        failures_not_shown=records.more_failures,
+        refusals=tuple(
+            OomRefusals(run.line, run.first_bytes, run.last_bytes, run.times, run.code, run.is_host)
+            for run in records.refusals
+        ),
+        survived=tuple(
+            OomSurvived(each.allocator, each.times, each.largest.middle)
+            for each in records.tolerated
+        ),
+        notes=tuple(_notes(records)),
+    )
+    return document, cases
+
+
+def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
+    card = _card_of(records, failure)
+    request = compute_size(failure)
+    chunk_bytes = None
+    if request is not None and failure.kind is FailureKind.ASYNC:
+        chunk_bytes = request.requested.low
+    elif request is not None and request.rounded.is_exact:
+        chunk_bytes = request.rounded.low
+    refusals = [records.refusals[place] for place in failure.refusals]
+    if failure.is_pinned:
+        refusals = [
+            run
+            for run in records.refusals
+            if run.is_host and run.line <= failure.line and run.tag == failure.tag
+        ]
+    return OomCase(
+        failure=failure,
+        request=request,
+        state=compute_state(failure, card),
+        card=card,
+        sizes=sizes_in_use(failure, chunk_bytes),
+        refusals=refusals,
+    )
+
+
+def _card_of(records: LogRecords, failure: LoggedFailure) -> LoggedCard | None:
+    """Return the card that the allocator or the device names, or the only one if they name none."""
+    allocator, device = failure.allocator, failure.device.rsplit("/", 1)[-1]
+    if any(word in name.lower() for name in (allocator, device) for word in ("host", "cpu")):
+        return None
+    digits = "".join(character for character in allocator if character.isdigit())
+    if not digits and ":" in device:
+        digits = device.rpartition(":")[2]
+    cards = [card for card in records.cards if card.tag == failure.tag] or records.cards
+    if digits.isdigit():
+        for card in cards:
+            if card.index == int(digits):
+                return card
+    return cards[0] if len(cards) == 1 and not digits else None
+
+
+def _explain_failure(case: OomCase) -> OomFailure:
+    failure, state = case.failure, case.state
+    verdict = find_cause(case)
+    sizes = {
+        "limit_bytes": state.limit,
+        "in_use_bytes": state.in_use,
+        "peak_in_use_bytes": state.peak,
+        "pool_bytes": state.pool,
+        "free_bytes": state.free,
+        "largest_hole_bytes": state.largest_hole,
+        "room_bytes": state.room,
+        "left_bytes": case.left,
+        "waste_bytes": state.waste,
+    }
+    title, reasons = verdict.title, tuple(verdict.reasons)
+    return OomFailure(
+        line=failure.line,
+        told=max(failure.reports, 1),
+        process=failure.tag,
+        kind=str(failure.kind),
+        allocator=failure.allocator or failure.dump.allocator or None,
+        device=failure.device or None,
+        op=failure.op or failure.requested_by or failure.op_type or None,
+        op_type=failure.op_type or None,
+        requested_by=failure.requested_by or None,
+        kernel=failure.kernel or None,
+        source=failure.source or None,
+        asked=_request_of(case),
+        **{name: None if size is None else size.middle for name, size in sizes.items()},
+        largest_hole_basis=state.basis or None,
+        holes=state.holes,
+        regions=state.regions,
+        ranges={
+            name: (size.low, size.high)
+            for name, size in sizes.items()
+            if size is not None and not size.is_exact
+        },
+        card=_card_figures(case),
+        verdict=OomVerdict(str(verdict.cause), title, reasons, tuple(find_missing_lines(case))),
+        holders=tuple(_holders(case)),
+        stories=tuple(describe_sizes(case.sizes, case.in_use_bytes)),
+        sizes=tuple(case.sizes[:_MOST_SIZES]),
+        remedies=tuple(find_advice(case, verdict)),
+        compiled=_xla_plan(failure),
+        tensors_by_node=tuple(OomHolder(node, size.middle) for node, size in failure.usage),
+        words=failure.text[:_LONGEST],
+    )
+
+
+def _request_of(case: OomCase) -> AskedFor | None:
+    request, tensor = case.request, case.failure.tensor
+    if request is None:
+        bare = size_without_type(tensor)
+        if bare is None:
+            return None
+        return AskedFor(
+            requested_bytes=4 * bare.low,
+            rounded_bytes=round_up(4 * bare.low),
+            is_exact=False,
+            low_bytes=bare.low,
+            high_bytes=bare.high,
+            basis="the shape, with 4 bytes per element; the log does not give its type",
+            shape=tensor.shape,
+        )
+    requested, rounded = request.requested, request.rounded
+    return AskedFor(
+        requested_bytes=requested.high if requested.width < 256 else requested.middle,
+        rounded_bytes=rounded.high,
+        is_exact=requested.is_exact,
+        low_bytes=requested.low,
+        high_bytes=requested.high,
+        basis=request.basis,
+        shape=tensor.shape,
+        dtype=numpy_name(request.dtype or tensor.dtype) or None,
+    )
+
+
+def _card_figures(case: OomCase) -> OomCard | None:
+    card, failure, total = case.card, case.failure, case.card_total
+    if card is None and failure.card_total is None:
+        return None
+    is_logged = failure.card_total is not None or (card is not None and card.total is not None)
+    return OomCard(
+        name=card.name or None if card is not None else None,
+        total_bytes=total.middle if total is not None else None,
+        free_at_start_bytes=card.free.middle if card is not None and card.free else None,
+        free_bytes=failure.card_free,
+        is_from_catalogue=not is_logged and total is not None,
+    )
+
+
+def _holders(case: OomCase) -> list[OomHolder]:
+    """Return who holds which part of the card, tensors first."""
+    state, failure, total = case.state, case.failure, case.card_total
+    waste = state.waste if state.waste is not None and state.waste.middle else None
+    rows: list[tuple[str, Range | None]] = []
+    if state.in_use is not None:
+        tensors = state.in_use if waste is None else difference(state.in_use, waste)
+        rows += [("tensors", tensors), ("unused inside their chunks", waste)]
+    rows += [("free in the pool", state.free), ("allowed by the limit, not taken", state.room)]
+    if failure.card_free is not None and failure.card_total is not None:
+        rest = max(failure.card_total - failure.card_free - (case.in_use_bytes or 0), 0)
+        rows.append(("free on the card", Range.exactly(failure.card_free)))
+        rows.append(("context, pool's reserve, other processes", Range.exactly(rest)))
+    elif total is not None and state.limit is not None and case.is_on_card:
+        rows.append(("the card beyond the limit", difference(total, state.limit)))
+    return [OomHolder(who, size.middle) for who, size in rows if size is not None and size.middle]
+
+
+def _xla_plan(failure: LoggedFailure) -> OomPlan | None:
+    if failure.xla is None:
+        return None
+    return OomPlan(
+        {name: size.middle for name, size in failure.xla.stats.items()},
+        tuple(
+            OomBuffer(each.size.middle, each.operator, each.label, each.shape)
+            for each in failure.xla.buffers
+        ),
+    )
+
+
+def _headline(records: LogRecords, failures: tuple[OomFailure, ...]) -> str:
+    count = len(failures) + records.more_failures
+    if count:
+        more = "" if count == 1 else f" The first of {count:,} failures."
+        return f"{failures[0].verdict.title}{more}"
+    runs = [run for run in records.refusals if not run.is_host]
+    if runs:
+        return _describe_pool_refusals(runs, records.cards)
+    if records.refusals:
+        largest = max(run.first_bytes for run in records.refusals)
+        return (
+            f"No tensor failed in this log. The driver refused pinned host memory, up to "
+            f"{format_bytes(largest)}; TensorFlow usually continues without it."
+        )
+    if records.tolerated:
+        return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
+    return "No out-of-memory failure in this log."
+
+
+def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> str:
+    """Return the headline of a log in which the driver refused the pool but no tensor failed."""
+    largest = max(run.first_bytes for run in runs)
+    least = min(run.last_bytes for run in runs)
+    sizes = format_bytes(largest)
+    if least != largest:
+        sizes += f" down to {format_bytes(least)}"
+    words = (
+        f"No tensor failed in this log, but the driver refused the pool "
+        f"{times(sum(run.times for run in runs))}: {sizes}."
+    )
+    for card in cards:
+        if card.total is not None and card.free is not None:
+            return (
+                f"{words} When TensorFlow started, {size_words(card.free)} of the card's "
+                f"{size_words(card.total)} were free: other processes held the rest."
+            )
+    for card in cards:
+        total = card.total or find_card_memory(card.name)
+        if card.limit is not None and total is not None and is_limited(card.limit, total):
+            return (
+                f"{words} TensorFlow's limit was {size_words(card.limit)} of the card's "
+                f"{format_bytes(total.middle)}: a limit was set, or other processes held the rest."
+            )
+    return words
+
+
+def _notes(records: LogRecords) -> list[str]:
+    notes = [
+        f"{each.allocator or 'An allocator'} warned {times(each.times)} of a failed request "
+        f"({size_words(each.largest)} at most). TensorFlow recovered; these warnings are not a "
+        "failure, and it prints at most ten."
+        for each in records.tolerated
+    ]
+    if records.garbage_collections:
+        notes.append(
+            f"The pool returned regions to the driver {times(records.garbage_collections)} to make a "
+            "larger one: memory growth is on."
+        )
+    count, largest = records.large_host
+    if count:
+        notes.append(
+            f"{count} host allocations of more than a tenth of the host memory, up to "
+            f"{format_bytes(largest)}; at most five are printed."
+        )
+    for budget, reached in records.xla_budgets[:_MOST_BUDGETS]:
+        notes.append(
+            f"XLA could not bring a module below {budget:,} bytes by rematerialization; it reached "
+            f"{format_bytes(reached)}."
+        )
+    pinned = [run for run in records.refusals if run.is_host]
+    if pinned and records.failures:
+        notes.append(
+            f"The driver refused pinned host memory {times(len(pinned))}, up to "
+            f"{format_bytes(max(run.first_bytes for run in pinned))}."
+        )
+    if records.other_resources:
+        notes.append(
+            "Something other than memory is exhausted (disk space, a message's size, a quota): the log "
+            f"says so {times(records.other_resources)}."
+        )
+    return notes

@@ -1,0 +1,120 @@
+"""Names for the sizes of a log, from the tensors of a model.
+
+A dump names no tensor. If a chunk has exactly the bytes of a model's tensor, rounded up to 256, it may
+be that tensor. Several tensors may have one size; all are named, long-lived ones first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomSize
+from analyzer.model.units import format_bytes
+from analyzer.oom.amounts import round_up
+
+_MOST_NAMES: Final = 4  # of one size
+_LONG_LIVED: Final = ("parameter", "optimizer_state", "input", "activation", "gradient", "constant")
+_LEAST_BYTES: Final = 1024  # smaller chunks may be any counter, scalar or bias
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """A tensor of a model.
+
+    Attributes:
+        name: Its name, or the name of its op.
+        category: Parameter, activation and so on.
+        op: The op that produces it; empty for variables and inputs.
+        requested_bytes: Its bytes.
+    """
+
+    name: str
+    category: str
+    op: str
+    requested_bytes: int
+
+
+def add_names(
+    document: OomDocument, tensors: Iterable[ModelTensor], model_name: str
+) -> OomDocument:
+    """Return the document with a model's tensors named next to the sizes."""
+    by_size: dict[int, list[ModelTensor]] = defaultdict(list)
+    by_op: dict[str, list[ModelTensor]] = defaultdict(list)
+    for tensor in tensors:
+        by_size[round_up(tensor.requested_bytes)].append(tensor)
+        by_op[tensor.op].append(tensor)
+    names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
+    failures = tuple(_add_to_failure(one, names, by_size, by_op) for one in document.failures)
+    return msgspec.structs.replace(document, failures=failures, matched_with=model_name)
+
+
+def _add_to_failure(
+    failure: OomFailure,
+    names: dict[int, tuple[str, ...]],
+    by_size: dict[int, list[ModelTensor]],
+    by_op: dict[str, list[ModelTensor]],
+) -> OomFailure:
+    sizes = [
+        msgspec.structs.replace(row, names=names.get(row.size_bytes, ()))
+        if row.size_bytes >= _LEAST_BYTES
+        else row
+        for row in failure.sizes
+    ]
+    sentences = []
+    if failure.asked is not None:
+        asked = failure.asked
+        same = by_size.get(asked.rounded_bytes, [])
+        if same:
+            listed = ", ".join(names[asked.rounded_bytes])
+            sentences.append(f"The model has tensors of the requested size: {listed}.")
+        own = _tensors_of_op(failure, by_op)
+        if own and not any(tensor in same for tensor in own):
+            largest = max(own, key=lambda tensor: tensor.requested_bytes)
+            sentences.append(
+                f"The op {largest.op} requests {format_bytes(largest.requested_bytes)} in this model "
+                f"and requested {format_bytes(asked.requested_bytes)} in the log: another batch size, "
+                "shape or type."
+            )
+    sentences += _share_of_model(sizes)
+    return msgspec.structs.replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
+
+
+def _names_of(tensors: Sequence[ModelTensor]) -> tuple[str, ...]:
+    """Return the names of the tensors of one size: each once, the first few."""
+
+    def rank(tensor: ModelTensor) -> int:
+        known = tensor.category in _LONG_LIVED
+        return _LONG_LIVED.index(tensor.category) if known else len(_LONG_LIVED)
+
+    ordered = sorted(tensors, key=rank)
+    names = list(dict.fromkeys(f"{one.name} ({one.category.replace('_', ' ')})" for one in ordered))
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
+    return tuple(names)
+
+
+def _tensors_of_op(failure: OomFailure, by_op: dict[str, list[ModelTensor]]) -> list[ModelTensor]:
+    """Return the tensors of the op that failed; its name may have a call prefix in the log."""
+    for name in (failure.op, failure.requested_by):
+        rest = name or ""
+        while rest:
+            if rest in by_op:
+                return by_op[rest]
+            rest = rest.partition("/")[2]
+    return []
+
+
+def _share_of_model(sizes: Sequence[OomSize]) -> list[str]:
+    total = sum(row.total_bytes for row in sizes)
+    if not total:
+        return []
+    named = sum(row.total_bytes for row in sizes if row.names)
+    return [
+        f"{format_bytes(named)} of the {format_bytes(total)} in use ({named / total:.0%}) have the "
+        "size of a tensor of the model."
+    ]

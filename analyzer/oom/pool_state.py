@@ -1,0 +1,284 @@
+"""The state of an allocator when a request failed, computed from its dump.
+
+The chunk list comes first: it is what the allocator searched. If the list is incomplete, the
+allocator's own figures replace it, with the precision that was printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from analyzer.model.ranges import Range
+from analyzer.oom.amounts import difference
+from analyzer.oom.log_records import (
+    AllocatorDump,
+    DumpedBin,
+    DumpedChunk,
+    LoggedCard,
+    LoggedFailure,
+)
+
+_NOTHING: Final = Range.exactly(0)
+_FIRST_BIN: Final = 256  # bytes (``bfc_allocator.h``: ``kMinAllocationSize``)
+_LAST_BIN: Final = 256 << 20  # ``kNumBins`` is 21, and each bin is twice the one before
+_MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """State of an allocator; None for what the log lacks.
+
+    Attributes:
+        limit: Limit of the pool.
+        in_use: Bytes of the chunks in use.
+        peak: The most that was ever in use.
+        pool: Bytes of all regions.
+        free: Bytes of the free chunks.
+        largest_hole: Largest free chunk; the pool can serve no larger request.
+        holes: Number of free chunks.
+        room: Limit minus pool.
+        waste: Bytes in use beyond the requests.
+        regions: Number of regions.
+        is_complete: Whether the chunk list adds up to the figures of the dump.
+        is_contradictory: Whether it has more than these figures, as if two dumps are mixed.
+        basis: Source of the largest hole: ``chunks``, ``bins``, ``line`` or empty.
+    """
+
+    limit: Range | None = None
+    in_use: Range | None = None
+    peak: Range | None = None
+    pool: Range | None = None
+    free: Range | None = None
+    largest_hole: Range | None = None
+    holes: int | None = None
+    room: Range | None = None
+    waste: Range | None = None
+    regions: int | None = None
+    is_complete: bool = False
+    is_contradictory: bool = False
+    basis: str = ""
+
+
+def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> PoolState:
+    """Return the state of the allocator; ``card`` is the card as TensorFlow logged it at its start."""
+    dump = failure.dump
+    card_limit = card.limit if card else None
+    if failure.histogram:
+        return _async_state(failure, card_limit)
+    used_bytes = sum(chunk.size_bytes for chunk in dump.chunks if chunk.is_used)
+    free_bytes = sum(chunk.size_bytes for chunk in dump.chunks if not chunk.is_used)
+    in_use = _in_use(dump, used_bytes)
+    is_complete = _is_complete(dump, in_use, used_bytes, free_bytes)
+    pool = _pool(dump, is_complete, used_bytes + free_bytes)
+    free = Range.exactly(free_bytes) if is_complete else dump.free or difference(pool, in_use)
+    limit = _limit(dump, pool, card_limit)
+    room = dump.left if dump.left is not None else difference(limit, pool)
+    if room is not None and limit is not None and pool is not None:
+        room = room.intersection((limit - pool).at_least(0)) or room
+    hole, basis, holes = _largest_hole(dump, is_complete, free)
+    is_contradictory = bool(dump.chunks) and not is_complete
+    return PoolState(
+        limit=limit,
+        in_use=in_use,
+        peak=_peak(dump, in_use),
+        pool=pool,
+        free=free,
+        largest_hole=hole,
+        holes=holes,
+        room=room,
+        waste=_waste(dump, in_use),
+        regions=len(dump.regions) or (len(regions_in_order(dump)) if is_complete else None),
+        is_complete=is_complete,
+        is_contradictory=is_contradictory and not _is_truncated(dump, in_use, used_bytes),
+        basis=basis,
+    )
+
+
+def regions_in_order(dump: AllocatorDump) -> list[list[DumpedChunk]]:
+    """Return the chunks of each region in the order of their addresses."""
+    ordered = sorted(dump.chunks, key=lambda chunk: chunk.address)
+    if not ordered:
+        return []
+    regions = [[ordered[0]]]
+    for before, chunk in pairwise(ordered):
+        is_next = before.address + before.size_bytes == chunk.address
+        if not is_next or before.region != chunk.region:
+            regions.append([])
+        regions[-1].append(chunk)
+    return regions
+
+
+def _async_state(failure: LoggedFailure, card_limit: Range | None) -> PoolState:
+    """Return the state of the asynchronous allocator, whose pool the driver keeps."""
+    stats = failure.dump.stats
+    listed = Range.exactly(sum(size * count for size, count in failure.histogram))
+    stated = stats.get("InUse")
+    in_use = listed if stated is None else listed.intersection(stated) or stated
+    return PoolState(
+        limit=_narrow(stats.get("Limit"), card_limit),
+        in_use=in_use,
+        peak=_peak(failure.dump, in_use),
+    )
+
+
+def _waste(dump: AllocatorDump, in_use: Range | None) -> Range | None:
+    """Return the bytes in use that were not requested.
+
+    Size classes count them from TensorFlow 1.4. Earlier dumps only have the map: each ``x`` is a
+    hundredth of the pool inside a used chunk, beyond its request (``RenderOccupancy``).
+    """
+    if any(each.counts_all for each in dump.bins):
+        total = _NOTHING
+        for each in dump.bins:
+            if each.used != each.requested:
+                total = total + (each.used - each.requested).at_least(0)
+        return total
+    used, unused = dump.map.count("*"), dump.map.count("x")
+    if in_use is None or unused <= _MAP_ERROR:
+        return None
+    cell = in_use.middle / (used + unused)
+    return Range(int((unused - _MAP_ERROR) * cell), int((unused + _MAP_ERROR) * cell))
+
+
+def _in_use(dump: AllocatorDump, used_bytes: int) -> Range | None:
+    """Return the bytes in use: exact if a list adds up to the printed figure."""
+    stated = _narrow(dump.stats.get("InUse"), dump.used)
+    if stated is None:
+        total = sum(chunk.size_bytes for chunk in dump.chunks)
+        is_all = sum(dump.regions) == total and not dump.omitted_chunks and _has_all_regions(dump)
+        if dump.regions and is_all:
+            return Range.exactly(used_bytes)
+        return _sum_of_bins(dump.bins, of_used=True)
+    listed = sum(size * count for size, count in dump.summary)
+    for total in (listed, used_bytes):
+        if total and total in stated:
+            return Range.exactly(total)
+    return stated
+
+
+def _is_complete(
+    dump: AllocatorDump, in_use: Range | None, used_bytes: int, free_bytes: int
+) -> bool:
+    """Return whether the chunk list has every chunk, according to the dump's other figures."""
+    if not dump.chunks or dump.omitted_chunks or in_use is None or used_bytes not in in_use:
+        return False
+    total = used_bytes + free_bytes
+    if dump.regions:
+        return sum(dump.regions) == total and _has_all_regions(dump)
+    if dump.pool is not None:
+        return total in dump.pool
+    if not _has_all_bins(dump.bins):
+        return True
+    free = _NOTHING
+    for each in dump.bins:
+        if each.free_chunks:
+            free = free + each.free
+    return free_bytes in free
+
+
+def _is_truncated(dump: AllocatorDump, in_use: Range | None, used_bytes: int) -> bool:
+    """Return whether the list only lacks chunks, instead of holding those of another pool."""
+    stated = sum(dump.regions) or (dump.pool.high if dump.pool is not None else None)
+    total = sum(chunk.size_bytes for chunk in dump.chunks)
+    is_under = in_use is None or used_bytes <= in_use.high
+    return is_under and (stated is None or total <= stated)
+
+
+def _pool(dump: AllocatorDump, is_complete: bool, total: int) -> Range | None:
+    if is_complete:
+        return Range.exactly(total)
+    if dump.regions and _has_all_regions(dump):
+        return Range.exactly(sum(dump.regions))
+    return dump.pool or _sum_of_bins(dump.bins, of_used=False)
+
+
+def _has_all_regions(dump: AllocatorDump) -> bool:
+    """Return whether no region is missing, as in a log that ends within the list.
+
+    The pool's line or the size classes state their sum. Without these the list is complete if another
+    part of the dump follows it.
+    """
+    stated = dump.pool or _sum_of_bins(dump.bins, of_used=False)
+    if stated is not None:
+        return sum(dump.regions) in stated
+    return bool(dump.summary) or dump.used is not None or "InUse" in dump.stats
+
+
+def _sum_of_bins(bins: Sequence[DumpedBin], *, of_used: bool) -> Range | None:
+    """Return the bytes in use, or all bytes; None up to TensorFlow 1.3 and if bins are missing."""
+    if not _has_all_bins(bins) or not all(each.counts_all for each in bins):
+        return None
+    total = _NOTHING
+    for each in bins:
+        total = total + (each.used if of_used else each.total)
+    return total
+
+
+def _limit(dump: AllocatorDump, pool: Range | None, card_limit: Range | None) -> Range | None:
+    limit = _narrow(dump.limit, dump.stats.get("Limit"))
+    if limit is not None and limit.is_exact:
+        return limit
+    if pool is not None and dump.left is not None:
+        limit = _narrow(limit, pool + dump.left)
+    return _narrow(limit, card_limit)
+
+
+def _largest_hole(
+    dump: AllocatorDump, is_complete: bool, free: Range | None
+) -> tuple[Range | None, str, int | None]:
+    """Return the largest free chunk, its source, and the number of free chunks."""
+    if is_complete:
+        sizes = [chunk.size_bytes for chunk in dump.chunks if not chunk.is_used]
+        return Range.exactly(max(sizes, default=0)), "chunks", len(sizes)
+    if free is not None and free.high == 0:
+        return _NOTHING, "line", 0
+    if _has_all_bins(dump.bins):
+        return _hole_of_bins(dump), "bins", sum(each.free_chunks for each in dump.bins)
+    if dump.largest_free is not None:
+        return dump.largest_free, "line", None
+    if dump.free_in_bin:
+        return max(dump.free_in_bin, key=lambda size: size.middle), "bins", None
+    return None, "", None
+
+
+def _has_all_bins(bins: Sequence[DumpedBin]) -> bool:
+    """Return whether the first and the last size class are listed."""
+    return bool(bins) and bins[0].size_bytes == _FIRST_BIN and bins[-1].size_bytes >= _LAST_BIN
+
+
+def _hole_of_bins(dump: AllocatorDump) -> Range:
+    """Return bounds of the largest free chunk, from the highest size class with a free chunk."""
+    for each in sorted(dump.bins, key=lambda each: -each.size_bytes):
+        count = each.free_chunks
+        if not count:
+            continue
+        rest = (count - 1) * each.size_bytes
+        low = max(each.size_bytes, each.free.low // count)
+        hole = Range(low, max(low, each.free.high - rest))
+        largest = max(dump.free_in_bin, default=None, key=lambda size: size.middle)
+        return hole if largest is None else hole.intersection(largest) or hole
+    return _NOTHING
+
+
+def _narrow(*sizes: Range | None) -> Range | None:
+    """Return the part that all known ranges share; the first range if they contradict each other."""
+    known = [each for each in sizes if each is not None]
+    if not known:
+        return None
+    narrow = known[0]
+    for each in known[1:]:
+        narrow = narrow.intersection(each) or narrow
+    return narrow
+
+
+def _peak(dump: AllocatorDump, in_use: Range | None) -> Range | None:
+    """Return the most that was ever in use, which is at least what is in use now."""
+    stated = dump.stats.get("MaxInUse")
+    if stated is None or in_use is None or stated.is_exact:
+        return stated
+    if stated == in_use or in_use.low in stated:
+        return Range(max(stated.low, in_use.low), stated.high)
+    return stated

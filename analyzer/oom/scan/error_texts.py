@@ -1,0 +1,341 @@
+"""Error texts, matched to the allocator's line about the same request.
+
+A log reports one failed request many times: the allocator, the op's kernel, the rendezvous, each of
+"N root error(s)", Python's exception and the exceptions that it caused. The bytes that a shape and a
+type need identify the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from analyzer.model.ranges import Range
+from analyzer.oom.amounts import parse_size, possible_bytes, round_up
+from analyzer.oom.log_records import (
+    FailureKind,
+    LoggedFailure,
+    LogRecords,
+    PeakBuffer,
+    RequestedTensor,
+    XlaBuffers,
+)
+from analyzer.oom.scan.lines import LogMessage
+from analyzer.oom.scan.patterns import PATTERNS, find, find_any
+from analyzer.oom.scan.process import LogProcess
+
+if TYPE_CHECKING:
+    from analyzer.oom.scan.log_reader import LogReader
+
+_RECENT: Final = 64  # failures that a later line may belong to
+_MOST_ROWS: Final = 2_000  # tensors by node
+_MOST_BUFFERS: Final = 64  # of XLA's list
+_LONGEST: Final = 200  # characters of a buffer's label or shape
+_HOST_ALLOCATORS: Final = frozenset({"cpu", "Cpu", "mklcpu", "mkl_cpu", "CPU"})
+_NO_ALGORITHM_LINES: Final = 6
+"""A failed request this many lines after "No algorithm worked!" belongs to that convolution."""
+
+
+def take_error_text(reader: LogReader, process: LogProcess, message: LogMessage) -> bool:
+    """Read a line of an error text, or one around it; return False if it is none."""
+    text = message.text
+    process.no_algorithm_lines = max(process.no_algorithm_lines - 1, 0)
+    if find("no_algorithm", text):
+        process.no_algorithm_lines = _NO_ALGORITHM_LINES
+        kernel = find("kernel", text)
+        process.has_kernel_line = kernel is not None
+        process.kernel = kernel["source"] if kernel else ""
+    if _take_autotuning(reader.records, process, text):
+        return True
+    failure = _find_failure(reader, process, message)
+    if failure is None:
+        return _take_context(reader.records, process, text)
+    _complete(failure, process, message)
+    process.error = failure
+    return True
+
+
+def _find_failure(
+    reader: LogReader, process: LogProcess, message: LogMessage
+) -> LoggedFailure | None:
+    """Return the failure that an error text reports; None if the line is no error text."""
+    text = message.text
+    if "dim {" in text:
+        text = PATTERNS["shape_message"].regex.sub(_bracket_shape, text)
+    if match := find("tensor_error", text):
+        return _find_tensor(reader, process, message, match)
+    if match := find("module_error", text):
+        size = Range.exactly(int(match["bytes"])) if match["bytes"] else parse_size(match["size"])
+        return _find_module(reader, process, message, size)
+    if match := find_any(("tpu_program_error", "tpu_reserve_error"), text):
+        failure = _find_module(reader, process, message, parse_size(match["size"]))
+        fields = match.groupdict()
+        if "limit" in fields:
+            failure.dump.limit = parse_size(fields["limit"])
+        else:
+            failure.dump.free = parse_size(fields["free"])
+            failure.dump.largest_free = parse_size(fields["hole"])
+        failure.device = failure.device or "TPU"
+        return failure
+    if "xhausted" in text or "EXHAUSTED" in text:
+        if find("other_resource", text):
+            reader.records.other_resources += 1
+            return None
+        if not find("error_without_size", text):
+            return None
+    elif "failed to allocate memory" not in text and not find_any(
+        ("scratch_error", "copy_error"), text
+    ):
+        return None
+    return _find_without_size(reader, process, message)
+
+
+def _bracket_shape(match: re.Match[str]) -> str:
+    """Write a shape that is printed as a Protocol Buffers message like newer versions do."""
+    axes = PATTERNS["shape_message_axis"].regex.findall(match[0])
+    return f"shape[{','.join(axes)}]"
+
+
+def _find_tensor(
+    reader: LogReader, process: LogProcess, message: LogMessage, match: re.Match[str]
+) -> LoggedFailure:
+    """Return the failure of a tensor, known by its shape and type."""
+    axes = match["shape"].replace(" ", "").split(",")
+    shape, dtype = tuple(int(axis) for axis in axes if axis), match["dtype"] or ""
+    device, allocator = match["device"] or "", (match["allocator"] or "").rstrip(".,;")
+    known: LoggedFailure | None = None
+    for failure in _recent(reader.records, process):
+        if allocator and failure.allocator not in ("", allocator):
+            continue
+        tensor = failure.tensor
+        is_open = tensor.shape is None and not failure.has_error_text
+        if is_open and _may_request(failure, shape, dtype):
+            known = failure
+            break
+        is_same = tensor.shape == shape and tensor.dtype in ("", dtype)
+        if known is None and is_same and failure.device in ("", device):
+            known = failure
+    if known is None:
+        kind = FailureKind.HOST if allocator in _HOST_ALLOCATORS else FailureKind.POOL
+        known = reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
+    if known.tensor.shape is None:
+        known.tensor.shape, known.tensor.dtype = shape, dtype
+    known.tensor.dtype = known.tensor.dtype or dtype
+    known.device = known.device or device.rstrip(".,;")
+    known.allocator = known.allocator or allocator
+    return known
+
+
+def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> bool:
+    """Return whether an allocator's line may be about a tensor of this shape and type."""
+    if failure.kind is FailureKind.LIBRARY or failure.is_compiled:
+        return False
+    size, rounded = failure.tensor.size, failure.tensor.rounded_bytes
+    if size is None and rounded is None:
+        return failure.kind in (FailureKind.POOL, FailureKind.UNKNOWN)
+    sizes = possible_bytes(shape, dtype)
+    if rounded is not None:
+        return any(rounded == round_up(size_bytes) for size_bytes in sizes)
+    return size is not None and any(size_bytes in size for size_bytes in sizes)
+
+
+def _find_module(
+    reader: LogReader, process: LogProcess, message: LogMessage, size: Range | None
+) -> LoggedFailure:
+    """Return the failure of a module that XLA compiled, or of a convolution's workspace."""
+    for failure in _recent(reader.records, process):
+        tensor = failure.tensor
+        if tensor.size is None or size is None or tensor.shape is not None:
+            continue
+        is_same = tensor.size.intersection(size) is not None or (
+            tensor.rounded_bytes == round_up(size.middle)
+        )
+        if is_same and not (failure.has_error_text and process.has_kernel_line):
+            if size.is_exact:
+                tensor.size = size
+            failure.is_compiled = not process.no_algorithm_lines
+            process.has_kernel_line = False
+            return failure
+    failure = reader.new_failure(process, message, FailureKind.POOL, message.text, reports=0)
+    failure.kernel, failure.tensor = process.kernel, RequestedTensor(size=size)
+    failure.is_compiled = not process.no_algorithm_lines
+    if process.no_algorithm_lines and size is not None:
+        tolerated = reversed(reader.records.tolerated)
+        larger = (one.allocator for one in tolerated if one.largest.high >= size.low)
+        failure.allocator = next(larger, "")
+    process.has_kernel_line = False
+    return reader.add(failure)
+
+
+def _find_without_size(
+    reader: LogReader, process: LogProcess, message: LogMessage
+) -> LoggedFailure:
+    """Return the failure that an error text without a size belongs to."""
+    for failure in _recent(reader.records, process):
+        if failure.kind in (FailureKind.HOST, FailureKind.LIBRARY):
+            continue
+        if not failure.has_error_text or failure.tensor.shape is None:
+            return failure
+        if failure.text == message.text:
+            return failure
+        break
+    kind = FailureKind.UNKNOWN
+    return reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
+
+
+def _take_autotuning(records: LogRecords, process: LogProcess, text: str) -> bool:
+    """Read XLA's line that it could try no algorithm for an op.
+
+    It completes failed requests that led to no other error. Without such requests the reason is not
+    memory, and nothing is recorded.
+    """
+    match = find("autotuning_failed", text)
+    if match is None:
+        return False
+    op_type = find("autotuned_type", text)
+    for failure in _recent(records, process):
+        is_named = failure.op == match["op"]
+        if not is_named and (failure.has_error_text or failure.requested_by):
+            continue
+        failure.reports += is_named
+        failure.op, failure.op_type = match["op"], op_type["type"] if op_type else ""
+        failure.has_error_text = failure.is_compiled = True
+    return True
+
+
+def _recent(records: LogRecords, process: LogProcess) -> Iterator[LoggedFailure]:
+    """Yield the last failures of the process, the latest first; lines without a tag match any."""
+    for failure in reversed(records.failures[-_RECENT:]):
+        if not process.tag or failure.tag == process.tag:
+            yield failure
+
+
+def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) -> None:
+    """Add what the error text says to a failure."""
+    text = message.text
+    failure.has_error_text = True
+    failure.reports += 1
+    if kernel := find("kernel", text):
+        failure.kernel = failure.kernel or kernel["source"]
+    copied = find("copy_error", text)
+    if copied and copied["device"]:
+        failure.device = failure.device or copied["device"]
+    if wrapped := find("wrapped_op", text):
+        failure.op_type = failure.op_type or wrapped["type"].strip("_")
+        failure.device = failure.device or wrapped["device"]
+    _add_names(failure, text)
+    if process.node and not failure.op and _is_requested_by(failure, process.node):
+        failure.op = process.node
+    if not message.file and process.frame and not failure.source:
+        failure.source = process.frame
+    process.node = ""
+
+
+def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
+    """Read a line around an error text: a node, a traceback, a list of buffers or tensors."""
+    if detected := find_any(("node_detected", "node_line"), text):
+        process.node = detected["name"]
+        return True
+    if process.note_frame(text):
+        return True
+    if find("traceback", text):
+        process.frame = ""
+        return True
+    failure = process.error
+    if failure is None:
+        return False
+    if caused := find("caused_by", text):
+        failure.op = failure.op or caused["name"]
+        return True
+    if find("xla_head", text):
+        process.is_in_buffers = failure.xla is None
+        failure.xla = failure.xla or XlaBuffers()
+        failure.is_compiled = True
+        return True
+    if process.is_in_buffers and failure.xla is not None and _add_buffer(failure.xla, text):
+        return True
+    if find("usage_head", text):
+        process.is_in_usage = not failure.usage
+        return True
+    if process.is_in_usage and len(failure.usage) < _MOST_ROWS:
+        row = find("usage_row", text)
+        size = parse_size(row["size"]) if row else None
+        if row and size is not None:
+            failure.usage.append((row["node"], size))
+            return True
+    node = find("node", text)
+    if node and not _is_requested_by(failure, _node_name(node)):
+        other = _find_requester(records, process, failure, _node_name(node))
+        if other is None:
+            return True
+        failure.reports, other.reports = failure.reports - 1, other.reports + 1
+        failure = process.error = other
+    return _add_names(failure, text)
+
+
+def _node_name(match: re.Match[str]) -> str:
+    return match["name"] or match["name_old"] or match["name_defined"]
+
+
+def _is_requested_by(failure: LoggedFailure, node: str) -> bool:
+    """Return whether a node may be the op of the allocator's line, which may have a call prefix."""
+    requester = failure.requested_by
+    return not requester or requester == node or requester.endswith(f"/{node}")
+
+
+def _find_requester(
+    records: LogRecords, process: LogProcess, like: LoggedFailure, node: str
+) -> LoggedFailure | None:
+    """Return the failure of this node among those with a tensor of the same shape."""
+    for failure in _recent(records, process):
+        is_same = failure.tensor.shape == like.tensor.shape and failure.requested_by
+        if is_same and _is_requested_by(failure, node):
+            return failure
+    return None
+
+
+def _add_names(failure: LoggedFailure, text: str) -> bool:
+    """Add the op that a text names in brackets; the first one is the op that failed."""
+    node, eager = find("node", text), find("eager_op", text)
+    if node:
+        name = _node_name(node)
+        failure.op = failure.op or name
+        if failure.op == name:
+            dtype = find("node_dtype", text)
+            if dtype and not failure.tensor.node_dtype:
+                failure.tensor.node_dtype = dtype["dtype"].lower()
+            failure.op_type = failure.op_type or node["type"] or node["type_old"] or ""
+            failure.source = node["source"] or failure.source
+    if eager and not eager["type"].startswith("__") and not failure.op_type:
+        failure.op_type = eager["type"]
+    return bool(node or eager)
+
+
+def _add_buffer(xla: XlaBuffers, text: str) -> bool:
+    """Add a line of XLA's list of buffers; return False if it is none."""
+    if stat := find("xla_stat", text):
+        size = parse_size(stat["size"] or stat["waste"])
+        if size is not None:
+            xla.stats.setdefault(stat["name"] or stat["waste_name"], size)
+        return True
+    if find("xla_buffer", text):
+        if len(xla.buffers) < _MOST_BUFFERS:
+            xla.buffers.append(PeakBuffer(Range.exactly(0)))
+        return True
+    field = find("xla_field", text)
+    if field is None or not xla.buffers:
+        return False
+    name, value = field["name"], field["value"].strip()
+    buffer = xla.buffers[-1]
+    if name == "Size":
+        buffer.size = parse_size(value) or buffer.size
+    elif name == "Operator":
+        op = find("xla_op", value)
+        buffer.operator = op["name"] if op else value[: 2 * _LONGEST]
+    elif name == "XLA Label":
+        buffer.label = value[:_LONGEST]
+    else:
+        buffer.shape = value[:_LONGEST]
+        buffer.label = buffer.label or ("parameter" if "Parameter" in name else "")
+    return True

@@ -1,0 +1,403 @@
+"""The messages of a log as records; each failed request becomes one record."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Final
+
+from analyzer.model.ranges import Range
+from analyzer.oom.amounts import parse_size
+from analyzer.oom.log_records import (
+    FailureKind,
+    LoggedFailure,
+    LogRecords,
+    RefusalRun,
+    RequestedTensor,
+    ToleratedFailures,
+)
+from analyzer.oom.scan.broken_texts import join_texts
+from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line
+from analyzer.oom.scan.error_texts import take_error_text
+from analyzer.oom.scan.lines import LogMessage, read_messages
+from analyzer.oom.scan.other_memory import take_host_or_library, take_start_line
+from analyzer.oom.scan.patterns import find, find_any
+from analyzer.oom.scan.process import LogProcess
+
+_MOST_FAILURES: Final = 500  # stored; more are counted
+_MOST_ROWS: Final = 10_000  # of a histogram, and runs of refusals
+_MOST_TAGS: Final = 256  # processes, and allocators with warnings
+_MOST_LABELS: Final = 10_000  # numbers at the start of lines that are remembered
+_BACK_OFF: Final = 0.8
+"""A refused request of at least this share of the last one continues the run: the pool asks for a
+tenth less each time (``BFCAllocator::Extend``)."""
+
+
+def read_records(stream: BinaryIO, name: str = "") -> LogRecords:
+    """Return what a log says about memory.
+
+    Args:
+        stream: The bytes of the log: plain, gzip, UTF-16, a notebook, JSON lines.
+        name: The log's name in errors.
+
+    Raises:
+        InputError: the gzip header is damaged.
+    """
+    reader = LogReader()
+    for message in join_texts(read_messages(stream, name)):
+        reader.take(message)
+    return reader.finish()
+
+
+class LogReader:
+    """The records so far, and the state of each process in the log."""
+
+    def __init__(self) -> None:
+        self.records = LogRecords()
+        self._processes: dict[str, LogProcess] = {}
+        self._chunks = 0
+        self._stamped: dict[tuple[str, str], LoggedFailure] = {}
+        self._labels: set[str] = set()
+        self._label_offset: int | None = None
+
+    def take(self, message: LogMessage) -> None:
+        """Read one message."""
+        self.records.lines = message.number
+        process = self._process_of(self._tag_of(message.tag, message.number))
+        if not message.text.strip():
+            process.is_in_usage = False
+            return
+        is_read = (
+            self._take_failure(process, message)
+            or self._take_dump(process, message)
+            or self._take_async(process, message)
+            or self._take_refusal(process, message)
+            or take_error_text(self, process, message)
+            or take_host_or_library(self, process, message)
+        )
+        if not is_read:
+            take_start_line(self.records, process, message.text)
+
+    def new_failure(
+        self,
+        process: LogProcess,
+        message: LogMessage,
+        kind: FailureKind,
+        text: str = "",
+        *,
+        reports: int = 1,
+    ) -> LoggedFailure:
+        """Return a new failure with the refusals before it; not yet part of the records."""
+        failure = LoggedFailure(kind, message.number, tag=process.tag, text=text, reports=reports)
+        failure.refusals, process.refusals = process.refusals, []
+        return failure
+
+    def add(self, failure: LoggedFailure) -> LoggedFailure:
+        """Store a failure, or count it if there are too many."""
+        if len(self.records.failures) >= _MOST_FAILURES:
+            self.records.more_failures += 1
+        else:
+            self.records.failures.append(failure)
+        return failure
+
+    def finish(self) -> LogRecords:
+        """Return the records after the last message."""
+        self._move_tolerated()
+        self._join_repeated()
+        return self.records
+
+    def _tag_of(self, tag: str, line: int) -> str:
+        """Return a line's tag, or nothing if the tag is a line number.
+
+        Task numbers of ``srun -l`` repeat; line numbers increase with the lines.
+        """
+        label = tag.strip("[]")
+        if not label.isdigit() or label in self._labels:
+            return tag
+        offset = int(label) - line
+        if offset in (0, self._label_offset):
+            before = f"{tag[: -len(label)]}{int(label) - 1}" if tag == label else ""
+            if before in self._processes and "" not in self._processes:
+                process = self._processes[""] = self._processes.pop(before)
+                process.tag = ""
+                for failure in self.records.failures:
+                    failure.tag = "" if failure.tag == before else failure.tag
+            self._labels.discard(before)
+            self._label_offset = offset
+            return ""
+        self._label_offset = offset
+        if len(self._labels) < _MOST_LABELS:
+            self._labels.add(label)
+        return tag
+
+    def _process_of(self, tag: str) -> LogProcess:
+        process = self._processes.get(tag)
+        if process is None:
+            if len(self._processes) >= _MOST_TAGS:
+                return next(iter(self._processes.values()))
+            process = self._processes[tag] = LogProcess(tag)
+        return process
+
+    def _take_failure(self, process: LogProcess, message: LogMessage) -> bool:
+        """Read an allocator's line about a failed request."""
+        text = message.text
+        if find("garbage_collection", text):
+            self.records.garbage_collections += 1
+            return True
+        if match := find("allocator_failed", text):
+            size = parse_size(match["size"]) or Range.exactly(0)
+            if find("not_a_failure", text):
+                self._add_tolerated(match["allocator"], size, message.number)
+                return True
+            rounded = int(match["rounded"]) if match["rounded"] else None
+            tensor = RequestedTensor(size=size, rounded_bytes=rounded)
+            failure = self._start_failure(process, message, match["allocator"], tensor)
+            # a copied line may continue with TensorFlow's advice
+            op = (match["op"] or "").partition("If the cause")[0].strip()
+            failure.requested_by = op.removeprefix("<null>")
+            return True
+        if match := find("eigen_failed", text):
+            size = Range.exactly(int(match["bytes"]))
+            self._start_failure(process, message, "", RequestedTensor(size=size))
+            return True
+        if match := find("allocator_failed_old", text):
+            self._take_old_failure(process, message, parse_size(match["size"]))
+        return match is not None
+
+    def _take_old_failure(
+        self, process: LogProcess, message: LogMessage, size: Range | None
+    ) -> None:
+        """Read a failure of TensorFlow 1.0 and before, whose dump comes first."""
+        if find("not_a_failure", message.text):
+            self._add_tolerated("", size or Range.exactly(0), message.number)
+            return
+        tensor = RequestedTensor(size=size)
+        before = process.owner(message.thread)
+        if before is None or before.has_allocator_line:
+            self._start_failure(process, message, "", tensor)
+        else:
+            before.tensor, before.has_allocator_line = tensor, True
+            before.text = message.text
+
+    def _start_failure(
+        self, process: LogProcess, message: LogMessage, allocator: str, tensor: RequestedTensor
+    ) -> LoggedFailure:
+        failure = self.new_failure(process, message, FailureKind.POOL, message.text)
+        failure.tensor, failure.allocator = tensor, allocator
+        failure.has_allocator_line = True
+        process.refusal = None
+        known = self._stamped.get((message.stamp, message.text)) if message.stamp else None
+        if known is not None:  # the same line twice, such as an excerpt before the whole log
+            known.reports += 1
+            failure = known if known.dump.is_empty else failure
+            process.await_dump(message.thread, failure)
+            return failure
+        process.await_dump(message.thread, failure)
+        if message.stamp and len(self._stamped) < _MOST_FAILURES:
+            self._stamped[message.stamp, message.text] = failure
+        return self.add(failure)
+
+    def _take_dump(self, process: LogProcess, message: LogMessage) -> bool:
+        """Read a line of an allocator's dump."""
+        text = message.text
+        owner = self._dump_owner(process, message)
+        if owner is None or not _may_be_map_of(owner, message):
+            return False
+        stored = len(owner.dump.chunks)
+        if self._chunks > 2 * MOST_CHUNKS and "of size" in text and "Chunks of" not in text:
+            owner.dump.omitted_chunks += 1
+            return True
+        had_map = bool(owner.dump.map)
+        if not add_dump_line(owner.dump, text):
+            return False
+        self._chunks += len(owner.dump.chunks) - stored
+        if owner.dump.map and not had_map and owner.has_allocator_line:
+            process.close_dump(message.thread, owner)
+        return True
+
+    def _dump_owner(self, process: LogProcess, message: LogMessage) -> LoggedFailure | None:
+        """Return the failure that a dump line belongs to; None if no dump is being read."""
+        text, thread = message.text, message.thread
+        owner = process.owner(thread)
+        head = find("dump_head", text) if "llocator dump" in text else None
+        if head is not None:
+            name = head["allocator"]
+            owner = process.find_waiting(thread, name) or self._start_dump(process, message, name)
+            process.select(thread, owner)
+        elif find("dump_bin", text) and (owner is None or _is_next_dump(owner, text)):
+            others = (one for one in process.waiting.get(thread, ()) if one is not owner)
+            owner = (
+                process.find_waiting(thread, "")
+                or next((one for one in others if not _is_next_dump(one, text)), None)
+                or self._start_dump(process, message, "")
+            )
+            process.select(thread, owner)
+        elif owner is None:
+            if not _is_dump_line(message):
+                process.limit_line = text if find("limit_alone", text) else ""
+                return None
+            owner = self._start_dump(process, message, "")
+            add_dump_line(owner.dump, process.limit_line)
+        return owner
+
+    def _start_dump(
+        self, process: LogProcess, message: LogMessage, allocator: str
+    ) -> LoggedFailure:
+        """Add a failure whose dump comes first (TensorFlow 1.0 and before) or is all there is."""
+        failure = self.new_failure(process, message, FailureKind.POOL)
+        failure.allocator = allocator
+        process.await_dump(message.thread, failure)
+        return self.add(failure)
+
+    def _take_async(self, process: LogProcess, message: LogMessage) -> bool:
+        """Read a line of the asynchronous allocator."""
+        text = message.text
+        if match := find("async_failed", text):
+            size, allocator = Range.exactly(int(match["bytes"])), match["allocator"] or ""
+            failures = reversed(self.records.failures)
+            last = next((one for one in failures if one.tag == process.tag), None)
+            if last is not None and _is_retry(last, allocator, size):
+                last.reports += 1
+                last.histogram.clear()
+                last.dump.stats.clear()
+            else:
+                last = self._start_failure(process, message, allocator, RequestedTensor(size=size))
+                last.kind = FailureKind.ASYNC
+            process.select(message.thread, last)
+            process.histogram_thread = None
+            return True
+        owner = process.owner(message.thread)
+        is_async = owner is not None and owner.kind is FailureKind.ASYNC
+        is_head = find("histogram_head", text) is not None
+        if is_head and not is_async:  # a histogram is printed for failures only
+            owner = self._start_dump(process, message, "")
+            owner.kind = FailureKind.ASYNC
+        if owner is None or owner.kind is not FailureKind.ASYNC:
+            return False
+        if match := find("card_free", text):
+            owner.card_free, owner.card_total = int(match["free"]), int(match["total"])
+            return True
+        if is_head:
+            if not owner.histogram:
+                process.histogram_thread = message.thread
+            return True
+        row = find("histogram_row", text) if process.histogram_thread is not None else None
+        is_own = message.thread == process.histogram_thread  # several threads may print at once
+        if row and is_own and len(owner.histogram) < _MOST_ROWS:
+            owner.histogram.append((int(row["bytes"]), int(row["count"])))
+        return row is not None or find("pool_attribute", text) is not None
+
+    def _take_refusal(self, process: LogProcess, message: LogMessage) -> bool:
+        """Read a refusal of the driver."""
+        refused = find("driver_refused", message.text)
+        match = refused or find_any(("host_refused", "pinned_refused"), message.text)
+        if match is None:
+            return False
+        is_host = refused is None
+        fields = match.groupdict()
+        size_bytes = int(fields["bytes"] or fields["unified"])
+        run = process.refusal
+        if (
+            run is not None
+            and run.is_host == is_host
+            and _BACK_OFF * run.last_bytes < size_bytes <= run.last_bytes
+        ):
+            if size_bytes != run.last_bytes or not is_host:
+                run.times += 1
+            run.last_bytes = size_bytes
+            return True
+        code = fields.get("code", "").strip()[:200]
+        run = RefusalRun(message.number, process.tag, size_bytes, size_bytes, 1, code, is_host)
+        process.refusal = run
+        if len(self.records.refusals) < _MOST_ROWS:
+            if not is_host:
+                process.refusals.append(len(self.records.refusals))
+            self.records.refusals.append(run)
+        return True
+
+    def _add_tolerated(self, allocator: str, size: Range, line: int) -> None:
+        for known in self.records.tolerated:
+            if known.allocator == allocator:
+                known.times += 1
+                known.largest = max(known.largest, size, key=lambda each: each.middle)
+                return
+        if len(self.records.tolerated) < _MOST_TAGS:
+            self.records.tolerated.append(ToleratedFailures(line, allocator, 1, size))
+
+    def _move_tolerated(self) -> None:
+        """Move requests of the asynchronous allocator without an error to the tolerated ones.
+
+        It logs every request that fails, also those with which a convolution tries an algorithm
+        (``gpu_cudamallocasync_allocator.cc``). If others in the log led to an error, these did not.
+        """
+        requests = [one for one in self.records.failures if one.kind is FailureKind.ASYNC]
+        if not any(failure.has_error_text for failure in requests):
+            return
+        for failure in requests:
+            if not failure.has_error_text and failure.tensor.size is not None:
+                self.records.failures.remove(failure)
+                for _ in range(failure.reports):
+                    self._add_tolerated(failure.allocator, failure.tensor.size, failure.line)
+
+    def _join_repeated(self) -> None:
+        """Join requests that were repeated without an error in the same state of the allocator.
+
+        XLA's autotuner repeats a request for each algorithm that it tries, and the allocator waits up
+        to 10 s each time for memory that other ops may free.
+        """
+        kept: list[LoggedFailure] = []
+        for failure in self.records.failures:
+            if kept and _is_repeated(kept[-1], failure):
+                kept[-1].reports += failure.reports
+            else:
+                kept.append(failure)
+        self.records.failures[:] = kept
+
+
+def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
+    """Return whether two failures are one request without an error, in one allocator state."""
+    if not last.kind is failure.kind is FailureKind.POOL:
+        return False
+    if last.has_error_text or failure.has_error_text:
+        return False
+    if not failure.has_allocator_line or failure.tensor.size is None:
+        return False
+
+    def state(one: LoggedFailure) -> tuple[object, ...]:
+        request = (one.tag, one.allocator, one.tensor, one.requested_by)
+        return (*request, one.dump.stats, one.dump.map)
+
+    return state(last) == state(failure)
+
+
+def _is_retry(last: LoggedFailure, allocator: str, size: Range) -> bool:
+    """Return whether a request repeats the last one, which has led to no error."""
+    is_same = last.tensor.size == size and last.allocator == allocator
+    return is_same and last.kind is FailureKind.ASYNC and not last.has_error_text
+
+
+def _is_next_dump(owner: LoggedFailure, text: str) -> bool:
+    """Return whether a size class cannot belong to the dump that is being read."""
+    match = find("dump_bin", text)
+    if match is None:
+        return False
+    size_bytes, dump = int(match["bytes"]), owner.dump
+    return bool(dump.stats or dump.map or any(one.size_bytes == size_bytes for one in dump.bins))
+
+
+def _is_dump_line(message: LogMessage) -> bool:
+    """Return whether a line belongs to a dump whose start the log lacks."""
+    names = ("chunk", "summary_row", "summary_total", "stat_alone")
+    if find_any(names, message.text):
+        return True
+    return "bfc_allocator" in message.file and find("map", message.text) is not None
+
+
+def _may_be_map_of(owner: LoggedFailure, message: LogMessage) -> bool:
+    """Return False for a row of map characters that is not the failure's map.
+
+    Such a row may be a ruler of any program, so it counts only within a dump or with the allocator's
+    source file in its prefix.
+    """
+    if not find("map", message.text):
+        return True
+    is_named = "bfc_allocator" in message.file
+    return not owner.dump.map and (is_named or not owner.dump.is_empty)

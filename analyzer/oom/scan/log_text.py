@@ -1,0 +1,131 @@
+"""The bytes of a log as UTF-8 text: unpacked, decoded, with the lines that a terminal broke joined."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+from analyzer.model.errors import InputError
+
+BLOCK_BYTES: Final = 1 << 20  # read at once
+_MOST_UNPACKED: Final = 1 << 36  # bytes of a compressed log: 64 GiB
+_GZIP: Final = b"\x1f\x8b"
+
+_HEAD: Final = re.compile(
+    rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: [IWEF] "
+    rb"|[IWEF]\d{4} \d\d:\d\d|[IWEF] \S*tensorflow"
+)
+"""Start of a line of TensorFlow's logger."""
+_NARROWEST: Final = 40  # columns of a terminal
+_WIDEST: Final = 400
+_DROPPED_BLANKS: Final = 2  # at the end of a line, which copying from a terminal may remove
+_LEAST_BROKEN: Final = 3  # lines that must look broken
+
+
+def read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the log in UTF-8, block by block.
+
+    Raises:
+        InputError: the gzip header is damaged.
+    """
+    blocks = _unpack(stream, name)
+    first = next(blocks, b"")
+    encoding = _encoding_of(first)
+    if encoding is None:
+        yield first
+        yield from blocks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    yield decoder.decode(first).encode("utf-8", "replace")
+    for block in blocks:
+        yield decoder.decode(block).encode("utf-8", "replace")
+
+
+def _encoding_of(head: bytes) -> str | None:
+    """Return the encoding if it is not UTF-8: Windows shells write UTF-16."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if head.startswith(codecs.BOM_UTF8):
+        return "utf-8-sig"
+    sample = head[:4096]
+    if len(sample) > 64 and sample[1::2].count(0) > 0.9 * len(sample[1::2]):
+        return "utf-16-le"
+    return None
+
+
+def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the bytes of the stream, decompressed if it starts like gzip."""
+    block: bytes = stream.read(BLOCK_BYTES)
+    if not block.startswith(_GZIP):
+        while block:
+            yield block
+            block = stream.read(BLOCK_BYTES)
+        return
+    unpacker, total, has_output = zlib.decompressobj(wbits=31), 0, False
+    try:
+        while block or unpacker.unconsumed_tail:
+            out = unpacker.decompress(unpacker.unconsumed_tail + block, BLOCK_BYTES)
+            total += len(out)
+            if out:
+                has_output = True
+                yield out
+            if total > _MOST_UNPACKED:
+                return
+            if unpacker.eof:
+                block = unpacker.unused_data.lstrip(b"\0") or stream.read(BLOCK_BYTES)
+                if not block.startswith(_GZIP):
+                    return
+                unpacker = zlib.decompressobj(wbits=31)
+                continue
+            block = b"" if unpacker.unconsumed_tail else stream.read(BLOCK_BYTES)
+            if not out and not block and not unpacker.unconsumed_tail:
+                return
+    except zlib.error as error:
+        if has_output:
+            return  # a truncated copy: use the part before the damage
+        raise InputError(
+            f"{name or 'The log'} is damaged gzip: {error}.", hint="Unpack it, or copy it again."
+        ) from None
+
+
+def find_screen_width(sample: bytes) -> int:
+    """Return the width at which a terminal broke the lines of a log; 0 if it did not.
+
+    All lines are at most this wide, and lines of TensorFlow's logger that reach it continue in a line
+    without the logger's prefix.
+    """
+    lines = sample.replace(b"\r\n", b"\n").split(b"\n")
+    width = max(map(len, lines), default=0)
+    if not _NARROWEST <= width <= _WIDEST:
+        return 0
+    broken = whole = 0
+    for line, after in zip(lines, lines[1:], strict=False):
+        if len(line) == width and _HEAD.match(line):
+            is_broken = bool(after) and not _HEAD.match(after)
+            broken, whole = broken + is_broken, whole + (not is_broken)
+    return width if broken >= _LEAST_BROKEN and whole * 10 <= broken else 0
+
+
+def join_broken_lines(part: bytes, width: int) -> bytes:
+    """Join lines that a terminal of this width broke; empty lines keep the line numbers the same."""
+    out: list[bytes] = []
+    joined = 0  # lines that were appended to the last one
+    is_open, missing = False, 0
+    for line in part.split(b"\n"):
+        bare = line.rstrip(b"\r")
+        if is_open and not _HEAD.match(bare):
+            out[-1] += b" " * missing + bare
+            joined += 1
+        else:
+            out.extend([b""] * joined)
+            out.append(bare)
+            joined = 0
+        missing = width - len(bare)
+        is_open = missing == 0 or (
+            0 < missing <= _DROPPED_BLANKS and _HEAD.match(out[-1]) is not None
+        )
+    out.extend([b""] * joined)
+    return b"\n".join(out)
