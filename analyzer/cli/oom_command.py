@@ -57,10 +57,8 @@ def oom(
     report = _match_tensors(_read_log(log), target, trace, batch_size)
     to_stdout = write_all((json, report.to_json), (html, report.to_html))
     if not to_stdout and not quiet:
-        from analyzer.oom.telling import print_account
-
         with printing():
-            print_account(report.plain, terminal())
+            report.print(terminal())
     if open_page:
         open_in_browser(None if html == DASH else html, report.to_html)
 
@@ -109,7 +107,7 @@ def _match_tensors(
     if trace is not None:
         from analyzer.session.public_calls import open_trace
 
-        return report.named(_model_tensors(open_trace(trace)), str(trace))
+        return report.with_model(_model_tensors(open_trace(trace)), str(trace))
     if not target:
         return report
     from analyzer.session.public_calls import estimate
@@ -123,7 +121,7 @@ def _match_tensors(
         if failures and not failures[0].compiled and failures[0].op != "StatefulPartitionedCall":
             arguments["jit"] = False
         result = estimate(target, out=Path(folder) / "model", **arguments)
-        return report.named(list(_model_tensors(result)), target)
+        return report.with_model(list(_model_tensors(result)), target)
 
 
 def _find_card(report: OomReport) -> str:
@@ -138,9 +136,9 @@ def _find_card(report: OomReport) -> str:
 
 def _model_tensors(result: Result) -> Iterator[ModelTensor]:
     """Yield the named tensors of a result, variables included."""
-    columns = ["variable", "tensor", "op", "layer", "category", "requested_bytes"]
+    columns = ["variable", "tensor", "op", "category", "requested_bytes"]
     rows = result.analysis.rows[columns].drop_duplicates()
-    for variable, tensor, op, layer, category, size in rows.itertuples(index=False, name=None):
+    for variable, tensor, op, category, size in rows.itertuples(index=False, name=None):
         name = str(variable or tensor or op or "")
         if name:
-            yield ModelTensor(name, str(layer or ""), str(category), str(op or ""), int(size))
+            yield ModelTensor(name, str(category), str(op or ""), int(size))

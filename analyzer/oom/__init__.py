@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -24,6 +24,9 @@ from analyzer.oom.failure_case import Cause, OomCase
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.scan.log_reader import read_records
 from analyzer.report.exports.output_files import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
 
@@ -56,9 +59,17 @@ class OomReport:
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page."""
-        from analyzer.oom.sheet.render import render_sheet  # reads its assets on first use
+        from analyzer.oom.log_sections import build_sections
+        from analyzer.report.render.page_shell import to_page
 
-        write_text(Path(path), render_sheet(self.plain, self.cases))
+        write_text(Path(path), to_page(build_sections(self.document, self.cases)))
+
+    def print(self, console: Console) -> None:
+        """Print the explanation in the terminal."""
+        from analyzer.oom.log_sections import build_sections
+        from analyzer.report.render.terminal import print_terminal
+
+        print_terminal(build_sections(self.document), console)
 
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:

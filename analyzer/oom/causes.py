@@ -178,8 +178,8 @@ def _judge_by_map(case: OomCase, want: Range, shown: str) -> CauseOfFailure:
     if cells:
         longest = max(len(run) for run in cells.replace("x", "*").split("*"))
         title = (
-            f"{shown} requested while {free} % of the pool was free, about {longest} % in one chunk; the "
-            "log does not give the size of the pool."
+            f"{shown} requested while {free} % of the pool was free, about {longest} % in one chunk; "
+            "the log does not give the size of the pool."
         )
     elif any(want.low <= run.last_bytes <= want.high / _BACK_OFF + 256 for run in refusals):
         title = f"{shown} requested, and the driver refused a region of that size."
@@ -321,16 +321,16 @@ def _general_reasons(case: OomCase, cause: Cause) -> list[str]:
     if dominant is not None:
         reasons.append(
             f"{dominant.count:,} chunks of {format_bytes(dominant.size_bytes)} fill "
-            f"{dominant.total_bytes / (case.in_use_bytes or 1):.0%} of the bytes in use, as if a loop or "
-            "a list keeps every step's result. One dump can't show whether they grow."
+            f"{dominant.total_bytes / (case.in_use_bytes or 1):.0%} of the bytes in use, as if a loop "
+            "or a list keeps every step's result. One dump can't show whether they grow."
         )
     waste = state.waste
-    if waste is not None and cause is not Cause.WASTED:
-        if waste.low > _NOTABLE * (case.in_use_bytes or 0):
-            reasons.append(
-                f"{size_words(waste)} of the bytes in use are inside chunks that are larger than their "
-                "tensors."
-            )
+    least = _NOTABLE * (case.in_use_bytes or 0)
+    if waste is not None and cause is not Cause.WASTED and waste.low > least:
+        reasons.append(
+            f"{size_words(waste)} of the bytes in use are inside chunks that are larger than their "
+            "tensors."
+        )
     is_pool = case.is_on_card and failure.kind is not FailureKind.ASYNC
     if case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS:
         assert total is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from analyzer.model.contract.report.oom_file import (
     AskedFor,
@@ -116,6 +116,9 @@ def _explain_failure(case: OomCase) -> OomFailure:
         "left_bytes": case.left,
         "waste_bytes": state.waste,
     }
+    middles: dict[str, Any] = {
+        name: None if size is None else size.middle for name, size in sizes.items()
+    }
     title, reasons = verdict.title, tuple(verdict.reasons)
     return OomFailure(
         line=failure.line,
@@ -130,7 +133,7 @@ def _explain_failure(case: OomCase) -> OomFailure:
         kernel=failure.kernel or None,
         source=failure.source or None,
         asked=_request_of(case),
-        **{name: None if size is None else size.middle for name, size in sizes.items()},
+        **middles,
         largest_hole_basis=state.basis or None,
         holes=state.holes,
         regions=state.regions,

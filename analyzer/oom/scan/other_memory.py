@@ -1,4 +1,4 @@
-"""Log lines about memory outside TensorFlow's pools: CUDA libraries, the host, the cards at the start."""
+"""Log lines about memory outside the pools: CUDA libraries, the host, the cards at the start."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analyzer.oom.amounts import printed
+from analyzer.oom.amounts import print_size
 
 VERSIONS = ("0.8", "1.1", "1.4", "1.6", "1.12", "1.15", "2.1", "2.2", "2.4", "2.9", "2.12", "2.21")
 
@@ -72,7 +72,7 @@ def log_of(scene: Scene, version: str, *, with_text: bool = True, level: str = "
 
 
 def _failure_line(scene: Scene, place: int) -> tuple[str, str, str]:
-    size = printed(scene.asked)
+    size = print_size(scene.asked)
     source = "core/common_runtime/bfc_allocator.cc:267"
     if place < 1:
         return (
@@ -101,7 +101,7 @@ def _dump(scene: Scene, place: int) -> list[tuple[str, str, str]]:
     if place >= VERSIONS.index("2.1"):
         rows.append(f"BFCAllocator dump for {scene.allocator}")
     rows += _bins(scene, place)
-    rows.append(f"Bin for {printed(scene.asked)} was 256.00MiB, Chunk State: ")
+    rows.append(f"Bin for {print_size(scene.asked)} was 256.00MiB, Chunk State: ")
     rows += _pieces(scene, place)
     rows.append("     Summary of in-use Chunks by size: ")
     census: dict[int, int] = {}
@@ -110,8 +110,8 @@ def _dump(scene: Scene, place: int) -> list[tuple[str, str, str]]:
             if asked is not None:
                 census[size] = census.get(size, 0) + 1
     for size, count in sorted(census.items()):
-        rows.append(f"{count} Chunks of size {size} totalling {printed(size * count)}")
-    rows.append(f"Sum Total of in-use chunks: {printed(scene.in_use)}")
+        rows.append(f"{count} Chunks of size {size} totalling {print_size(size * count)}")
+    rows.append(f"Sum Total of in-use chunks: {print_size(scene.in_use)}")
     rows += _pool(scene, place)
     rows.append("Stats: \n" + _stats(scene, place))
     return [("I", "core/common_runtime/bfc_allocator.cc:643", row) for row in rows]
@@ -130,7 +130,7 @@ def _bins(scene: Scene, place: int) -> list[str]:
         free = [size for size, asked in inside if asked is None]
         used = [(size, asked) for size, asked in inside if asked is not None]
         if place < VERSIONS.index("1.4"):
-            total = printed(sum(free))
+            total = print_size(sum(free))
             rows.append(
                 f"Bin ({least}): \tTotal Chunks: {len(free)}, Chunks in use: 0 {total} allocated for "
                 f"chunks. {total} client-requested for chunks. 0B in use in bin. 0B client-requested in "
@@ -139,9 +139,9 @@ def _bins(scene: Scene, place: int) -> list[str]:
         else:
             rows.append(
                 f"Bin ({least}): \tTotal Chunks: {len(inside)}, Chunks in use: {len(used)}. "
-                f"{printed(sum(size for size, _ in inside))} allocated for chunks. "
-                f"{printed(sum(size for size, _ in used))} in use in bin. "
-                f"{printed(sum(asked for _, asked in used))} client-requested in use in bin."
+                f"{print_size(sum(size for size, _ in inside))} allocated for chunks. "
+                f"{print_size(sum(size for size, _ in used))} in use in bin. "
+                f"{print_size(sum(asked for _, asked in used))} client-requested in use in bin."
             )
     return rows
 
@@ -182,8 +182,8 @@ def _pool(scene: Scene, place: int) -> list[str]:
         name = "Total bytes in pool"
     else:
         return [
-            f"Total size in pool: {printed(scene.pool)} memory_limit_: {printed(scene.limit)} "
-            f"available size: {printed(left)} curr_region_allocation_bytes_: {printed(following)}"
+            f"Total size in pool: {print_size(scene.pool)} memory_limit_: {print_size(scene.limit)} "
+            f"available size: {print_size(left)} curr_region_allocation_bytes_: {print_size(following)}"
         ]
     return [
         f"{name}: {scene.pool} memory_limit_: {scene.limit} available bytes: {left} "
@@ -192,7 +192,7 @@ def _pool(scene: Scene, place: int) -> list[str]:
 
 
 def _stats(scene: Scene, place: int) -> str:
-    show = printed if VERSIONS[place] == "2.21" else str
+    show = print_size if VERSIONS[place] == "2.21" else str
     peak = scene.in_use if scene.peak is None else scene.peak
     rows = [("Limit", show(scene.limit)), ("InUse", show(scene.in_use)), ("MaxInUse", show(peak))]
     rows += [("NumAllocs", str(scene.allocations)), ("MaxAllocSize", show(scene.in_use // 2))]

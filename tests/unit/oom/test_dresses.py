@@ -16,8 +16,8 @@ from unit.oom.test_every_version import FULL, PIECES
 
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
-from analyzer.oom.amounts import amount, printed
-from analyzer.oom.scan.gathering import hear
+from analyzer.oom.amounts import parse_size, print_size
+from analyzer.oom.scan.log_reader import read_records
 
 LOG = log_of(PIECES, "2.9")
 
@@ -192,7 +192,7 @@ def test_other_things_that_are_exhausted_are_no_memory() -> None:
         b"ResourceExhaustedError: RESOURCE_EXHAUSTED: /out; No space left on device\n"
     ).document
     assert not document.failures
-    assert any("not memory" in note for note in document.notes)
+    assert any("other than memory" in note for note in document.notes)
 
 
 def test_the_system_ending_the_process_is_the_hosts_memory() -> None:
@@ -384,14 +384,14 @@ def test_a_long_line_is_taken_in_pieces() -> None:
 
 @given(st.integers(min_value=0, max_value=1 << 60))
 def test_what_is_printed_holds_what_was_printed(size: int) -> None:
-    found = amount(printed(size))
+    found = parse_size(print_size(size))
     assert found is not None
-    assert found.holds(size)
-    assert printed(found.low) == printed(size) == printed(found.high)
+    assert size in found
+    assert print_size(found.low) == print_size(size) == print_size(found.high)
 
 
 def test_sizes_are_printed_as_tensorflow_prints_them() -> None:
-    assert [printed(size) for size in (0, 1023, 1024, 77_760_000, 1 << 30, 36_000_000_000)] == [
+    assert [print_size(size) for size in (0, 1023, 1024, 77_760_000, 1 << 30, 36_000_000_000)] == [
         *("0B", "1023B", "1.0KiB", "74.16MiB", "1.00GiB", "33.53GiB")
     ]
 
@@ -405,8 +405,8 @@ def test_lists_that_two_threads_write_at_once_are_not_added_up() -> None:
     log = listed(7, head) + listed(8, head)
     for row in ("2048, 57", "2097152, 784"):
         log += listed(7, row) + listed(8, row)
-    heard = hear(io.BytesIO(log.encode()))
-    assert [each.histogram for each in heard.mishaps if each.histogram] == [
+    records = read_records(io.BytesIO(log.encode()))
+    assert [each.histogram for each in records.failures if each.histogram] == [
         [(2048, 57), (2097152, 784)]
     ]
     assert report(log.encode()).document.failures[0].asked is None

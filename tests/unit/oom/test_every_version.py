@@ -130,7 +130,7 @@ def test_a_request_larger_than_a_pool_without_a_known_limit_is_left_open() -> No
     text = log_of(small, "2.21")
     (failure,) = report(text[: text.index("Sum Total")]).document.failures
     assert failure.verdict.id == "cannot-tell"
-    assert "more than the pool had taken so far (2.00 MiB)" in failure.verdict.title
+    assert "more than the whole pool so far (2.00 MiB)" in failure.verdict.title
 
 
 def test_a_request_made_again_in_the_same_state_without_an_error_counts_once() -> None:

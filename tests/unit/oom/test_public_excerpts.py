@@ -84,4 +84,4 @@ def test_pinned_memory_that_the_machine_refused_is_the_verdict_without_a_dump() 
     assert failure.verdict.id == "driver-refused"
     assert "pinned memory" in failure.verdict.title
     assert any("could be pinned" in reason for reason in failure.verdict.reasons)
-    assert any("machine's memory" in remedy.action for remedy in failure.remedies)
+    assert any("host memory" in remedy.action for remedy in failure.remedies)

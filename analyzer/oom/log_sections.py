@@ -1,0 +1,246 @@
+"""The document of a log as sections for the terminal and the page; it computes no figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from analyzer.model.contract.report.oom_file import (
+    AskedFor,
+    OomCard,
+    OomDocument,
+    OomFailure,
+    OomPlan,
+)
+from analyzer.model.units import format_bytes
+from analyzer.oom.failure_case import OomCase
+from analyzer.oom.pool_drawing import draw_pool
+from analyzer.report.render.sections import (
+    Block,
+    Cell,
+    Code,
+    Document,
+    Paragraph,
+    Section,
+    Table,
+    TableColumn,
+)
+
+_MOST_FAILURES: Final = 5  # in full; the others have a row in a table
+_MOST_ROWS: Final = 12  # of a table
+_FIGURES: Final = (
+    ("limit", "limit_bytes"),
+    ("in use", "in_use_bytes"),
+    ("most ever in use", "peak_in_use_bytes"),
+    ("taken by the pool", "pool_bytes"),
+    ("free in the pool", "free_bytes"),
+    ("largest free chunk", "largest_hole_bytes"),
+    ("unused inside chunks", "waste_bytes"),
+    ("allowed by the limit, not taken", "room_bytes"),
+    ("limit minus in use", "left_bytes"),
+)
+_TEXTS: Final = (
+    *(("op", "op"), ("type", "op_type"), ("in full", "requested_by"), ("allocator", "allocator")),
+    *(("device", "device"), ("source", "source"), ("kernel", "kernel")),
+)
+_NAME: Final = TableColumn("", least=9)
+
+
+def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Document:
+    """Return the document as sections; ``cases`` adds a drawing of each failure's pool."""
+    failures = document.failures
+    sections: list[Section] = []
+    for place, failure in enumerate(failures[:_MOST_FAILURES]):
+        case = cases[place] if place < len(cases) else None
+        sections += _failure_sections(failure, place, len(failures), case)
+    if len(failures) > _MOST_FAILURES:
+        others = _other_failures(failures[_MOST_FAILURES:], document.failures_not_shown)
+        sections.append(Section("The other failures", (others,)))
+    if document.notes:
+        sections.append(Section("", tuple(map(Paragraph, document.notes))))
+    model = f", matched with {document.matched_with}" if document.matched_with else ""
+    return Document(
+        document.log,
+        document.headline,
+        tone="bad" if failures else "strong",
+        subtitle=f"{document.lines:,} lines{model}",
+        badge="out of memory" if failures else "",
+        sections=tuple(sections),
+        footer=""
+        if not failures
+        else "Sizes are computed from the chunks of the allocator if the log lists them, else from its "
+        "own figures with the precision that is printed.",
+    )
+
+
+def _failure_sections(
+    failure: OomFailure, place: int, count: int, case: OomCase | None
+) -> Iterator[Section]:
+    verdict = failure.verdict
+    heading = "The failure" if count == 1 else f"Failure {place + 1} of {count}"
+    reports = "" if failure.told == 1 else f", reported {failure.told} times"
+    process = f", {failure.process}" if failure.process else ""
+    lead: list[Block] = [Paragraph(verdict.title, "warning")] if count > 1 else []
+    lead += [Paragraph(reason) for reason in verdict.reasons]
+    lead.append(Table((_NAME, TableColumn("", "path", least=20)), tuple(_facts(failure))))
+    note = f"line {failure.line:,}{reports}{process} · {verdict.id}"
+    yield Section(heading, tuple(lead), note=note)
+    drawing = draw_pool(case) if case is not None else None
+    if drawing is not None:
+        yield Section("", (drawing,), level=2)
+    figures = tuple(_figures(failure))
+    if figures:
+        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
+        yield Section("Figures", (Table(columns, figures),), level=2)
+    total = sum(row.size_bytes for row in failure.holders)
+    if len(failure.holders) > 1 and total:
+        kinds = (
+            TableColumn("", "bytes"),
+            TableColumn("", "percent"),
+            TableColumn("", "bar", rank=1),
+        )
+        rows = tuple(
+            (row.who, row.size_bytes, row.size_bytes / total, row.size_bytes / total)
+            for row in failure.holders
+        )
+        yield Section("Who holds it", (Table((TableColumn("", least=26), *kinds), rows),), level=2)
+    stories = tuple(map(Paragraph, (*failure.stories, *failure.matched)))
+    if stories or failure.sizes:
+        yield Section("Chunks in use by size", (*stories, *_sizes(failure)), level=2)
+    if failure.compiled is not None:
+        yield Section("XLA's buffers", tuple(_xla_tables(failure.compiled)), level=2)
+    if failure.tensors_by_node:
+        nodes = tuple((row.size_bytes, row.who) for row in failure.tensors_by_node[:_MOST_ROWS])
+        table = Table((TableColumn("size", "bytes"), TableColumn("node", "path", least=20)), nodes)
+        yield Section("Live tensors by node", (table,), level=2)
+    if failure.remedies:
+        advice: list[Block] = []
+        for remedy in failure.remedies:
+            advice += [
+                Paragraph(remedy.action, mark="- "),
+                Paragraph(remedy.because, "muted", "  "),
+            ]
+        yield Section("What to do", tuple(advice), level=2)
+    if verdict.missing:
+        lines = tuple(Paragraph(line, "muted", "- ") for line in verdict.missing)
+        yield Section("The log lacks", lines, level=2)
+    if failure.words and case is not None:
+        yield Section("The line itself", (Code(failure.words),), level=2, is_folded=True)
+
+
+def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
+    """Yield what is known about the request: a name and its value."""
+    asked = failure.asked
+    if asked is not None:
+        yield "request", _request_words(asked)
+        yield "known by", asked.basis
+        if asked.shape is not None:
+            yield "shape", f"[{', '.join(map(str, asked.shape))}] {asked.dtype or ''}".strip()
+    for label, name in _TEXTS:
+        text = getattr(failure, name)
+        is_repeated = name in ("op_type", "requested_by") and text == failure.op
+        if text and not is_repeated:
+            yield label, text
+    if failure.card is not None and (failure.card.name or failure.card.total_bytes):
+        yield "card", _card_words(failure.card)
+
+
+def _request_words(asked: AskedFor) -> str:
+    size, rounded = asked.requested_bytes, asked.rounded_bytes
+    if asked.is_exact:
+        more = "" if rounded == size else f", rounded up to {rounded:,}"
+        return f"{format_bytes(size)} ({size:,} bytes{more})"
+    about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
+    return f"{about}{format_bytes(size)} ({asked.low_bytes:,} to {asked.high_bytes:,} bytes)"
+
+
+def _card_words(card: OomCard) -> str:
+    parts = [card.name or "a card"]
+    if card.total_bytes:
+        source = " according to the catalogue" if card.is_from_catalogue else ""
+        parts.append(f"{format_bytes(card.total_bytes)}{source}")
+    if card.free_at_start_bytes is not None:
+        parts.append(f"{format_bytes(card.free_at_start_bytes)} free at the start")
+    if card.free_bytes is not None:
+        parts.append(f"{format_bytes(card.free_bytes)} free at the failure")
+    return ", ".join(parts)
+
+
+def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
+    """Yield a name, the size, and its exact bytes or range."""
+    for label, name in _FIGURES:
+        size = getattr(failure, name)
+        if size is None or (name == "left_bytes" and failure.free_bytes is not None):
+            continue
+        ends = failure.ranges.get(name)
+        exact = f"{size:,} bytes" if ends is None else f"{ends[0]:,} to {ends[1]:,} bytes"
+        yield label, size, Cell(exact, "muted")
+
+
+def _sizes(failure: OomFailure) -> Iterator[Table]:
+    if not failure.sizes:
+        return
+    is_named = any(row.names for row in failure.sizes)
+    names = (TableColumn("in the model", "path", least=24),) if is_named else ()
+    columns = (
+        TableColumn("chunks", "number"),
+        TableColumn("bytes each", "number"),
+        TableColumn("together", "bytes"),
+        TableColumn("", rank=1),
+        *names,
+    )
+    rows = tuple(
+        (
+            row.count,
+            row.size_bytes,
+            row.total_bytes,
+            "requested size" if row.is_asked else "",
+            *((", ".join(row.names),) if is_named else ()),
+        )
+        for row in failure.sizes[:_MOST_ROWS]
+    )
+    others = failure.sizes[_MOST_ROWS:]
+    caption = ""
+    if others:
+        count = sum(row.count for row in others)
+        total = format_bytes(sum(row.total_bytes for row in others))
+        caption = (
+            f"{count:,} chunks of {len(others):,} other sizes hold {total}; the JSON lists them."
+        )
+    yield Table(columns, rows, caption)
+
+
+def _xla_tables(plan: OomPlan) -> Iterator[Table]:
+    yield Table((TableColumn("part"), TableColumn("size", "bytes")), tuple(plan.sums_bytes.items()))
+    columns = (
+        TableColumn("size", "bytes"),
+        TableColumn("shape", least=14, rank=1),
+        TableColumn("buffer of", "path", least=20),
+    )
+    yield Table(
+        columns,
+        tuple(
+            (row.size_bytes, row.shape, row.operator or row.label)
+            for row in plan.buffers[:_MOST_ROWS]
+        ),
+    )
+
+
+def _other_failures(failures: Sequence[OomFailure], uncounted: int) -> Table:
+    columns = (
+        TableColumn("line", "number"),
+        TableColumn("requested", "bytes"),
+        TableColumn("cause", least=12),
+        TableColumn("op", "path", least=16),
+    )
+    rows = tuple(
+        (
+            one.line,
+            None if one.asked is None else one.asked.requested_bytes,
+            one.verdict.id,
+            one.op or one.allocator or "",
+        )
+        for one in failures[:_MOST_ROWS]
+    )
+    left = len(failures) - _MOST_ROWS + uncounted
+    return Table(columns, rows, f"{left:,} more" if left > 0 else "")
