@@ -13,7 +13,7 @@ from typing import Final
 from analyzer.model.contract.report.oom_file import OomAdvice
 from analyzer.model.units import format_bytes
 from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, size_words
-from analyzer.oom.log_records import FailureKind
+from analyzer.oom.log_records import FailedAllocator
 from analyzer.oom.sizes_in_use import find_dominant_size
 
 _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
@@ -71,7 +71,7 @@ def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
 
 def _against_fragmentation(case: OomCase) -> Iterator[OomAdvice]:
     state, failure = case.state, case.failure
-    if case.is_on_card and failure.kind is FailureKind.POOL and state.free is not None:
+    if case.is_on_card and failure.kind is FailedAllocator.POOL and state.free is not None:
         yield OomAdvice(
             "Try TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow 2.5 and later), which can combine free "
             "memory that is not contiguous.",

@@ -13,7 +13,7 @@ from typing import Final
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, size_words
-from analyzer.oom.log_records import FailureKind, RefusalRun
+from analyzer.oom.log_records import FailedAllocator, RefusalRun
 from analyzer.oom.request_size import size_without_type
 from analyzer.oom.sizes_in_use import find_dominant_size
 
@@ -27,11 +27,11 @@ _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called
 def find_cause(case: OomCase) -> CauseOfFailure:
     """Return the verdict on one failure."""
     kind = case.failure.kind
-    if kind is FailureKind.LIBRARY:
+    if kind is FailedAllocator.LIBRARY:
         verdict = _judge_library(case)
-    elif kind is FailureKind.HOST:
+    elif kind is FailedAllocator.HOST:
         verdict = _judge_host(case)
-    elif kind is FailureKind.ASYNC:
+    elif kind is FailedAllocator.ASYNC:
         verdict = _judge_async(case)
     else:
         verdict = _judge_pool(case)
@@ -331,7 +331,7 @@ def _general_reasons(case: OomCase, cause: Cause) -> list[str]:
             f"{size_words(waste)} of the bytes in use are inside chunks that are larger than their "
             "tensors."
         )
-    is_pool = case.is_on_card and failure.kind is not FailureKind.ASYNC
+    is_pool = case.is_on_card and failure.kind is not FailedAllocator.ASYNC
     if case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS:
         assert total is not None
         assert state.limit is not None
@@ -350,7 +350,7 @@ def _general_reasons(case: OomCase, cause: Cause) -> list[str]:
 def find_missing_lines(case: OomCase) -> list[str]:
     """Return the lines that the log lacks and that would have told more."""
     failure, dump = case.failure, case.failure.dump
-    if failure.kind not in (FailureKind.POOL, FailureKind.UNKNOWN):
+    if failure.kind not in (FailedAllocator.POOL, FailedAllocator.UNKNOWN):
         return []
     missing = []
     if not failure.has_allocator_line:

@@ -21,15 +21,15 @@ from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice
 from analyzer.oom.amounts import difference, numpy_name, round_up
 from analyzer.oom.causes import find_cause, find_missing_lines
+from analyzer.oom.dumped_state import compute_state
 from analyzer.oom.failure_case import OomCase, find_card_memory, is_limited, size_words
 from analyzer.oom.log_records import (
-    FailureKind,
+    FailedAllocator,
     LoggedCard,
     LoggedFailure,
     LogRecords,
     RefusalRun,
 )
-from analyzer.oom.pool_state import compute_state
 from analyzer.oom.request_size import compute_size, size_without_type
 from analyzer.oom.sizes_in_use import describe_sizes, sizes_in_use
 
@@ -65,7 +65,7 @@ def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
     card = _card_of(records, failure)
     request = compute_size(failure)
     chunk_bytes = None
-    if request is not None and failure.kind is FailureKind.ASYNC:
+    if request is not None and failure.kind is FailedAllocator.ASYNC:
         chunk_bytes = request.requested.low
     elif request is not None and request.rounded.is_exact:
         chunk_bytes = request.rounded.low

@@ -11,8 +11,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.oom.amounts import difference
-from analyzer.oom.log_records import FailureKind, LoggedCard, LoggedFailure, RefusalRun
-from analyzer.oom.pool_state import PoolState
+from analyzer.oom.dumped_state import DumpedState
+from analyzer.oom.log_records import FailedAllocator, LoggedCard, LoggedFailure, RefusalRun
 from analyzer.oom.request_size import RequestSize
 
 _LIMITED_SHARE = 0.8  # of the card's memory: a lower limit was set, or follows from other processes
@@ -57,7 +57,7 @@ class OomCase:
 
     failure: LoggedFailure
     request: RequestSize | None
-    state: PoolState
+    state: DumpedState
     card: LoggedCard | None
     sizes: list[OomSize]
     refusals: list[RefusalRun]
@@ -66,7 +66,7 @@ class OomCase:
     def is_on_card(self) -> bool:
         """Whether card memory was requested."""
         name, device = self.failure.allocator.lower(), self.failure.device
-        if "host" in name or "cpu" in name or self.failure.kind is FailureKind.HOST:
+        if "host" in name or "cpu" in name or self.failure.kind is FailedAllocator.HOST:
             return False
         return "gpu" in name or "GPU" in device or "gpu:" in device
 

@@ -11,7 +11,7 @@ from analyzer.model.choice import Choice
 from analyzer.model.ranges import Range
 
 
-class FailureKind(Choice):
+class FailedAllocator(Choice):
     """Which allocator had no memory."""
 
     POOL = "pool"
@@ -179,7 +179,7 @@ class LoggedFailure:
         resident_bytes: Host memory of a process that the system killed.
     """
 
-    kind: FailureKind
+    kind: FailedAllocator
     line: int
     tag: str = ""
     tensor: RequestedTensor = field(default_factory=RequestedTensor)

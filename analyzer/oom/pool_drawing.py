@@ -13,9 +13,9 @@ from typing import Final
 from markupsafe import Markup
 
 from analyzer.model.units import format_bytes
+from analyzer.oom.dumped_state import regions_in_order
 from analyzer.oom.failure_case import OomCase
 from analyzer.oom.log_records import DumpedChunk
-from analyzer.oom.pool_state import regions_in_order
 from analyzer.report.render.sections import Drawing
 
 _WIDTH: Final = 1000  # units of a row

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from analyzer.model.ranges import Range
 from analyzer.oom.amounts import parse_size, possible_bytes, round_up
 from analyzer.oom.log_records import (
-    FailureKind,
+    FailedAllocator,
     LoggedFailure,
     LogRecords,
     PeakBuffer,
@@ -117,7 +117,7 @@ def _find_tensor(
         if known is None and is_same and failure.device in ("", device):
             known = failure
     if known is None:
-        kind = FailureKind.HOST if allocator in _HOST_ALLOCATORS else FailureKind.POOL
+        kind = FailedAllocator.HOST if allocator in _HOST_ALLOCATORS else FailedAllocator.POOL
         known = reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
     if known.tensor.shape is None:
         known.tensor.shape, known.tensor.dtype = shape, dtype
@@ -129,11 +129,11 @@ def _find_tensor(
 
 def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> bool:
     """Return whether an allocator's line may be about a tensor of this shape and type."""
-    if failure.kind is FailureKind.LIBRARY or failure.is_compiled:
+    if failure.kind is FailedAllocator.LIBRARY or failure.is_compiled:
         return False
     size, rounded = failure.tensor.size, failure.tensor.rounded_bytes
     if size is None and rounded is None:
-        return failure.kind in (FailureKind.POOL, FailureKind.UNKNOWN)
+        return failure.kind in (FailedAllocator.POOL, FailedAllocator.UNKNOWN)
     sizes = possible_bytes(shape, dtype)
     if rounded is not None:
         return any(rounded == round_up(size_bytes) for size_bytes in sizes)
@@ -157,7 +157,7 @@ def _find_module(
             failure.is_compiled = not process.no_algorithm_lines
             process.has_kernel_line = False
             return failure
-    failure = reader.new_failure(process, message, FailureKind.POOL, message.text, reports=0)
+    failure = reader.new_failure(process, message, FailedAllocator.POOL, message.text, reports=0)
     failure.kernel, failure.tensor = process.kernel, RequestedTensor(size=size)
     failure.is_compiled = not process.no_algorithm_lines
     if process.no_algorithm_lines and size is not None:
@@ -173,14 +173,14 @@ def _find_without_size(
 ) -> LoggedFailure:
     """Return the failure that an error text without a size belongs to."""
     for failure in _recent(reader.records, process):
-        if failure.kind in (FailureKind.HOST, FailureKind.LIBRARY):
+        if failure.kind in (FailedAllocator.HOST, FailedAllocator.LIBRARY):
             continue
         if not failure.has_error_text or failure.tensor.shape is None:
             return failure
         if failure.text == message.text:
             return failure
         break
-    kind = FailureKind.UNKNOWN
+    kind = FailedAllocator.UNKNOWN
     return reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
 
 

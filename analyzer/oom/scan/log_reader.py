@@ -7,7 +7,7 @@ from typing import BinaryIO, Final
 from analyzer.model.ranges import Range
 from analyzer.oom.amounts import parse_size
 from analyzer.oom.log_records import (
-    FailureKind,
+    FailedAllocator,
     LoggedFailure,
     LogRecords,
     RefusalRun,
@@ -80,7 +80,7 @@ class LogReader:
         self,
         process: LogProcess,
         message: LogMessage,
-        kind: FailureKind,
+        kind: FailedAllocator,
         text: str = "",
         *,
         reports: int = 1,
@@ -180,7 +180,7 @@ class LogReader:
     def _start_failure(
         self, process: LogProcess, message: LogMessage, allocator: str, tensor: RequestedTensor
     ) -> LoggedFailure:
-        failure = self.new_failure(process, message, FailureKind.POOL, message.text)
+        failure = self.new_failure(process, message, FailedAllocator.POOL, message.text)
         failure.tensor, failure.allocator = tensor, allocator
         failure.has_allocator_line = True
         process.refusal = None
@@ -242,7 +242,7 @@ class LogReader:
         self, process: LogProcess, message: LogMessage, allocator: str
     ) -> LoggedFailure:
         """Add a failure whose dump comes first (TensorFlow 1.0 and before) or is all there is."""
-        failure = self.new_failure(process, message, FailureKind.POOL)
+        failure = self.new_failure(process, message, FailedAllocator.POOL)
         failure.allocator = allocator
         process.await_dump(message.thread, failure)
         return self.add(failure)
@@ -260,17 +260,17 @@ class LogReader:
                 last.dump.stats.clear()
             else:
                 last = self._start_failure(process, message, allocator, RequestedTensor(size=size))
-                last.kind = FailureKind.ASYNC
+                last.kind = FailedAllocator.ASYNC
             process.select(message.thread, last)
             process.histogram_thread = None
             return True
         owner = process.owner(message.thread)
-        is_async = owner is not None and owner.kind is FailureKind.ASYNC
+        is_async = owner is not None and owner.kind is FailedAllocator.ASYNC
         is_head = find("histogram_head", text) is not None
         if is_head and not is_async:  # a histogram is printed for failures only
             owner = self._start_dump(process, message, "")
-            owner.kind = FailureKind.ASYNC
-        if owner is None or owner.kind is not FailureKind.ASYNC:
+            owner.kind = FailedAllocator.ASYNC
+        if owner is None or owner.kind is not FailedAllocator.ASYNC:
             return False
         if match := find("card_free", text):
             owner.card_free, owner.card_total = int(match["free"]), int(match["total"])
@@ -328,7 +328,7 @@ class LogReader:
         It logs every request that fails, also those with which a convolution tries an algorithm
         (``gpu_cudamallocasync_allocator.cc``). If others in the log led to an error, these did not.
         """
-        requests = [one for one in self.records.failures if one.kind is FailureKind.ASYNC]
+        requests = [one for one in self.records.failures if one.kind is FailedAllocator.ASYNC]
         if not any(failure.has_error_text for failure in requests):
             return
         for failure in requests:
@@ -354,7 +354,7 @@ class LogReader:
 
 def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
     """Return whether two failures are one request without an error, in one allocator state."""
-    if not last.kind is failure.kind is FailureKind.POOL:
+    if not last.kind is failure.kind is FailedAllocator.POOL:
         return False
     if last.has_error_text or failure.has_error_text:
         return False
@@ -371,7 +371,7 @@ def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
 def _is_retry(last: LoggedFailure, allocator: str, size: Range) -> bool:
     """Return whether a request repeats the last one, which has led to no error."""
     is_same = last.tensor.size == size and last.allocator == allocator
-    return is_same and last.kind is FailureKind.ASYNC and not last.has_error_text
+    return is_same and last.kind is FailedAllocator.ASYNC and not last.has_error_text
 
 
 def _is_next_dump(owner: LoggedFailure, text: str) -> bool:

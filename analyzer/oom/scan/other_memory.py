@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from analyzer.model.ranges import Range
 from analyzer.oom.amounts import item_bytes, parse_size
 from analyzer.oom.log_records import (
-    FailureKind,
+    FailedAllocator,
     LoggedCard,
     LoggedFailure,
     LogRecords,
@@ -37,13 +37,13 @@ def take_host_or_library(reader: LogReader, process: LogProcess, message: LogMes
         reader.records.large_host = (count + 1, max(largest, int(match["bytes"])))
         return True
     if match := find("library_failed", text):
-        _add_report(reader, process, message, FailureKind.LIBRARY, match["words"])
+        _add_report(reader, process, message, FailedAllocator.LIBRARY, match["words"])
         return True
     for name in _HOST_PATTERNS:
         match = find(name, text)
         if match is None or (name == "killed" and reader.records.failures):
             continue
-        failure = _add_report(reader, process, message, FailureKind.HOST, text.strip())
+        failure = _add_report(reader, process, message, FailedAllocator.HOST, text.strip())
         if name == "kernel_killed" and match["resident_kib"]:
             failure.resident_bytes = int(match["resident_kib"]) * 1024
         if name == "numpy_failed":
@@ -58,7 +58,7 @@ def take_host_or_library(reader: LogReader, process: LogProcess, message: LogMes
 
 
 def _add_report(
-    reader: LogReader, process: LogProcess, message: LogMessage, kind: FailureKind, text: str
+    reader: LogReader, process: LogProcess, message: LogMessage, kind: FailedAllocator, text: str
 ) -> LoggedFailure:
     """Return the last failure if it is of the same kind and process, else a new one."""
     failures = reader.records.failures

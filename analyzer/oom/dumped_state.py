@@ -28,7 +28,7 @@ _MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolState:
+class DumpedState:
     """State of an allocator; None for what the log lacks.
 
     Attributes:
@@ -62,7 +62,7 @@ class PoolState:
     basis: str = ""
 
 
-def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> PoolState:
+def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedState:
     """Return the state of the allocator; ``card`` is the card as TensorFlow logged it at its start."""
     dump = failure.dump
     card_limit = card.limit if card else None
@@ -80,7 +80,7 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> PoolState:
         room = room.intersection((limit - pool).at_least(0)) or room
     hole, basis, holes = _largest_hole(dump, is_complete, free)
     is_contradictory = bool(dump.chunks) and not is_complete
-    return PoolState(
+    return DumpedState(
         limit=limit,
         in_use=in_use,
         peak=_peak(dump, in_use),
@@ -111,13 +111,13 @@ def regions_in_order(dump: AllocatorDump) -> list[list[DumpedChunk]]:
     return regions
 
 
-def _async_state(failure: LoggedFailure, card_limit: Range | None) -> PoolState:
+def _async_state(failure: LoggedFailure, card_limit: Range | None) -> DumpedState:
     """Return the state of the asynchronous allocator, whose pool the driver keeps."""
     stats = failure.dump.stats
     listed = Range.exactly(sum(size * count for size, count in failure.histogram))
     stated = stats.get("InUse")
     in_use = listed if stated is None else listed.intersection(stated) or stated
-    return PoolState(
+    return DumpedState(
         limit=_narrow(stats.get("Limit"), card_limit),
         in_use=in_use,
         peak=_peak(failure.dump, in_use),
