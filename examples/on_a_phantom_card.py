@@ -1,6 +1,6 @@
 """Run a script on a card that is not there, and print its memory: on_a_phantom_card.py t4 SCRIPT ARGS.
 
-TensorFlow's runtime is real, kernels do nothing (docs/phantom.md); Linux on x86-64.
+TensorFlow's runtime is real, kernels do nothing (benchmarks/results/phantom.md); Linux on x86-64.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Estimates for cards against TensorFlow's own GPU runtime on cards that are not there.
 
     python benchmarks/phantom/cards.py --cache FOLDER [CASE ...] [--cards t4,l4] [--ways op,xla]
-    python benchmarks/phantom/cards.py --cache FOLDER --no-run --write docs/accuracy-cards.md
+    python benchmarks/phantom/cards.py --cache FOLDER --no-run --write benchmarks/results/accuracy-cards.md
 
 A case is a step, a card and a way to run it. Each is run by ``analyze
 trace --gpu`` in a fresh process and estimated by ``analyze estimate --gpu``; the third step counts, and
@@ -318,7 +318,7 @@ def spread(values: Iterable[float | None]) -> str:
 
 
 def section(rows: list[dict[str, Any]]) -> str:
-    """Return the tables of ``docs/accuracy-cards.md``."""
+    """Return the tables of ``benchmarks/results/accuracy-cards.md``."""
     lines: list[str] = []
     lines += ["| | cases | median | p90 | worst |", "|---|--:|--:|--:|--:|"]
     for way, words in WORDS.items():

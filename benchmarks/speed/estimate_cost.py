@@ -2,7 +2,7 @@
 
     python benchmarks/speed/estimate_cost.py                       # three models, one after the other
     python benchmarks/speed/estimate_cost.py --growth 5000 100000  # our part alone, on generated steps
-    python benchmarks/speed/estimate_cost.py --write docs/speed.md
+    python benchmarks/speed/estimate_cost.py --write benchmarks/results/speed.md
 
 *TensorFlow's own* is a process that imports TensorFlow, builds the model, traces its step as ``fit``
 does (twice, since the first tracing makes the optimizer's variables) and has the executor built, which

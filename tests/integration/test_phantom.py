@@ -84,7 +84,7 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert len(numbers) == (cached["dies"] == at_end).sum() > 2
     assert places_of_parameters(predicted) == places_of_parameters(table)
     # Small tensors that Python keeps besides move whole chunks of a network this small:
-    # docs/accuracy-cards.md.
+    # benchmarks/results/accuracy-cards.md.
     assert said["peak"]["allocated_bytes"] == pytest.approx(allocated, rel=0.1)
     stated = said["uncertainty"]
     assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]

@@ -28,7 +28,7 @@ decoder in bfloat16 on an H100, below 3 % for ResNet50 and MobileNetV2
 
 _WITHOUT_TRITON: Final = 0.25
 """The same where Triton's kernels could not be made, upwards: TensorFlow's compiler took 20 % more for a
-small decoder on a phantom H100 than cuBLAS' plan has (``docs/accuracy-cards.md``)."""
+small decoder on a phantom H100 than cuBLAS' plan has (``benchmarks/results/accuracy-cards.md``)."""
 
 _CPU_LOW, _CPU_HIGH = 0.4, 1.2
 """The card's temporaries over the CPU's, a little beyond what was seen there: 0.47 for ResNet50 in half

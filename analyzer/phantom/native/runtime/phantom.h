@@ -1,4 +1,4 @@
-// What the parts of the phantom card share. See docs/phantom.md for where each signature, number and
+// What the parts of the phantom card share. See benchmarks/results/phantom.md for where each signature, number and
 // offset was read.
 #ifndef PHANTOM_H
 #define PHANTOM_H
