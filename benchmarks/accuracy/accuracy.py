@@ -1,7 +1,7 @@
 """Predicted against real memory: the accuracy protocol, through the product's own commands.
 
     python benchmarks/accuracy/accuracy.py --cache FOLDER [--runs 5] [--half tuning|held-out] [CASE...]
-    python benchmarks/accuracy/accuracy.py --cache FOLDER --write benchmarks/results/accuracy-cpu.md --json accuracy.json
+    python benchmarks/accuracy/accuracy.py --cache FOLDER --write accuracy-cpu.md --json accuracy.json
     python benchmarks/accuracy/accuracy.py --cache FOLDER --other --series one --runs 2
     python benchmarks/accuracy/accuracy.py --cache FOLDER --hub --runs 2 --series default
 

@@ -1,7 +1,7 @@
 """Estimates for cards against TensorFlow's own GPU runtime on cards that are not there.
 
     python benchmarks/phantom/cards.py --cache FOLDER [CASE ...] [--cards t4,l4] [--ways op,xla]
-    python benchmarks/phantom/cards.py --cache FOLDER --no-run --write benchmarks/results/accuracy-cards.md
+    python benchmarks/phantom/cards.py --cache FOLDER --no-run --write accuracy-cards.md
 
 A case is a step, a card and a way to run it. Each is run by ``analyze
 trace --gpu`` in a fresh process and estimated by ``analyze estimate --gpu``; the third step counts, and
