@@ -2,7 +2,7 @@
 
 ``cpu_*``: ``TF_CPU_ALLOCATOR_USE_BFC=true TF_CPU_BFC_MEM_LIMIT_IN_MB=200 python make_logs.py KIND``.
 ``gpu_*``: ``python make_logs.py --card GPUS MEMORY_MIB CONTEXT_MIB KIND LIMIT``, on phantom cards
-(``benchmarks/results/phantom.md``): TensorFlow's GPU runtime and allocator, no kernels. ``LIMIT`` is MiB,
+(``benchmarks/results/phantom.md``): TensorFlow's GPU runtime and allocator, no kernels. ``LIMIT``: MiB,
 ``growth`` or ``-``; ``gpu_async*`` with ``TF_GPU_ALLOCATOR=cuda_malloc_async``, ``gpu_refused_growth``
 with ``TF_FORCE_GPU_ALLOW_GROWTH=true``. What goes to standard error is the log; the library's own frames
 were left out of the tracebacks.
