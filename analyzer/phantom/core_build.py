@@ -1,4 +1,4 @@
-"""Compiling the core of the phantom card. Needs nothing but Python: the wheel's build uses it too."""
+"""Compile the core library of the phantom card. Standard library only: the wheel's build loads it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _FLAGS: Final = (
     *("-Wl,-Bsymbolic", f"-Wl,-soname,{CORE}"),
 )
 _LIBRARIES: Final = ("-lpthread", "-ldl")
-_PATIENCE_S: Final = 300  # seconds for one run of the compiler
+_TIMEOUT_S: Final = 300  # for one run of the compiler
 _OLDEST_GLIBC: Final = "x86_64-linux-gnu.2.17"
-"""What zig links for, so that a wheel runs wherever TensorFlow's does (manylinux2014)."""
+"""zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014)."""
 
 
 def find_compiler() -> list[str] | None:
-    """Return the start of a compiler's command line; None where there is no compiler."""
-    named = os.environ.get("CC", "")
-    if named and shutil.which(shlex.split(named)[0]):
-        return shlex.split(named)
+    """Return the start of a C compiler's command line, or None: $CC, cc, gcc, clang, then ziglang."""
+    chosen = os.environ.get("CC", "")
+    if chosen and shutil.which(shlex.split(chosen)[0]):
+        return shlex.split(chosen)
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
@@ -38,25 +38,20 @@ def find_compiler() -> list[str] | None:
 
 
 def build(target: Path, compiler: list[str], source: Path = NATIVE) -> None:
-    """Compile the core, whole or not at all.
-
-    Args:
-        target: The library to make.
-        compiler: The start of the compiler's command line.
-        source: The folder of the C files, in folders of their own.
+    """Compile all C files below ``source`` into the library ``target``, whole or not at all.
 
     Raises:
-        OSError: the compiler refuses, with its first words.
+        OSError: the compiler failed; the message is its first line.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     files = [str(path) for path in sorted(source.rglob("*.c"))]
     with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:
         result = Path(folder) / target.name
         command = [*compiler, *_FLAGS, "-o", str(result), *files, *_LIBRARIES]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        process = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
-        if ended.returncode or not result.is_file():
-            word = (ended.stderr.strip().splitlines() or ["no word"])[0]
-            raise OSError(f"{compiler[0]}: {word}")
+        if process.returncode or not result.is_file():
+            reason = (process.stderr.strip().splitlines() or ["no error message"])[0]
+            raise OSError(f"{compiler[0]}: {reason}")
         result.replace(target)

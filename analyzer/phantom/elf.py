@@ -1,7 +1,7 @@
-"""ELF files of Linux on x86-64: what one exports, and a library written without a compiler.
+"""ELF files of Linux on x86-64: read a library's exports, and write a library without a compiler.
 
-The library that is written has a function for each of a list of names, and all of them do one
-thing: call one function of another library with the name and with the first six arguments::
+The written library has one function for each name in a list. Each calls one function of another
+library with its own name and its first six arguments::
 
     name_i:  mov  $i, %eax         common:  push %rbp ...         six arguments onto the stack
              jmp  common                    lea  name of i, %rdi
@@ -10,7 +10,7 @@ thing: call one function of another library with the name and with the first six
                                             leave
                                             ret
 
-Source: System V ABI (AMD64 supplement), and ``elf.h``'s layouts, which are the ABI's.
+Source: System V ABI with its AMD64 supplement, and the layouts in ``elf.h``.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``j
 
 
 def read_exports(path: Path) -> Iterator[bytes]:
-    """Yield the names of the functions that a library defines for others.
+    """Yield the names of the functions that a library exports.
 
     Raises:
-        ValueError: it is no ELF file of 64 bits.
+        ValueError: it is not a 64-bit ELF file.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         if data[:5] != b"\x7fELF\x02":
-            raise ValueError(f"{path} is no ELF file of 64 bits")
+            raise ValueError(f"{path} is not a 64-bit ELF file")
         at = struct.unpack_from("<Q", data, 0x28)[0]
         size, count = struct.unpack_from("<HH", data, 0x3A)
         heads = [_SECTION.unpack_from(data, at + number * size) for number in range(count)]
@@ -65,7 +65,7 @@ def read_exports(path: Path) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class _Strings:
-    """A string table that is being filled."""
+    """A string table under construction."""
 
     content: bytearray
 
@@ -75,15 +75,15 @@ class _Strings:
         return at
 
 
-# Long: the file from its first byte to its last, in the order in which it lies on disk.
-def library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes) -> bytes:
+# Long: writes the file from its first byte to its last, in order.
+def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes) -> bytes:
     """Return a shared library with a function for each name.
 
     Args:
-        names: What it exports, each once.
-        answer: The function that each of them calls with its name and its first six arguments.
-        needed: The library that has it, looked for in the folder of this one first.
-        soname: What this library calls itself.
+        names: Its exports, each once.
+        answer: The function that all of them call.
+        needed: The library that defines ``answer``, searched first in this library's folder.
+        soname: The name of the library itself.
     """
     strings = _Strings(bytearray(b"\0"))
     offsets = [strings.add(name) for name in names]
@@ -148,7 +148,7 @@ def library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: byt
 
 
 def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
-    """Return the code that all functions jump to, with the number of the name in ``eax``."""
+    """Return the code that all functions jump to, with the index of the name in ``eax``."""
     code = bytearray()
 
     def relative(operation: bytes, target: int) -> None:
@@ -167,7 +167,7 @@ def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
 
 
 def _hash_table(names: Sequence[bytes]) -> bytes:
-    """Return the table that a name's symbol is found by; symbol 0 is the empty one."""
+    """Return the hash table from names to symbols; symbol 0 is the empty one."""
     buckets = max(len(names) // 2, 1)
     first, chain = [0] * buckets, [0] * (len(names) + 1)
     for symbol, name in enumerate(names, start=1):

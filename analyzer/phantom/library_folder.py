@@ -1,15 +1,16 @@
-"""The private folder that a phantom card's process finds CUDA's libraries in.
+"""The private folder in which a phantom card's process finds CUDA's libraries.
 
-It lies in the user's cache, one for each TensorFlow and each core, and holds three kinds of files:
-the core (``core_library``), a library of every other name that this
-TensorFlow looks
-up (``elf``), and links by the names of CUDA's libraries to the latter.
+It lies in the user's cache, one for each TensorFlow and each core, and holds three kinds of files: the
+core library (compiled from ``native/``), a library with every other function name that TensorFlow
+looks up (written by ``elf``), and links to the latter under the names of CUDA's libraries.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import mmap
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,17 +18,16 @@ from typing import Final
 
 from analyzer.model.errors import InputError
 from analyzer.phantom import elf
-from analyzer.phantom import looked_up_names as names
-from analyzer.phantom.core_build import CORE
-from analyzer.phantom.core_library import core_library
+from analyzer.phantom.core_build import CORE, NATIVE, build, find_compiler
 
 NAMES: Final = "libphantom_names.so"
-ANSWER: Final = b"phantom_unwritten"
 NOTE: Final = "README"
-_NOTE: Final = """\
-Libraries of tf-memory-analyzer's phantom card. They stand in for CUDA's in the processes that
-`analyze trace --gpu NAME` starts, and in no others; they compute nothing. Made for {tensorflow}.
-May be removed at any time.
+_ANSWER: Final = b"phantom_unwritten"
+"""The core's function that answers every name without a function of its own."""
+
+_NOTE_TEXT: Final = """\
+Libraries of tf-memory-analyzer's phantom card. Processes started by `analyze trace --gpu NAME` load
+them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
 SONAMES: Final = (
@@ -37,73 +37,124 @@ SONAMES: Final = (
     *("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12"),
     *("libcusolver.so.12", "libcusparse.so.13"),
 )
-"""Names that TensorFlow opens, of CUDA 12 with cuDNN 8 and 9 and of CUDA 13. CUPTI is left out: the
-profiler goes on without it, and its host tracer records the allocators all the same."""
+"""Libraries that TensorFlow opens, of CUDA 12 with cuDNN 8 and 9 and of CUDA 13. CUPTI is absent: the
+profiler works without it, and its host tracer still records the allocators."""
+
+_APIS: Final = re.compile(
+    rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
+)
+_CUSOLVER_TEXT: Final = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
+_FRAMEWORK: Final = "libtensorflow_framework.so.2"
+_LIBRARY: Final = "libtensorflow_cc.so.2"
+_PREDICT: Final = "analyze estimate --gpu NAME predicts with any."
 
 
 def make_library_folder(cache: Path) -> Path:
-    """Return the folder for the installed TensorFlow, made at first use.
-
-    Args:
-        cache: Where folders are kept.
+    """Return the folder for the installed TensorFlow below ``cache``, made at first use.
 
     Raises:
-        InputError: TensorFlow is not installed, or was built without CUDA.
+        InputError: TensorFlow is not installed or was built without CUDA, or there is no compiler.
     """
-    tensorflow = tensorflow_folder()
-    core = core_library(cache)
-    folder = cache / f"lib-{_key(tensorflow, core)}"
+    tensorflow = find_tensorflow()
+    core = find_core(cache)
+    digest = hashlib.sha256(core.read_bytes())
+    for path in list_binaries(tensorflow):
+        status = path.stat()
+        digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
+    folder = cache / f"lib-{digest.hexdigest()[:16]}"
     if not (folder / NOTE).is_file():
-        _make(folder, tensorflow, core)
+        _fill_folder(folder, tensorflow, core)
     return folder
 
 
-def tensorflow_folder() -> Path:
+def find_tensorflow() -> Path:
     """Return the installed TensorFlow's folder, without importing it.
 
     Raises:
-        InputError: it is not installed, or has not the files of the Linux wheel.
+        InputError: it is not installed, or is not the Linux wheel.
     """
-    found = importlib.util.find_spec("tensorflow")
-    for place in (found.submodule_search_locations or ()) if found else ():
-        if all(path.is_file() for path in names.binaries(Path(place))):
+    spec = importlib.util.find_spec("tensorflow")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if all(path.is_file() for path in list_binaries(Path(place))):
             return Path(place)
     raise InputError(
-        "This TensorFlow has not the libraries of its Linux wheel, which phantom cards are made for.",
-        hint="pip install tensorflow; analyze estimate --gpu NAME predicts with any.",
+        "Phantom cards need TensorFlow's Linux wheel, and its libraries are not installed.",
+        hint=f"pip install tensorflow; {_PREDICT}",
     )
 
 
-def _make(folder: Path, tensorflow: Path, core: Path) -> None:
-    wanted = names.find_cuda_names(tensorflow)
-    if not wanted:
+def find_core(cache: Path) -> Path:
+    """Return the wheel's core library, else one compiled below ``cache``, once for each source.
+
+    Raises:
+        InputError: there is none, and none can be compiled.
+    """
+    packaged = NATIVE / CORE
+    if packaged.is_file():
+        return packaged
+    digest = hashlib.sha256()
+    for path in sorted(NATIVE.rglob("*.[ch]")):
+        digest.update(path.read_bytes())
+    core = cache / f"core-{digest.hexdigest()[:16]}" / CORE
+    if not core.is_file():
+        compiler = find_compiler()
+        if compiler is None:
+            raise InputError(
+                "This installation has no phantom card, and no compiler to make it.",
+                hint="Install a C compiler, or: pip install ziglang.",
+            )
+        try:
+            build(core, compiler)
+        except OSError as error:
+            raise InputError(
+                f"The phantom card cannot be compiled: {error}",
+                hint="Name another compiler with the environment variable CC.",
+            ) from None
+    return core
+
+
+def find_cuda_names(tensorflow: Path) -> frozenset[bytes]:
+    """Return the CUDA functions that TensorFlow looks up; none if it was built without CUDA.
+
+    TensorFlow's lazy loaders (``tsl/cuda/*_stub.cc``) export a function of each name; cuSOLVER's names
+    are a table of text. TensorFlow reports a missing name as an error, so all names are needed.
+    """
+    exports = elf.read_exports(tensorflow / _FRAMEWORK)
+    names = {name for name in exports if _APIS.fullmatch(name)}
+    if names:
+        with (tensorflow / _LIBRARY).open("rb") as file:
+            # Without ``with``: after Ctrl-C the search still holds the map, which cannot be closed.
+            data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        names |= {match[1] for match in _CUSOLVER_TEXT.finditer(data)}
+    return frozenset(names)
+
+
+def list_binaries(tensorflow: Path) -> tuple[Path, ...]:
+    """Return the files that the names are read from."""
+    return tensorflow / _FRAMEWORK, tensorflow / _LIBRARY
+
+
+def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
+    names = find_cuda_names(tensorflow)
+    if not names:
         raise InputError(
             f"The TensorFlow in {tensorflow} was built without CUDA: it has no GPU runtime.",
-            hint="pip install tensorflow; analyze estimate --gpu NAME predicts with any.",
+            hint=f"pip install tensorflow; {_PREDICT}",
         )
-    own = set(elf.read_exports(core))
-    rest = sorted(wanted - own)
-    content = elf.library(rest, answer=ANSWER, needed=CORE.encode(), soname=NAMES.encode())
+    rest = sorted(names - set(elf.read_exports(core)))
+    content = elf.make_library(rest, answer=_ANSWER, needed=CORE.encode(), soname=NAMES.encode())
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
-        made = Path(place) / "lib"
-        made.mkdir()
-        shutil.copyfile(core, made / CORE)
-        (made / NAMES).write_bytes(content)
+        staging = Path(place) / "lib"
+        staging.mkdir()
+        shutil.copyfile(core, staging / CORE)
+        (staging / NAMES).write_bytes(content)
         for soname in SONAMES:
-            (made / soname).symlink_to(NAMES)
-        (made / NOTE).write_text(_NOTE.format(tensorflow=tensorflow), encoding="utf-8")
+            (staging / soname).symlink_to(NAMES)
+        (staging / NOTE).write_text(_NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            made.rename(folder)
+            staging.rename(folder)
         except OSError:
-            if not (folder / NOTE).is_file():  # another process was not faster
+            if not (folder / NOTE).is_file():  # else another process was faster
                 raise
-
-
-def _key(tensorflow: Path, core: Path) -> str:
-    digest = hashlib.sha256(core.read_bytes())
-    for path in names.binaries(tensorflow):
-        status = path.stat()
-        digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
-    return digest.hexdigest()[:16]

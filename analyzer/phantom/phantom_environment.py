@@ -1,9 +1,11 @@
-"""What a process needs in its environment to see phantom cards instead of the machine's own."""
+"""The environment variables under which a child process sees phantom cards, not the machine's own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import platform
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,27 +13,26 @@ from typing import Final
 from analyzer.cards import Gpu, context_bytes, find_gpu
 from analyzer.cards.installed_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable, InputError
-from analyzer.phantom.core_library import check_platform
 from analyzer.phantom.library_folder import make_library_folder
 
 SUBFOLDER: Final = "phantom"
 _BUS_BITS: Final = 256
-"""The catalogue has a card's bandwidth alone: the clock is what gives it with a bus of this width."""
+"""Assumed bus width: the catalogue has only a card's bandwidth, and the clock follows from both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomOptions:
-    """What is assumed of the cards.
+    """The cards, and the assumed needs of CUDA's libraries.
 
     Attributes:
-        gpus: The cards, in the order of their numbers.
-        memory_bytes: All that CUDA reports of each card's memory; None for the catalogue's figure.
-        context_bytes: What the driver's context keeps of it; None for the catalogue's middle figure.
-        workspace_bytes: What each of cuDNN's convolution plans asks for.
-        product_workspace_bytes: What each of cuBLASLt's products asks for.
-        recurrent_reserve: Numbers that cuDNN keeps for each unit, step and row; 0 for its formula.
-        batch_norm_reserve_bytes: What each batch normalization keeps.
-        kernel_ns: Time that each launch takes on its stream.
+        gpus: The cards, by device number.
+        memory_bytes: Total memory of each card as CUDA reports it; None for the catalogue's figure.
+        context_bytes: Memory of the driver's context; None for the catalogue's middle figure.
+        workspace_bytes: Workspace of each cuDNN convolution plan.
+        product_workspace_bytes: Workspace of each cuBLASLt product.
+        recurrent_reserve: cuDNN's reserve space, numbers for each unit, step and row; 0 for its formula.
+        batch_norm_reserve_bytes: Reserve space of each batch normalization.
+        kernel_ns: Duration of each kernel on its stream.
     """
 
     gpus: tuple[Gpu, ...]
@@ -42,6 +43,16 @@ class PhantomOptions:
     recurrent_reserve: int = 0
     batch_norm_reserve_bytes: int = 0
     kernel_ns: int = 0
+
+
+def check_platform() -> None:
+    """Raise InputError if this machine cannot run phantom cards."""
+    machine = platform.machine().lower()
+    if sys.platform != "linux" or machine not in ("x86_64", "amd64"):
+        raise InputError(
+            f"Phantom cards need Linux on x86-64, and this is {sys.platform} on {machine}.",
+            hint="analyze estimate --gpu NAME predicts here.",
+        )
 
 
 def parse_cards(text: str) -> tuple[Gpu, ...]:
@@ -65,15 +76,15 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
 def make_phantom_environment(
     options: PhantomOptions, cache: Path, own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the variables to set in a child process, and in no other.
+    """Return the environment variables to set in a child process.
 
     Args:
         options: The cards.
         cache: The user's cache folder.
-        own: The environment to start from; this process' by default.
+        own: The environment to extend; None for this process'.
 
     Raises:
-        InputError: this machine or its TensorFlow cannot have phantom cards.
+        InputError: this machine or its TensorFlow cannot run phantom cards.
     """
     check_platform()
     own = os.environ if own is None else own
@@ -82,23 +93,23 @@ def make_phantom_environment(
     return {
         "LD_LIBRARY_PATH": os.pathsep.join(path),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(options.gpus)))),
-        "PHANTOM_CARDS": ";".join(_described(gpu, options) for gpu in options.gpus),
+        "PHANTOM_CARDS": ";".join(_encode_card(gpu, options) for gpu in options.gpus),
         "PHANTOM_CONVOLUTION_WORKSPACE": str(options.workspace_bytes),
         "PHANTOM_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
         "PHANTOM_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "PHANTOM_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
         "PHANTOM_KERNEL_NS": str(options.kernel_ns),
-        "XLA_FLAGS": " ".join(filter(None, (own.get("XLA_FLAGS", ""), _cuda_data()))),
+        "XLA_FLAGS": " ".join(filter(None, (own.get("XLA_FLAGS", ""), _find_cuda_flag()))),
     }
 
 
-def _described(gpu: Gpu, options: PhantomOptions) -> str:
-    """Return a card as ``native/runtime/cards.c`` reads it."""
+def _encode_card(gpu: Gpu, options: PhantomOptions) -> str:
+    """Return a card in the format that ``native/runtime/cards.c`` reads."""
     chip = gpu.architecture
     memory_khz = round(gpu.bandwidth_bytes_s * 8 / (2 * _BUS_BITS) / 1000)
     total = gpu.memory_bytes if options.memory_bytes is None else options.memory_bytes
     held = context_bytes() if options.context_bytes is None else options.context_bytes
-    figures: Sequence[object] = (
+    figures = (
         gpu.name.replace(",", " ").replace(";", " "),
         *gpu.compute_capability,
         gpu.sm_count,
@@ -116,8 +127,8 @@ def _described(gpu: Gpu, options: PhantomOptions) -> str:
     return ",".join(map(str, figures))
 
 
-def _cuda_data() -> str:
-    """Return the flag that tells XLA where ``ptxas`` and libdevice are; empty without the extra."""
+def _find_cuda_flag() -> str:
+    """Return the XLA flag with the folder of ``ptxas`` and libdevice; empty if not installed."""
     try:
         return f"--xla_gpu_cuda_data_dir={find_compiler().cuda}"
     except CompilerUnavailable:

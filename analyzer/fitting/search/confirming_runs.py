@@ -14,7 +14,7 @@ from analyzer.fitting.search.step_access import StepAccess
 from analyzer.fitting.search.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
-from analyzer.phantom.core_library import check_platform
+from analyzer.phantom.phantom_environment import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 

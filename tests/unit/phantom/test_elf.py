@@ -10,7 +10,7 @@ import pytest
 
 from analyzer.phantom import elf
 from analyzer.phantom.core_build import find_compiler
-from analyzer.phantom.core_library import check_platform
+from analyzer.phantom.phantom_environment import check_platform
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ELF is Linux's"),
@@ -32,7 +32,9 @@ def folder(tmp_path_factory):
     (folder / "answer.c").write_text(ANSWER)
     command = [*find_compiler(), "-shared", "-fPIC", "-Wl,-soname,libanswer.so"]
     subprocess.run([*command, "-o", "libanswer.so", "answer.c"], cwd=folder, check=True)
-    content = elf.library(NAMES, answer=b"answer", needed=b"libanswer.so", soname=b"libnames.so")
+    content = elf.make_library(
+        NAMES, answer=b"answer", needed=b"libanswer.so", soname=b"libnames.so"
+    )
     (folder / "libnames.so").write_bytes(content)
     return folder
 
@@ -57,5 +59,5 @@ def test_each_function_hands_on_its_name_and_its_arguments(folder, name):
 
 def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"MZ, not ELF, and long enough to be mapped")
-    with pytest.raises(ValueError, match="no ELF file"):
+    with pytest.raises(ValueError, match="not a 64-bit ELF"):
         list(elf.read_exports(tmp_path / "x"))

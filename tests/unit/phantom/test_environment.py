@@ -12,7 +12,6 @@ from analyzer.capture.targets.target_spec import parse_card_assumptions
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
-from analyzer.phantom import core_library as library
 from analyzer.phantom import phantom_environment as environment
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
@@ -68,17 +67,17 @@ def test_a_bandwidth_is_what_the_clock_and_the_width_give(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64")])
 def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, machine):
-    monkeypatch.setattr(library.sys, "platform", system)
-    monkeypatch.setattr(library.platform, "machine", lambda: machine)
-    with pytest.raises(InputError) as told:
+    monkeypatch.setattr(environment.sys, "platform", system)
+    monkeypatch.setattr(environment.platform, "machine", lambda: machine)
+    with pytest.raises(InputError) as caught:
         make_phantom_environment(PhantomOptions(gpus=(find_gpu("t4"),)), tmp_path, {})
-    assert "Linux on x86-64" in told.value.message
-    assert "estimate" in told.value.hint
+    assert "Linux on x86-64" in caught.value.message
+    assert "estimate" in caught.value.hint
 
 
 def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        phantom_launch, "phantom_environment", lambda options, cache: {"told": options}
+        phantom_launch, "make_phantom_environment", lambda options, cache: {"told": options}
     )
     assume = parse_card_assumptions(["workspace=4MiB", "recurrent-reserve=8", "context=0"])
     assert assume == {"workspace": 4 << 20, "recurrent-reserve": 8, "context": 0}

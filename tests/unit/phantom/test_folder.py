@@ -11,8 +11,7 @@ import pytest
 from analyzer.cards import find_gpu
 from analyzer.model.errors import InputError
 from analyzer.phantom import core_build as compiling
-from analyzer.phantom import core_library as library
-from analyzer.phantom import elf, looked_up_names
+from analyzer.phantom import elf
 from analyzer.phantom import library_folder as folder
 from analyzer.phantom.phantom_environment import PhantomOptions, make_phantom_environment
 
@@ -30,9 +29,9 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def made(cache, monkeypatch):
-    monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache)
-    monkeypatch.setattr(folder.names, "binaries", lambda place: ())
-    monkeypatch.setattr(folder.names, "find_cuda_names", lambda place: WANTED)
+    monkeypatch.setattr(folder, "find_tensorflow", lambda: cache)
+    monkeypatch.setattr(folder, "list_binaries", lambda place: ())
+    monkeypatch.setattr(folder, "find_cuda_names", lambda place: WANTED)
     return folder.make_library_folder(cache)
 
 
@@ -45,7 +44,7 @@ def test_what_the_core_has_is_not_answered_by_the_names(made):
 
 
 def test_it_is_made_once(made, cache, monkeypatch):
-    monkeypatch.setattr(folder.names, "find_cuda_names", lambda place: pytest.fail("read again"))
+    monkeypatch.setattr(folder, "find_cuda_names", lambda place: pytest.fail("read again"))
     assert folder.make_library_folder(cache) == made
 
 
@@ -59,27 +58,27 @@ def test_an_interrupt_while_names_are_looked_up_stays_an_interrupt(tmp_path, mon
             raise KeyboardInterrupt
 
     (tmp_path / "libtensorflow_cc.so.2").write_bytes(b"\0cusolverDnCreate\0")
-    monkeypatch.setattr(looked_up_names, "read_exports", lambda path: iter([b"cuInit"]))
-    monkeypatch.setattr(looked_up_names, "_IN_TEXT", Interrupted())
+    monkeypatch.setattr(folder.elf, "read_exports", lambda path: iter([b"cuInit"]))
+    monkeypatch.setattr(folder, "_CUSOLVER_TEXT", Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        looked_up_names.find_cuda_names(tmp_path)
+        folder.find_cuda_names(tmp_path)
 
 
 def test_a_tensorflow_without_cuda_is_told_in_one_line(cache, monkeypatch):
-    monkeypatch.setattr(folder, "tensorflow_folder", lambda: cache / "cpu")
-    monkeypatch.setattr(folder.names, "binaries", lambda place: (cache / "core",))
+    monkeypatch.setattr(folder, "find_tensorflow", lambda: cache / "cpu")
+    monkeypatch.setattr(folder, "list_binaries", lambda place: (cache / "core",))
     (cache / "core").write_bytes(b"")
-    monkeypatch.setattr(folder.names, "find_cuda_names", lambda place: frozenset())
+    monkeypatch.setattr(folder, "find_cuda_names", lambda place: frozenset())
     with pytest.raises(InputError, match="without CUDA"):
         folder.make_library_folder(cache)
 
 
 def test_without_a_library_and_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "NATIVE", tmp_path)
-    monkeypatch.setattr(library, "find_compiler", lambda: None)
-    with pytest.raises(InputError) as told:
-        library.core_library(tmp_path)
-    assert "compiler" in told.value.message
+    monkeypatch.setattr(folder, "NATIVE", tmp_path)
+    monkeypatch.setattr(folder, "find_compiler", lambda: None)
+    with pytest.raises(InputError) as caught:
+        folder.find_core(tmp_path)
+    assert "compiler" in caught.value.message
 
 
 PROGRAM = """

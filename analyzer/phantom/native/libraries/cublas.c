@@ -1,5 +1,5 @@
-// cuBLAS and cuBLASLt: descriptors keep what is set in them; one algorithm without a workspace is
-// offered (assumed).
+// cuBLAS and cuBLASLt: descriptors keep their attributes; there is one algorithm, with the assumed
+// workspace.
 #include "../runtime/phantom.h"
 
 API(cublasGetVersion_v2)(void *h, int *v) {
@@ -22,7 +22,7 @@ typedef struct {
     int key, size;
     char value[64];
   } a[48];
-} Bag; // a descriptor: what was set, read back
+} Bag; // a descriptor: its attributes
 static void bag_put(Bag *b, int key, const void *v, uint64_t size) {
   int i = 0;
   while (i < b->n && b->a[i].key != key)
@@ -108,7 +108,7 @@ API(cublasLtMatmulDescGetAttribute)(Bag *b, int k, void *v, uint64_t n, uint64_t
 API(cublasLtMatmulPreferenceGetAttribute)(Bag *b, int k, void *v, uint64_t n, uint64_t *w) {
   return bag_get(b, k, v, n, w);
 }
-// one algorithm, with the workspace that is assumed
+// one algorithm, with the assumed workspace
 API(cublasLtMatmulAlgoGetHeuristic)(void *h, void *op, void *a, void *b, void *c, void *d, void *pref,
                                     int want, char *results, int *got) {
   if (want > 0) {

@@ -1,4 +1,4 @@
-// cuDNN: the graph API's descriptors, the sizes of the older API, tensor and filter descriptors.
+// cuDNN: descriptors of the graph API, sizes of the older API, tensor and filter descriptors.
 #include "cudnn.h"
 #include "../runtime/phantom.h"
 
@@ -23,9 +23,8 @@ API(cudnnGetStream)(void *h, void **s) {
   *s = dnn_stream;
   return OK;
 }
-// the graph API: a descriptor keeps what was set; an engine configuration, a plan and the heuristics
-// answer the rest
-// Two configurations are offered: with one there is nothing to choose, and XLA tries nothing.
+// the graph API: a descriptor keeps its attributes; engine configurations, plans and heuristics answer
+// the others. There are two configurations, because XLA does not autotune with only one.
 enum { CONFIGURATIONS = 2 };
 enum { ENGINE = 2, ENGINECFG = 3, HEURISTIC = 4, PLAN = 5, OPGRAPH = 15 };
 static const unsigned char element[32] = {
@@ -106,7 +105,7 @@ API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t 
     }
     return OK;
   }
-  // an engine of a configuration, a configuration of a plan: the caller's own descriptor is filled
+  // an engine of a configuration or a configuration of a plan: fill the caller's descriptor
   if ((d->type == ENGINECFG && key == 300) || (d->type == PLAN && key == 401)) {
     Item *i = item(d, key);
     *got = 1;

@@ -1,4 +1,4 @@
-// What cudnn.c and rnn.c share: tensor descriptors keep their shape.
+// Tensor descriptors of cudnn.c and rnn.c: they keep their shape.
 #ifndef PHANTOM_CUDNN_H
 #define PHANTOM_CUDNN_H
 typedef struct {

@@ -1,4 +1,4 @@
-// cuFFT, cuSOLVER, cuSPARSE: the sizes that they are asked for are 0 or small (assumed).
+// cuFFT, cuSOLVER and cuSPARSE: all reported sizes are 0 or small (assumed).
 #include "../runtime/phantom.h"
 
 API(cufftCreate)(int *p) {

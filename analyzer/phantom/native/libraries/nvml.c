@@ -1,7 +1,7 @@
-// NVML: the cards, what is used of them and by which process, links between them (there are none).
+// NVML: the cards, their memory use by process, and links between them (none).
 //
-// A card knows the memory of this process alone. PHANTOM_NEIGHBOURS names others' on the first card, as
-// "pid:bytes,pid:bytes"; their bytes are part of what the card is told to hold beside the context.
+// A card counts only this process' memory. PHANTOM_NEIGHBOURS lists other processes on the first card,
+// as "pid:bytes,pid:bytes"; their bytes are part of the memory held besides the context.
 #include "../runtime/phantom.h"
 #include <unistd.h>
 
@@ -75,7 +75,7 @@ static unsigned neighbours(Card *c, Process *found, uint64_t *bytes) {
   }
   return n;
 }
-// Return how many processes the card has: the others', and this one from its first request on.
+// Return the number of processes on the card: the others, and this one after its first request.
 static unsigned processes(Card *c, Process *found, uint64_t *used) {
   uint64_t others;
   unsigned n = neighbours(c, found, &others);

@@ -1,5 +1,5 @@
-// cuDNN's recurrent layers: the weight space is exact, the reserve space a model of what the standard
-// algorithm keeps (assumed).
+// cuDNN's recurrent layers. The size of the weight space is exact; the reserve space follows an assumed
+// model of the standard algorithm.
 #include "../runtime/phantom.h"
 #include "cudnn.h"
 
@@ -66,7 +66,7 @@ API(cudnnGetRNNTempSpaceSizes)(void *h, Rnn *r, int mode, RnnData *x, uint64_t *
                                                        : (uint64_t)gates(r) + (r->cell > 1 ? 2 : 1));
   return OK;
 }
-// matrices of all pseudo layers, then their biases; a descriptor without a tensor has 0 dimensions
+// matrices of all pseudo layers, then their biases; an absent tensor has 0 dimensions
 API(cudnnGetRNNWeightParams)(void *h, Rnn *r, int layer, uint64_t size, char *space, int id, Tensor *md,
                              char **m, Tensor *bd, char **b) {
   int g = gates(r);

@@ -1,10 +1,9 @@
-// The cards and the settings, read once from the environment that the process was started with.
+// The cards and the settings, read once from the environment at the start of the process.
 //
-// PHANTOM_CARDS   one card after the other, set apart by ';'; its figures set apart by ',' in the order
-//                 of the format below (written by analyzer/phantom/phantom_environment.py from
-//                 gpus/card_figures.csv)
-// PHANTOM_LOG     1 entries that only return success, at their first call; 2 requests of memory;
-//                 3 launches; 4 what is taken to be an output
+// PHANTOM_CARDS   cards separated by ';', each with figures separated by ',' in the order of the format
+//                 below (phantom_environment.py writes it)
+// PHANTOM_LOG     1 first calls of functions that only return success; 2 memory requests;
+//                 3 launches; 4 detected outputs
 // PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS, PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE,
 // PHANTOM_RECURRENT_RESERVE, PHANTOM_BATCH_NORM_RESERVE  see phantom.h
 #include "phantom.h"

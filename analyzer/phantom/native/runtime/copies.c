@@ -1,7 +1,7 @@
-// Copies and fills. Device memory is host memory; what nobody looks at is left out.
+// Copies and fills. Device memory is host memory; bytes that nobody reads are not copied.
 #include "phantom.h"
 
-// zeros over zeros are not written: a page that nobody wrote takes no memory, and reading it none either
+// zeros over zeros are not written: an untouched page takes no memory, even when it is read
 static int is_zero(const char *p, uint64_t n) { return !*p && !memcmp(p, p + 1, n - 1); }
 static void move(char *to, const char *from, uint64_t n) {
   for (uint64_t at = 0, size; at < n; at += size) {
@@ -10,25 +10,25 @@ static void move(char *to, const char *from, uint64_t n) {
       memcpy(to + at, from + at, size);
   }
 }
-// What is known of the card's memory: short copies to it and what was computed there, by where they
-// begin. A kernel that writes at an address ends what was known there, and as far as its result is told
-// to go. All else reads as 0, lest the host takes what lay there before for a count: kernels' results
-// are cleared at their start alone, and the last of many segments is read at the end.
+// Known bytes of the card's memory: short copies to it and computed results, by start address. A kernel
+// that writes at an address invalidates the bytes of its result. All other bytes read as 0, so that the
+// host never takes stale bytes for a count: only the start of a kernel's result is cleared, and the host
+// reads the last of many segments at the end.
 enum { LONGEST = 4096, STEP = 256, KNOWN = 1 << 16, TRIES = 8 };
 static struct {
   char *at;
   uint64_t size;
-  uint64_t truths; // bytes from there on that are all 1, however many
+  uint64_t truths; // number of bytes from here that are all 1
 } known[KNOWN];
 static pthread_mutex_t knowing = PTHREAD_MUTEX_INITIALIZER;
 static unsigned place(const char *p) { return (uint32_t)((uintptr_t)p >> 2) * 2654435761u >> 16; }
-static int found(const char *p) { // where an address is noted; -1 for nowhere; with the lock held
+static int found(const char *p) { // index of an address, or -1; needs the lock
   for (unsigned i = place(p), k = 0; k < TRIES; k++, i = (i + 1) & (KNOWN - 1))
     if (known[i].at == p)
       return i;
   return -1;
 }
-static void end_at(const char *p) { // nothing is known from an address on; with the lock held
+static void end_at(const char *p) { // forget bytes from an address on; needs the lock
   int own = found(p);
   if (own >= 0)
     known[own].at = 0;
@@ -60,7 +60,7 @@ void know(const char *p, uint64_t n) {
   for (int k = 0; k < TRIES && known[i].at; k++)
     i = (i + 1) & (KNOWN - 1);
   if (known[i].at)
-    i = first; // full there: the oldest goes
+    i = first; // full: drop the oldest
   known[i].at = (char *)p;
   known[i].size = n;
   known[i].truths = 0;
@@ -94,8 +94,8 @@ static int is_known(const char *p, uint64_t n) {
   pthread_mutex_unlock(&knowing);
   return yes;
 }
-// copies: device memory is host memory; of long ones the beginning is moved (the other bytes are never
-// looked at, but whether all of a tensor's truths hold is told by its first)
+// copies: device memory is host memory. Long copies move only the start: nobody reads the other bytes,
+// and the first boolean of a tensor stands for all
 static long copy(void *to, const void *from, uint64_t n, uint64_t limit) {
   if (n > limit) {
     forget(to, n);
@@ -117,14 +117,14 @@ API(cuMemcpyHtoD_v2)(void *t, const void *f, uint64_t n) { return copy(t, f, n, 
 API(cuMemcpyHtoDAsync_v2)(void *t, const void *f, uint64_t n, void *s) {
   return copy(t, f, n, copy_most);
 }
-// one byte read back on a stream that runs compiled modules is the condition of an XLA loop: false, so
-// that the loop ends
+// a single byte read on a stream with compiled modules is the condition of an XLA loop: return false to
+// end the loop
 static long back(void *t, const void *f, uint64_t n, void *s) {
   if (n == 1 && runs_modules(s))
     *(char *)t = 0;
-  else if (n > 16 && are_truths(f, n)) // no count of 4 or 8 bytes that a library wrote there
+  else if (n > 16 && are_truths(f, n)) // longer than a count of 4 or 8 bytes
     memset(t, 1, n);
-  else if (n > LONGEST && n > copy_most && left_of(f)) { // what else lies there is older
+  else if (n > LONGEST && n > copy_most && left_of(f)) { // the other bytes there are stale
     memset(t, 0, n);
     if (is_known(f, STEP))
       move(t, f, STEP);
@@ -153,7 +153,7 @@ API(cudaMemcpy)(void *t, const void *f, uint64_t n, int k) {
 API(cudaMemcpyAsync)(void *t, const void *f, uint64_t n, int k, void *s) {
   return k == 2 ? back(t, f, n, s) : copy(t, f, n, limit_of(k));
 }
-// symbols are registered kernels' globals: no storage
+// symbols are globals of registered kernels, without storage
 API(cudaMemcpyToSymbol)(const void *s, const void *f, uint64_t n, uint64_t o, int k) { return OK; }
 static long fill(void *p, int v, uint64_t n) {
   if (n <= 65536)

@@ -1,4 +1,4 @@
-// Cards, contexts, attributes, error texts: the driver's and the runtime's.
+// Cards, contexts, attributes and error texts of the driver and the runtime.
 #include "phantom.h"
 
 static long attribute(int *v, int a, int i) {

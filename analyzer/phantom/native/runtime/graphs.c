@@ -1,5 +1,5 @@
-// CUDA graphs: XLA records a step's launches in one; a node is a counter. And the driver's linker, which
-// makes a module of anything.
+// CUDA graphs: XLA records a step's launches in a graph; a node is a counter. Also the driver's linker,
+// which accepts any input.
 #include "phantom.h"
 
 typedef struct {
@@ -15,7 +15,7 @@ static long node(void **n, Graph *g) {
   return some(n);
 }
 API(cuGraphCreate)(Graph **g, unsigned f) { return graph_new(g); }
-API(cuGraphDestroy)(Graph *g) { return OK; } // children may still be named by their parents: kept
+API(cuGraphDestroy)(Graph *g) { return OK; } // parents may still point to it: not freed
 API(cuGraphAddKernelNode_v2)(void **n, Graph *g) { return node(n, g); }
 API(cuGraphAddMemcpyNode)(void **n, Graph *g) { return node(n, g); }
 API(cuGraphAddMemsetNode)(void **n, Graph *g) { return node(n, g); }
@@ -23,7 +23,7 @@ API(cuGraphAddEmptyNode)(void **n, Graph *g) { return node(n, g); }
 API(cuGraphAddChildGraphNode)(void **n, Graph *g) { return node(n, g); }
 static long
 node_of(void **n, Graph *g,
-        char *p) { // a conditional node (type 13) owns body graphs, an array the caller reads
+        char *p) { // a conditional node (type 13) owns an array of body graphs that the caller reads
   if (*(int *)p == 13) {
     unsigned count = *(unsigned *)(p + 28);
     Graph **bodies = calloc(count ? count : 1, sizeof *bodies);
@@ -81,8 +81,7 @@ API(cuGraphLaunch)(void *e, void *s) {
   return OK;
 }
 
-// ---- the driver's own compiler: any PTX becomes a module
-// ---------------------------------------------------------
+// ---- the driver's compiler: any PTX becomes a module
 API(cuLinkCreate_v2)(unsigned n, void *o, void *v, void **l) { return some(l); }
 API(cuLinkComplete)(void *l, void **image, uint64_t *n) {
   *image = handle_block;

@@ -1,4 +1,4 @@
-// Handles that nobody looks into, and the entries that nobody wrote.
+// Opaque handles, and the answer for functions without an implementation.
 #include "phantom.h"
 
 char handle_block[4096];
@@ -10,7 +10,7 @@ long some(void **p) {
 
 void put(char *p, size_t at, const void *v, size_t n) { memcpy(p + at, v, n); }
 
-// Called by each generated entry with its name and its first six arguments
+// Each generated function calls it with its own name and its first six arguments
 // (analyzer/phantom/elf.py).
 API(phantom_unwritten)(const char *name, void **arguments) {
   static const char *seen[8192];

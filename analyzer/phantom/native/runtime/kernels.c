@@ -1,5 +1,5 @@
-// Kernels launched through the runtime, as TensorFlow's own are: the few that compute shapes which the
-// host reads back are computed, the outputs of all others are cleared.
+// Kernels launched through the runtime, such as TensorFlow's own. The few whose results the host reads
+// as shapes are computed; the outputs of all others are cleared.
 #include "phantom.h"
 #include <dlfcn.h>
 
@@ -29,9 +29,8 @@ API(__cudaRegisterFunction)(void *h, const void *f, char *device, const char *na
   }
   return OK;
 }
-// Few kernels compute shapes that the host reads back: those are computed here. Arguments: args[i]
-// points to the i-th one. An array argument is {int count; T inside[8]; T *outside}, outside where more
-// than 8.
+// Kernels whose results the host reads as shapes. args[i] points to argument i. An array argument is
+// {int count; T inside[8]; T *outside}; outside is used for more than 8.
 static void stitch(void **args,
                    int width) { // DynamicStitchKernel<T>(slice, total, indices, pointers, out)
   int slice = *(int *)args[0], total = *(int *)args[1];
@@ -45,9 +44,9 @@ static void stitch(void **args,
       memcpy(out + (uint64_t)i * width, from[indices[i / slice]] + (uint64_t)(i % slice) * width, width);
   know(out, (uint64_t)total * width);
 }
-// What a kernel would have written reads as 0: the start of each output is cleared, lest the host reads
-// what lay there before as a shape. Outputs are told by the kernel's C++ signature: a pointer to what is
-// not const, and the first pointer in an Eigen assignment or an output iterator.
+// Outputs of kernels read as 0: the start of each is cleared, so that the host never reads stale bytes
+// as a shape. The kernel's C++ signature identifies outputs: pointers to non-const, and the first
+// pointer in an Eigen assignment or an output iterator.
 static void learn(unsigned i) {
   static char *(*demangle)(const char *, char *, size_t *, int *);
   int status;
@@ -87,7 +86,7 @@ static void learn(unsigned i) {
   }
   if (text && (strstr(kernels[i].name, "ReduceKernel") || strstr(kernels[i].name, "ReduceSingleTile") ||
                strstr(kernels[i].name, "CleanupSegments")))
-    out &= ~1u; // a reduction's first argument is what it reads, const or not
+    out &= ~1u; // a reduction's first argument is its input, const or not
   say(4, "outputs %x %x of %s", out, inside, kernels[i].name);
   free(text);
   kernels[i].out = out;
@@ -109,9 +108,9 @@ void clear(char *p) {
   if (left)
     memset(p, 0, n < left ? n : left);
 }
-// Truths are moved and joined as if all of a tensor's were as its first: a reduction by "and" or "or"
-// (input, result, ..), a copy by Eigen (the assignment's addresses lie in its first argument, the
-// result's before the source's), a concatenation (sources as an array argument, .., result).
+// Booleans are copied and combined as if all of a tensor equalled its first: a reduction by "and" or
+// "or" (input, result, ..), a copy by Eigen (its first argument holds the addresses, the result's
+// first), a concatenation (sources as an array argument, .., result).
 static void truths(const char *n, void **args) {
   char *in = 0, *out = 0;
   if (strstr(n, "3AndE") || strstr(n, "2OrE")) {

@@ -1,6 +1,6 @@
-// Device memory: reserved address space with a byte counter. The capacity is counted in pages of 2 MiB,
-// as the driver hands them out. Pinned host memory is host memory; a virtual range is mapped from the
-// start and its capacity is counted where physical memory is made for it.
+// Device memory: reserved address space with a byte counter. Capacity is charged in pages of 2 MiB, as
+// by the driver. Pinned host memory is host memory. A virtual range is mapped when reserved and charged
+// when its physical memory is created.
 #include "phantom.h"
 #include <sys/mman.h>
 
@@ -18,7 +18,7 @@ void *reserve(uint64_t size) {
                  -1, 0);
   if (p == MAP_FAILED)
     return 0;
-  madvise(p, size ? size : 1, MADV_NOHUGEPAGE); // a byte written costs a page of 4 KiB, not of 2 MiB
+  madvise(p, size ? size : 1, MADV_NOHUGEPAGE); // a written byte costs a page of 4 KiB, not of 2 MiB
   return p;
 }
 static long take(int d, void **out, uint64_t size, int charge) {
@@ -140,7 +140,7 @@ API(cudaHostGetDevicePointer)(void **d, void *h, unsigned f) {
   *d = h;
   return OK;
 }
-// virtual memory: a reservation is mapped from the start, the capacity is charged at cuMemCreate
+// virtual memory: mapped when reserved, charged by cuMemCreate
 typedef struct {
   uint64_t size, charged;
   int device;

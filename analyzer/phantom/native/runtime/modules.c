@@ -1,4 +1,4 @@
-// Modules, functions, occupancy and launches through the driver, as XLA does them.
+// Modules, functions, occupancy and launches through the driver API, which XLA uses.
 #include "phantom.h"
 
 typedef struct {
@@ -20,7 +20,7 @@ API(cuModuleGetFunction)(void **f, void *m, const char *n) {
 API(cuModuleGetGlobal_v2)(void **p, uint64_t *n, void *m, const char *name) {
   static char *zeros;
   if (!zeros)
-    cuMemAddressReserve((void **)&zeros, 64 * MIB, 0, 0, 0); // an address of the card's, not counted
+    cuMemAddressReserve((void **)&zeros, 64 * MIB, 0, 0, 0); // device address without charge
   say(3, "global %s", name);
   if (p)
     *p = zeros;
@@ -92,12 +92,12 @@ API(cuOccupancyMaxPotentialBlockSizeWithFlags)(int *grid, int *block, void *f, v
                                                int limit, unsigned flags) {
   return potential(grid, block);
 }
-// Those that TensorFlow compiles while it runs have one name for all ("main_kernel").
+// Kernels that TensorFlow compiles at run time all have the name "main_kernel".
 static int is_generated(const char *name) {
   return strstr(name, "_GPU_DT_") || !strcmp(name, "main_kernel");
 }
-// Bytes of the result of such a kernel: the type is the last in its name; behind the address its axes
-// and their strides, the last of which is 1.
+// Bytes of such a kernel's result. The last type in its name is the result's. The axes and their
+// strides follow the address; the last stride is 1.
 static uint64_t result_size(const char *name, const uint64_t *axes, int n) {
   static const struct {
     const char *type;
@@ -121,12 +121,11 @@ static uint64_t result_size(const char *name, const uint64_t *axes, int n) {
   }
   return width;
 }
-// TensorFlow's generated element-wise kernels ("IsFinite_GPU_DT_FLOAT_DT_BOOL_kernel") take, beside
-// sizes, each tensor as its address twice, an offset, and its axes; the last tensor is the result. The
-// arguments lie one behind the other, 8 bytes each. A result reads as 0, as any other kernel's does, but
-// for truths: the values of a card are taken to be finite, and conjunctions of truths are computed (also
-// where the kernel was compiled under the name that all such have: a loop over a layer's steps ends
-// else).
+// TensorFlow's generated element-wise kernels ("IsFinite_GPU_DT_FLOAT_DT_BOOL_kernel") take sizes and,
+// for each tensor, its address twice, an offset and its axes; the last tensor is the result. Arguments
+// are contiguous, 8 bytes each. A result reads as 0, as every kernel's does, except booleans: all values
+// on a card count as finite, and logical and is computed. It is also computed for "main_kernel", or
+// the loop over a layer's steps would end.
 static void generated(const char *name, void **args) {
   uint64_t value[64];
   char *tensor[32];
@@ -149,7 +148,7 @@ static void generated(const char *name, void **args) {
     truth = *tensor[0] && *tensor[1];
   else if (!strncmp(name, "LogicalOr_", 10) && tensors == 3)
     truth = *tensor[0] || *tensor[1];
-  else if (!strcmp(name, "main_kernel") && tensors == 3) // of two truths, as a loop's condition has them
+  else if (!strcmp(name, "main_kernel") && tensors == 3) // two booleans, as in a loop's condition
     truth = *tensor[0] == 1 && *tensor[1] == 1;
   clear(out);
   uint64_t size = last + 1 < n ? result_size(name, value + last + 1, n - last - 1) : 1;

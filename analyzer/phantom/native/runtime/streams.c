@@ -1,14 +1,10 @@
-// Streams, events, callbacks to the host.
+// Streams, events and callbacks to the host.
 //
-// Everything is complete when it is enqueued, but for host callbacks: each stream has a worker that
-// calls them in order. PHANTOM_KERNEL_NS gives every launch that long on its stream: events are complete
-// only after it.
+// All work is complete when enqueued, except host callbacks: a worker for each stream calls them in
+// order. PHANTOM_KERNEL_NS is the duration of every kernel on its stream; events complete after it.
 #include "phantom.h"
 #include <time.h>
 
-// Everything is complete when it is enqueued, but for host callbacks: each stream has a worker that
-// calls them in order. PHANTOM_KERNEL_US gives every launch that many microseconds on its stream: events
-// are then complete only after them.
 static uint64_t now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
