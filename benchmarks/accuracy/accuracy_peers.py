@@ -21,7 +21,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.grappler import cluster, item, tf_optimizer
 from tensorflow.python.training import saver
 
-from analyzer.capture.run.profiled_run import trace_function
+from analyzer.capture.run.step_capture import trace_function
 from analyzer.capture.targets.resolve_target import make_program
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.capture_request import CaptureOptions

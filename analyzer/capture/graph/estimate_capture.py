@@ -22,7 +22,12 @@ from analyzer.capture.initializers.hollow_variables import record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.run.instrumentation import observe_step
-from analyzer.capture.run.profiled_run import Captured, Capturing, captured, trace_function
+from analyzer.capture.run.step_capture import (
+    Captured,
+    Capturing,
+    describe_capture,
+    trace_function,
+)
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import LoweredFunction, build_compiled_graph, compile_calls
@@ -146,7 +151,7 @@ def _capture(
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         compiled = _compiled(program, function, step, options, dump)
         report("reading the graph", 0.9)
-        found = captured(
+        found = describe_capture(
             Capturing(
                 program=program,
                 observed=observed,

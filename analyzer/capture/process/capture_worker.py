@@ -1,9 +1,7 @@
-"""The child process that imports TensorFlow and leaves a run folder.
+"""The child process that imports TensorFlow, runs or traces the step, and writes the run folder.
 
-It runs the step under the profiler, or takes the graph that would run and runs nothing.
-
-It speaks to its parent in ``messages``, on the standard output that it was started
-with; whatever the user's code prints goes to the log. ``launch`` starts it.
+It sends messages to its parent on its original standard output; the user's output goes to the log.
+``launch`` starts it.
 """
 
 from __future__ import annotations
@@ -25,15 +23,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.process.launch import STOPPING, hides_own_gpus
+from analyzer.capture.process.child_environment import (
+    configure_cards,
+    hides_own_gpus,
+    make_phantom_note,
+)
+from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
-from analyzer.model.contract import run_note as contract
 from analyzer.model.contract.capture_request import (
     REQUEST_VERSION,
+    CaptureKind,
     CaptureOptions,
     CaptureRequest,
     TargetSpec,
@@ -48,7 +50,7 @@ from analyzer.model.contract.child_messages import (
 )
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
-from analyzer.model.contract.run_note import TargetNote, encode_run
+from analyzer.model.contract.run_note import CompiledFunction, TargetNote, encode_run
 from analyzer.model.errors import (
     AnalyzerError,
     ExitCode,
@@ -61,27 +63,27 @@ from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
-    from analyzer.capture.run.profiled_run import Captured
+    from analyzer.capture.run.step_capture import Captured
     from analyzer.capture.xla.xla_lowering import LoweredFunction
 
     Capture = Callable[[TargetSpec, CaptureOptions, Path, Any], Captured]
 
-GRAPH_FILE = "graph.json.gz"
-DUMP = ".xla"
-"""Folder in the run folder that XLA leaves compiled modules in while the child runs."""
+GRAPH_FILE: Final = "graph.json.gz"
+DUMP: Final = ".xla"
+"""Subfolder of the run folder for XLA's compiled modules while the child runs."""
 
-GENERATED = ".autograph"
-"""Folder in the run folder for the code that TensorFlow makes of the user's."""
+_GENERATED: Final = ".autograph"
+"""Subfolder of the run folder for code that TensorFlow generates from the user's."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_ROOM_WORDS = ("No space left on device", "Disk quota exceeded", "File too large")
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class Channel:
-    """Messages to the parent, over the standard output that this process was started with.
+    """Messages to the parent over the process' original standard output.
 
     Attributes:
-        stage: What was told last.
+        stage: The stage reported last.
     """
 
     def __init__(self) -> None:
@@ -92,48 +94,48 @@ class Channel:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
-    def of_this_process(self) -> Channel:
-        """Return it for a process that was forked to send messages too."""
+    def adopt(self) -> Channel:
+        """Make this process, a fork, the owner of the channel, and return the channel."""
         self._owner = os.getpid()
         return self
 
     def send(self, message: Message) -> None:
         """Send one message; unbuffered, because a signal's handler sends too."""
         if os.getpid() != self._owner:
-            os._exit(0)  # a copy that the user's code forked and let run on into ours
+            os._exit(0)  # a fork by the user's code that ran on into ours
         line = encode_message(message)
         while line:
             line = line[os.write(self._descriptor, line) :]
 
     def report(self, stage: str, share: float) -> None:
-        """Tell what is being done, and the share done."""
+        """Report the current stage, and the share of the work done."""
         self.stage = stage
         self.send(StageBegun(stage, share))
 
     def fail(self, error: AnalyzerError) -> int:
-        """Tell what went wrong; return the exit code."""
+        """Report an error; return the exit code."""
         code = int(error.exit_code)
         self.send(ChildFailed(error.message, error.hint, code, find_kind(error)))
         return code
 
     def interrupt_once(self, number: int, frame: FrameType | None) -> None:
-        """Stop the step at the first Ctrl-C and say so; another one is too late."""
+        """Stop the step at the first Ctrl-C and report it; ignore further ones."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.send(StageBegun(STOPPING, 0.0))
         raise KeyboardInterrupt
 
 
 def main(request_path: str, places: list[str], channel: Channel | None = None) -> int:
-    """Do what the request says; return the exit code.
+    """Serve a request file; return the exit code.
 
     Args:
         request_path: The request, a JSON file.
         places: ``sys.path`` for the user's code.
-        channel: Messages to the parent; None to begin with them.
+        channel: Messages to the parent; None to open it.
     """
     faulthandler.enable()
     channel = channel or Channel()
-    # A shell starts background jobs with Ctrl-C ignored; the trace is to be written all the same.
+    # A shell starts background jobs with Ctrl-C ignored; the trace must be written nevertheless.
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
     try:
@@ -145,62 +147,57 @@ def main(request_path: str, places: list[str], channel: Channel | None = None) -
     except KeyboardInterrupt:
         channel.send(ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED)))
         return int(ExitCode.INTERRUPTED)
-    except BaseException as error:  # sys.exit() in the user's code too
+    except BaseException as error:  # also sys.exit() in the user's code
         traceback.print_exc()
-        return channel.fail(told(error, target, channel.stage))
+        return channel.fail(convert_error(error, target, channel.stage))
     channel.send(CaptureDone())
     main_thread = threading.main_thread()
     if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
-        _end()
+        _exit_at_once()
     return int(ExitCode.OK)
 
 
 def find_kind(error: AnalyzerError) -> FailureKind:
-    """Return why an error was raised: its own kind, else that of TensorFlow's error behind it."""
+    """Return an error's kind, or that of TensorFlow's error behind it."""
     if error.kind is FailureKind.OTHER and "tensorflow" in sys.modules:
-        from analyzer.capture.run.profiled_run import classify_failure
+        from analyzer.capture.run.step_failure import classify_failure
 
         return classify_failure(error.__cause__)
     return error.kind
 
 
-def told(error: BaseException, target: str, stage: str) -> AnalyzerError:
-    """Return what nobody expected as what it is: the user's, the machine's or a fault of ours.
+def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
+    """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours.
 
     Args:
-        error: What was raised.
-        target: What the user named.
-        stage: What was being done.
+        error: The unexpected error.
+        target: The target as the user wrote it.
+        stage: The stage in which it was raised.
     """
-    what = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
-    if _is_out_of_room(error):
+    text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
+    if _is_disk_full(error):
         return InputError(
-            f"The disk is full: {target} was stopped while {stage} ({what}).",
-            hint="Make room, or name another --out.",
+            f"The disk is full: {target} was stopped while {stage} ({text}).",
+            hint="Free some space, or name another --out.",
         )
     if isinstance(error, MemoryError):
         return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
     if isinstance(error, SystemExit):
-        return TargetError(
-            f"{target} called sys.exit({error.code}) while {stage}.", kind=FailureKind.EXITED
-        )
+        message = f"{target} called sys.exit({error.code}) while {stage}."
+        return TargetError(message, kind=FailureKind.EXITED)
     if find_culprit(error) == "user":
         return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
-    return AnalyzerError(f"The capture of {target} failed while {stage}: {what}")
+    return AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
 
 
-def _is_out_of_room(error: BaseException) -> bool:
-    """Say whether an error is a full disk, told by the system or by TensorFlow's own file code."""
+def _is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
-        return error.errno in _NO_ROOM
-    return any(words in str(error) for words in _NO_ROOM_WORDS)
+        return error.errno in _DISK_FULL
+    return any(words in str(error) for words in _DISK_FULL_WORDS)  # TensorFlow's file code
 
 
-def _end() -> NoReturn:
-    """End the process as it is: taking a large graph apart object by object takes a second or more.
-
-    What was registered for the end is done, and no thread of the user's is left to wait for.
-    """
+def _exit_at_once() -> NoReturn:
+    """Run the exit handlers and end without freeing objects, which takes seconds for a large graph."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -208,22 +205,17 @@ def _end() -> NoReturn:
 
 
 def import_all() -> None:
-    """Import TensorFlow, Keras and all of ours that runs a step or takes its graph.
+    """Import TensorFlow, Keras and every module that a capture needs.
 
     Raises:
-        InputError: they cannot be imported.
+        InputError: TensorFlow or Keras cannot be imported.
     """
     _import_tensorflow()
-    _leaving_unrun()
-    _running()
+    _load_capture("static")
+    _load_capture("run")
 
 
 def _import_tensorflow() -> None:
-    """Import TensorFlow and Keras.
-
-    Raises:
-        InputError: they cannot be imported.
-    """
     try:
         import keras
         import tensorflow  # noqa: F401
@@ -234,16 +226,15 @@ def _import_tensorflow() -> None:
             f"TensorFlow cannot be imported: {type(error).__name__}: {first}",
             hint="Check it with: python -c 'import tensorflow'.",
         ) from None
-    # Keras cuts the user's own lines out of an error too.
+    # Keras' filter would remove the user's own lines from tracebacks.
     keras.config.disable_traceback_filtering()
 
 
 @contextlib.contextmanager
-def _generated_code_in(folder: Path) -> Iterator[None]:
-    """Let autograph write the code that it makes of the user's into ``folder``.
+def _redirect_generated_code(folder: Path) -> Iterator[None]:
+    """Let autograph write its generated code to ``folder``, and remove that afterwards.
 
-    It writes to the system's temporary folder, and removes that at the end of the process: not where
-    the process is killed.
+    By default it writes to the system's temporary folder, where a killed process leaves it.
     """
     from analyzer.capture.private_names import import_autograph_loader
 
@@ -258,12 +249,11 @@ def _generated_code_in(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
-    """Let modules and arguments be found as in a Python of the user's own.
+def _restore_user_paths(spec: TargetSpec, places: list[str]) -> None:
+    """Set ``sys.path`` and ``sys.argv`` as in the user's own Python.
 
-    Called after all of ours and TensorFlow is imported: from here on the user's ``json.py`` is the
-    user's business. What lies in the working folder is found last; a target's own folder comes first
-    when the target is loaded.
+    Called after all imports of ours, which a ``json.py`` of the user's must not shadow. The working
+    folder comes last; loading the target puts the target's own folder first.
     """
     ours = [place for place in sys.path if place not in places]
     sys.path[:] = [*places, *ours]
@@ -275,13 +265,13 @@ def _as_started_by_the_user(spec: TargetSpec, places: list[str]) -> None:
 def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
-    is_static, is_trial = request.kind == "static", request.kind == "trial"
+    is_static = request.kind == "static"
     on_phantom = bool(options.gpu) and not is_static
     if options.device == "cpu" or (is_static and hides_own_gpus(options)):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     folder = Path(request.folder)
-    if not is_trial:
+    if request.kind != "trial":
         os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
     with pause_collector():
         _import_tensorflow()
@@ -293,17 +283,16 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     if on_phantom:
-        phantom.set_up(options, tf)
-    do = _leaving_unrun() if is_static else _trying() if is_trial else _running()
-    _as_started_by_the_user(spec, places)
-    with _generated_code_in(folder / GENERATED):
-        captured = do(spec, options, folder, report)
-    target = TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name)
+        configure_cards(options, tf)
+    capture_step = _load_capture(request.kind)
+    _restore_user_paths(spec, places)
+    with _redirect_generated_code(folder / _GENERATED):
+        captured = capture_step(spec, options, folder, report)
     captured.run = replace(
         captured.run,
-        target=target,
+        target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
         from_process_start=True,
-        phantom=phantom.phantom_note(options) if on_phantom else None,
+        phantom=make_phantom_note(options) if on_phantom else None,
     )
     report("writing the graph", 0.97)
     with pause_collector():
@@ -311,44 +300,32 @@ def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
     shutil.rmtree(folder / DUMP, ignore_errors=True)
 
 
-def _running() -> Capture:
-    """Return what runs the step; all that it needs is imported now."""
-    from analyzer.capture.run.profiled_run import profiling, run_steps
+def _load_capture(kind: CaptureKind) -> Capture:
+    """Return the function that captures a step, with all its imports done."""
     from analyzer.capture.targets.resolve_target import resolve
 
+    if kind == "static":
+        from analyzer.capture.graph.estimate_capture import capture_unrun_step
+
+        def trace(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+            make = functools.partial(resolve, spec, options)
+            return capture_unrun_step(make, report, options, folder / DUMP)
+
+        return trace
+    from analyzer.capture.run.profiled_run import profiling, run_steps
+
     def run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
+        make, steps = functools.partial(resolve, spec, options), options.step_count
+        if kind == "trial":
+            return run_steps(make, steps, report, is_trial=True)
         with profiling(folder):
-            return run_steps(
-                lambda: resolve(spec, options), options.step_count, report, dump=folder / DUMP
-            )
+            return run_steps(make, steps, report, dump=folder / DUMP)
 
     return run
 
 
-def _trying() -> Capture:
-    """Return what runs the step without a trace; all that it needs is imported now."""
-    from analyzer.capture.run.profiled_run import run_steps
-    from analyzer.capture.targets.resolve_target import resolve
-
-    def attempt(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
-        return run_steps(lambda: resolve(spec, options), options.step_count, report, is_trial=True)
-
-    return attempt
-
-
-def _leaving_unrun() -> Capture:
-    """Return what takes the step's graph; all that it needs is imported now."""
-    from analyzer.capture.graph.estimate_capture import capture_unrun_step
-    from analyzer.capture.targets.resolve_target import resolve
-
-    def take(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
-        return capture_unrun_step(lambda: resolve(spec, options), report, options, folder / DUMP)
-
-    return take
-
-
 def write_run(folder: Path, captured: Captured) -> None:
-    """Write the note and the graph into the run folder."""
+    """Write the note, the graph and compiled functions into the run folder."""
     run = replace(
         captured.run,
         graph=GRAPH_FILE if captured.ops else None,
@@ -365,10 +342,8 @@ def write_run(folder: Path, captured: Captured) -> None:
     (folder / RUN_FILE).write_bytes(encode_run(run))
 
 
-def _write_compiled(
-    folder: Path, compiled: list[LoweredFunction]
-) -> tuple[contract.CompiledFunction, ...]:
-    """Write each compiled function's module and plan; return what the note says of them."""
+def _write_compiled(folder: Path, compiled: list[LoweredFunction]) -> tuple[CompiledFunction, ...]:
+    """Write each compiled function's module and plan; return their rows for the note."""
     rows = []
     for number, one in enumerate(compiled):
         suffix = f"-{number}" if number else ""
@@ -378,7 +353,7 @@ def _write_compiled(
                 files[key] = f"{key}{suffix}.hlo.pb.gz"
                 (folder / f"{key}{suffix}.hlo.pb.gz").write_bytes(pack(content))
         rows.append(
-            contract.CompiledFunction(
+            CompiledFunction(
                 ops=one.ops,
                 function=one.function,
                 platform=one.platform,

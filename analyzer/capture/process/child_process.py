@@ -1,6 +1,6 @@
-"""A child process under a supervisor: its messages, and its end, whatever that is.
+"""A child process under a supervisor: its messages and its end.
 
-Several captures may be copies of one such process (``fork_server``).
+Several captures may be forks of one such process (``fork_server``).
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from analyzer.capture.process import supervisor
 from analyzer.model.contract.child_messages import ChildEnd, CopyEnd, Message, parse_message
 from analyzer.model.interrupts import delay_signals
 
-_LOOK_S: Final = 0.5  # how often it is looked whether the supervisor itself is gone
-_PIPE: Final = "requests"  # of a process that is copied
-_MOST_COPIED: Final = 2  # of one environment each: each holds all of TensorFlow
-_END_S: Final = 15.0  # more than a supervisor takes that cannot kill what it should
+_POLL_S: Final = 0.5  # interval of checks whether the supervisor itself is gone
+_MAX_SERVERS: Final = 2  # at once; each holds all of TensorFlow
+_END_S: Final = 15.0  # longer than a supervisor needs, even if a process cannot be killed
 
 
 class Child:
-    """A command that tells what it does and how it went (``messages``).
+    """A supervised command that reports its progress as messages.
 
     It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
     ``interrupt``.
 
     Attributes:
         end: How it ended; None while it runs.
-        deadline_s: The instant of ``monotonic`` at which it is no longer listened to.
+        deadline_s: Value of ``time.monotonic`` at which ``messages`` stops.
 
     Args:
-        command: What to run.
-        log: Where everything else goes that it prints.
-        folder: Removed when this process ends without a word.
-        environment: Its environment variables.
+        command: The command to run.
+        log: File for all other output.
+        folder: Removed if this process is killed.
+        environment: All environment variables.
     """
 
     def __init__(
@@ -62,10 +61,10 @@ class Child:
             )
 
     def messages(self) -> Iterator[Message]:
-        """Yield what the child says until it has ended, or ``deadline_s`` has come."""
+        """Yield the child's messages until it ends or ``deadline_s`` comes."""
         while self.end is None and (left_s := self.deadline_s - time.monotonic()) > 0:
             if not self._lines:
-                self._listen(min(_LOOK_S, left_s))
+                self._read_lines(min(_POLL_S, left_s))
                 continue
             message = parse_message(self._lines.popleft())
             if isinstance(message, ChildEnd):
@@ -75,60 +74,55 @@ class Child:
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to it."""
-        self._order(supervisor.INTERRUPT)
+        self._send(supervisor.INTERRUPT)
 
     def close(self) -> None:
-        """End it and all that it started, where that has not happened; then let go of it."""
+        """End it and all that it started, if necessary, and release its pipes."""
         with delay_signals():
-            self._order(supervisor.END)
+            self._send(supervisor.END)
             self.deadline_s = time.monotonic() + _END_S
             for _ in self.messages():
-                pass  # nobody listens any more
+                pass
             with contextlib.suppress(OSError):
                 self._process.stdin.close()  # type: ignore[union-attr]
             try:
                 self._process.wait(timeout=_END_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()  # the child is ended with it, by the system
+                self._process.kill()  # the system kills the child with it
                 self._process.wait()
             self._process.stdout.close()  # type: ignore[union-attr]
 
-    def _order(self, order: bytes) -> None:
+    def _send(self, order: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), order)  # type: ignore[union-attr]
 
-    def _listen(self, patience_s: float) -> None:
-        """Read messages for up to ``patience_s`` seconds; set the ending where none can follow."""
-        # Not to the end of the pipe: some process that was started by the child may hold it open.
-        gone = self._process.poll() is not None
+    def _read_lines(self, timeout_s: float) -> None:
+        """Read messages for up to ``timeout_s``; set ``end`` if none can follow."""
+        # Not to the end of the pipe: a process that the child started may hold it open.
+        is_gone = self._process.poll() is not None
         stdout = self._process.stdout
         assert stdout is not None
-        if select.select([stdout], [], [], 0 if gone else patience_s)[0]:
-            got = os.read(stdout.fileno(), 1 << 16)
-            *lines, self._text = (self._text + got).split(b"\n")
+        if select.select([stdout], [], [], 0 if is_gone else timeout_s)[0]:
+            content = os.read(stdout.fileno(), 1 << 16)
+            *lines, self._text = (self._text + content).split(b"\n")
             self._lines.extend(lines)
-            gone = not got
-        if gone:
+            is_gone = not content
+        if is_gone:
             self.end = self.end or ChildEnd(None)
 
 
 class ForkServers:
-    """Processes that are started at the first capture in their environment, and ended with the block.
+    """Fork servers, one for each environment, that end with the ``with`` block.
 
-    Where the system does not tell how to let a copy end with its parent, there are none, and each
-    capture has a process of its own.
+    There are none outside Linux, because only there a fork can be made to end with its parent.
 
     Attributes:
-        folder: Where their pipes may be made; removed with all in it when this process ends without a
-            word.
-
-    Args:
-        folder: That folder.
+        folder: For the servers' pipes; removed if this process is killed.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._copied: dict[frozenset[tuple[str, str]], ForkServer] = {}
+        self._servers: dict[frozenset[tuple[str, str]], ForkServer] = {}
         self._started = 0
 
     def __enter__(self) -> ForkServers:
@@ -140,63 +134,51 @@ class ForkServers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for copied in self._copied.values():
-            copied.end()
+        for server in self._servers.values():
+            server.end()
 
-    def copy(
+    def fork(
         self,
         command: Sequence[str],
         request: Path,
         log: Path,
         environment: Mapping[str, str],
     ) -> ForkedCapture | None:
-        """Let a copy do what a request says; None where it needs a process of its own.
+        """Serve a request in a fork; None if it needs a process of its own.
 
         Args:
-            command: What starts the process; the pipe's path is added.
-            request: The request's path.
-            log: Where everything else goes that is printed.
-            environment: The environment variables.
+            command: Starts a server; the path of its pipe is appended.
+            request: The request file.
+            log: File for the server's output.
+            environment: All environment variables.
         """
-        copied = self.begin(command, log, environment)
-        return None if copied is None else ForkedCapture(copied, request)
+        server = self.start(command, log, environment)
+        return None if server is None else ForkedCapture(server, request)
 
-    def begin(
+    def start(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> ForkServer | None:
-        """Start the process of an environment where it does not run; None where there can be none.
-
-        Args:
-            command: What starts it; the pipe's path is added.
-            log: Where everything goes that it prints itself.
-            environment: The environment variables.
-        """
+        """Start the server for an environment unless it runs; arguments are those of ``fork``."""
         if sys.platform != "linux":
             return None
         key = frozenset(environment.items())
-        if key not in self._copied and len(self._copied) == _MOST_COPIED:
+        if key not in self._servers and len(self._servers) == _MAX_SERVERS:
             return None
-        copied = self._copied.get(key)
-        if copied is None or copied.child.end is not None:
+        server = self._servers.get(key)
+        if server is None or server.child.end is not None:
             self._started += 1
-            pipe = self.folder / f"{_PIPE}-{self._started}"
-            copied = ForkServer(command, pipe, log, environment)
-            self._copied[key] = copied
-        return copied
+            pipe = self.folder / f"requests-{self._started}"
+            server = ForkServer(command, pipe, log, environment)
+            self._servers[key] = server
+        return server
 
 
 class ForkServer:
-    """A process that does what it is asked for in copies of itself.
+    """A process that serves each request in a fork of itself.
 
     Attributes:
         child: The process.
-        is_busy: Whether a copy runs, or the process has not come to its first one.
-
-    Args:
-        command: What starts it; the pipe's path is added.
-        pipe: Where it is asked.
-        log: Where everything goes that it prints itself.
-        environment: Its environment variables.
+        is_busy: Whether a fork runs, or the process is still starting.
     """
 
     def __init__(
@@ -208,14 +190,14 @@ class ForkServer:
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self.child = Child([*command, str(pipe)], log, pipe.parent, environment)
 
-    def ask(self, request: Path) -> None:
-        """Let a copy do what a request says."""
+    def send(self, request: Path) -> None:
+        """Let a fork serve a request file."""
         self.child.deadline_s = float("inf")
         self.is_busy = True
         os.write(self._pipe, os.fsencode(request) + b"\n")
 
     def end(self) -> None:
-        """End it, and the copy that still runs; one that does nothing ends by itself."""
+        """End the server and a running fork; an idle server ends when its pipe closes."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
@@ -228,25 +210,21 @@ class ForkServer:
 
 
 class ForkedCapture:
-    """A copy of a process, as ``Child`` is a whole one.
+    """A fork of a server that serves one request; has the methods of ``Child``.
 
     Attributes:
         end: How it ended; None while it runs.
-
-    Args:
-        copied: What it is a copy of.
-        request: The path of what it is asked for.
     """
 
-    def __init__(self, copied: ForkServer, request: Path) -> None:
+    def __init__(self, server: ForkServer, request: Path) -> None:
         self.end: ChildEnd | None = None
-        self._copied = copied
-        self._child = copied.child
-        copied.ask(request)
+        self._server = server
+        self._child = server.child
+        server.send(request)
 
     @property
     def deadline_s(self) -> float:
-        """The instant of ``monotonic`` at which it is no longer listened to."""
+        """Value of ``time.monotonic`` at which ``messages`` stops."""
         return self._child.deadline_s
 
     @deadline_s.setter
@@ -254,20 +232,20 @@ class ForkedCapture:
         self._child.deadline_s = instant_s
 
     def messages(self) -> Iterator[Message]:
-        """Yield what the copy says until it has ended, or ``deadline_s`` has come."""
+        """Yield the fork's messages until it ends or ``deadline_s`` comes."""
         for message in self._child.messages():
             if isinstance(message, CopyEnd):
                 self.end = ChildEnd(message.code, message.peak_rss_bytes)
-                self._copied.is_busy = False
+                self._server.is_busy = False
                 return
             yield message
         self.end = self._child.end
 
     def interrupt(self) -> None:
-        """End it: several captures are of a question that is not answered then."""
-        self._copied.end()
+        """End the server: the user has interrupted the whole series of captures."""
+        self._server.end()
 
     def close(self) -> None:
-        """Let go of it; where it has not ended, or its process has, end all."""
+        """End the server if the fork still runs or the server has ended."""
         if self.end is None or self._child.end is not None:
-            self._copied.end()
+            self._server.end()

@@ -1,8 +1,8 @@
 """Start the child process that captures, and wait for its run folder. Needs no TensorFlow.
 
-A child, because the allocator that writes memory events has to be chosen before TensorFlow is
-imported, because a trace from the start of a process sees every buffer being born, and because a
-step that takes the process down must not take the command down.
+A child is necessary for three reasons: the allocator that writes memory events is chosen before
+TensorFlow is imported, a trace from the start of a process sees every allocation, and a step that
+crashes its process must not crash the command.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process import phantom_launch as phantom
 from analyzer.capture.process.child_ending import (
     SilentEnd,
     explain_end,
     read_host_memory,
     read_tail,
 )
+from analyzer.capture.process.child_environment import (
+    PHANTOM_FOLDER,
+    hides_own_gpus,
+    make_environment,
+)
 from analyzer.capture.process.child_process import Child, ForkedCapture, ForkServers
-from analyzer.capture.process.declared_environment import declared_environment
 from analyzer.capture.process.run_folders import (
     LOG_FILE,
     check_writable,
@@ -47,24 +50,21 @@ from analyzer.model.contract.child_messages import (
     StageBegun,
     write_message,
 )
-from analyzer.model.errors import AnalyzerError, ExitCode, InputError, StepOutOfMemory, TargetError
+from analyzer.model.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
 from analyzer.model.user_cache import cache_folder
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 STOPPING: Final = "stopping"
-"""Stage that the child tells as its answer to Ctrl-C, before it writes what was traced."""
+"""Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
 
-_CPU_LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
-"""What TensorFlow reads the limit of a CPU's allocator from, in MiB."""
-
-_NOTHING: Final = "Interrupted; nothing was written."
-_ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C: one stuck in TensorFlow never does
+_INTERRUPTED: Final = "Interrupted; nothing was written."
+_ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
-_PARTING_S: Final = 10.0  # for what the user's code does at the end of its process
-_MOST_LOG_BYTES: Final = 16 << 20  # of the child's log, from its end, are kept
+_PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
+_MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
 
-# Nothing may come from the working folder, where a json.py of the user's may lie, before all that is
-# not the user's has been imported: `-c` and PYTHONPATH put it first.
+# `-c` and PYTHONPATH put the working folder first, where a user's json.py may be. It must not be found
+# until TensorFlow and this package are imported.
 _START: Final = """\
 import os, sys
 kept = [place for place in sys.path if place]
@@ -84,6 +84,7 @@ _ERRORS: Final[dict[int, type[AnalyzerError]]] = {
 }
 
 Progress = Callable[[str, float], None]
+"""Called with the stage and the share done, 0 to 1."""
 
 
 def capture(
@@ -96,45 +97,45 @@ def capture(
     kind: CaptureKind = "run",
     copies: ForkServers | None = None,
 ) -> Path:
-    """Run the target's step in a child process and return the run folder.
+    """Capture the target's step in a child process and return the run folder.
 
     The folder appears whole or not at all. A step that fails still leaves one, with its error in
     ``run.json``.
 
     Args:
-        spec: What to run.
-        options: How.
-        out: The folder to make; where another run comes to be there meanwhile, one with a number
-            behind the name.
-        force: Replace ``out`` where it holds an earlier run.
-        progress: Called with the stage and the share done, 0 to 1.
-        kind: What is done with the step (``CaptureKind``).
-        copies: Processes that several captures are copies of; None for one of its own.
+        spec: The target.
+        options: How its step is built and run.
+        out: The folder to make; if another run appears there meanwhile, a number is appended.
+        force: Whether to replace an earlier run in ``out``.
+        progress: Called as the child reports its stages.
+        kind: What to do with the step.
+        copies: Fork servers that the capture may use; None for a process of its own.
 
     Raises:
-        InputError: ``out`` cannot be used, or the target cannot be made a step or ends its process.
-        StepOutOfMemory: there was not enough host memory.
+        InputError: ``out`` cannot be used.
+        TargetError: the step cannot be built, or ends its process (``error.kind`` says why).
+        StepOutOfMemory: the machine or the device ran out of memory.
         AnalyzerError: the child failed otherwise.
     """
     check_writable(out, force=force)
     with make_staging_folder(out) as staging:
         request = staging / "request.json"
-        asked = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
-        environment = _environment(spec, options, kind, staging)
+        content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
+        environment = make_environment(spec, options, kind, staging)
         with convert_os_errors(out):
-            write_message(request, asked)
+            write_message(request, content)
+            log = request.with_name(LOG_FILE)
             child: Child | ForkedCapture | None = None
             if copies is not None and hides_own_gpus(options):
-                command = _command("fork_server")
-                child = copies.copy(command, request, _log_of(request), environment)
+                child = copies.fork(_make_command("fork_server"), request, log, environment)
             if child is None:
-                child = Child(child_command(request), _log_of(request), staging, environment)
-            _run(request, child, spec, progress, keeps_a_part=kind == "run")
+                child = Child(make_child_command(request), log, staging, environment)
+            _run(child, log, spec, progress, can_be_partial=kind == "run")
             request.unlink(missing_ok=True)
-        shutil.rmtree(staging / phantom.FOLDER, ignore_errors=True)
+        shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
             raise TargetError(
-                f"What was captured is gone: {spec.text} or another program removed it.",
+                f"The capture is gone: {spec.text} or another program removed it.",
                 hint="Name another --out.",
             )
         return publish(staging, out, force=force)
@@ -143,113 +144,53 @@ def capture(
 def start_fork_server(
     spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: ForkServers
 ) -> None:
-    """Start the process that captures will be copies of: it imports TensorFlow while others are made.
+    """Start the fork server for later captures, so that it imports TensorFlow in the meantime.
 
     Args:
-        spec: What will be captured.
-        options: How, but for the size.
+        spec: The target.
+        options: How its step will be built and run; the size does not matter.
         kind: What will be done with the step.
-        copies: The processes.
-
-    Raises:
-        InputError: there can be no such process.
+        copies: The servers.
     """
-    if (
-        hides_own_gpus(options) and cache_folder() is not None
-    ):  # else a card's libraries lie by each run
-        environment = _environment(spec, options, kind, copies.folder)
-        copies.begin(_command("fork_server"), copies.folder / LOG_FILE, environment)
-
-
-def _environment(
-    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, place: Path
-) -> dict[str, str]:
-    """Return the environment variables of a child.
-
-    Args:
-        spec: What it captures.
-        options: How.
-        kind: What is done with the step.
-        place: Where the libraries of a card that is not there lie, where the user keeps no cache.
-    """
-    on_card = kind != "static" and bool(options.gpu)
-    environment = make_base_environment(
-        log_level="0" if kind == "run" else "1", host_events=not on_card
-    )
-    environment |= declared_environment(spec, environment)
-    if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
-        environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
-    if on_card:
-        environment |= phantom.variables(options, place)
-    elif hides_own_gpus(options):
-        environment["CUDA_VISIBLE_DEVICES"] = "-1"
-    return environment
-
-
-def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
-    """Return the child's environment variables.
-
-    Args:
-        log_level: From which level TensorFlow writes its log where the user does not say: ``0`` where
-            it goes to the run folder, so that an allocator that runs out of memory leaves its list of
-            chunks there; None for TensorFlow's own default, a script's.
-        host_events: Whether the CPU's memory is of interest, so that its allocator is to be the one that
-            writes events; a card's always does, and the CPU's has ten events for each of a card's.
-
-    Raises:
-        InputError: Keras is set to run on something other than TensorFlow.
-    """
-    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend != "tensorflow":
-        raise InputError(
-            f"The environment variable KERAS_BACKEND is {backend}, and the memory of TensorFlow's "
-            "steps is what is analysed.",
-            hint="Set KERAS_BACKEND=tensorflow.",
-        )
-    environment = {**os.environ, "KERAS_BACKEND": backend}
-    if host_events:
-        environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-    if log_level is not None:
-        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
-    return environment
+    # Without a cache, each run has the phantom card's libraries in a folder of its own.
+    if hides_own_gpus(options) and cache_folder() is not None:
+        environment = make_environment(spec, options, kind, copies.folder)
+        copies.start(_make_command("fork_server"), copies.folder / LOG_FILE, environment)
 
 
 def make_module_command(module: str) -> list[str]:
-    """Return the command that runs a module of this package, a checkout's too."""
-    root = str(Path(__file__).parents[3])
+    """Return the command that runs ``main`` of a module of this package, also from a checkout."""
     start = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; sys.exit(main())"
-    return [sys.executable, "-c", start, root]
+    return [sys.executable, "-c", start, str(Path(__file__).parents[3])]
 
 
-def child_command(request: Path) -> list[str]:
-    """Return the command of the child; the package is found even where it runs from a checkout."""
-    return [*_command("capture_worker"), str(request)]
+def make_child_command(request: Path) -> list[str]:
+    """Return the command of the child that serves one request."""
+    return [*_make_command("capture_worker"), str(request)]
 
 
-def hides_own_gpus(options: CaptureOptions) -> bool:
-    """Say whether the machine's own cards are left alone: there may be others, that are not here."""
-    return options.device == "cpu" or bool(options.gpu)
-
-
-def _command(module: str) -> list[str]:
+def _make_command(module: str) -> list[str]:
     root = str(Path(__file__).parents[3])
     return [sys.executable, "-c", _START.replace("{module}", module), root]
 
 
-def _log_of(request: Path) -> Path:
-    return request.with_name(LOG_FILE)
-
-
 def _run(
-    request: Path,
     child: Child | ForkedCapture,
+    log: Path,
     spec: TargetSpec,
     progress: Progress,
     *,
-    keeps_a_part: bool,
+    can_be_partial: bool,
 ) -> None:
-    """Run the child to its end; an interrupted one may still write what it has, if that is of use."""
-    log = _log_of(request)
+    """Run the child to its end, and raise its error.
+
+    Args:
+        child: The child.
+        log: Its log.
+        spec: The target.
+        progress: Called as the child reports its stages.
+        can_be_partial: Whether an interrupted child may still write what it has.
+    """
     before = read_host_memory()
     last: Message | None = None
     stage = "starting"
@@ -259,18 +200,18 @@ def _run(
             if isinstance(message, StageBegun):
                 stage = message.stage
                 progress(stage, message.share)
-            else:  # its last word; a thread of the user's may go on for ever
+            else:  # the last message; a thread of the user's may run forever
                 child.deadline_s = time.monotonic() + _PARTING_S
     except KeyboardInterrupt:
-        if not keeps_a_part:
-            raise KeyboardInterrupt(_NOTHING) from None
-        last = _after_interrupt(child, progress)
+        if not can_be_partial:
+            raise KeyboardInterrupt(_INTERRUPTED) from None
+        last = _interrupt(child, progress)
     finally:
         child.close()
     if isinstance(last, CaptureDone):
         return
     if isinstance(last, ChildFailed):
-        raise _told_by_child(last, log)
+        raise _make_error(last, log)
     raise explain_end(
         SilentEnd(
             target=spec.text,
@@ -279,16 +220,16 @@ def _run(
             before=before,
             after=read_host_memory(),
             log=read_tail(log),
-            saved_log=_keep(log),
+            saved_log=_save_log(log),
         )
     )
 
 
-def _after_interrupt(child: Child | ForkedCapture, progress: Progress) -> Message:
-    """Pass Ctrl-C on and return the child's last word, which says that it wrote what it had.
+def _interrupt(child: Child | ForkedCapture, progress: Progress) -> Message:
+    """Pass Ctrl-C on and return the child's last message, once it has written its trace.
 
     Raises:
-        KeyboardInterrupt: it wrote nothing; it was stuck, say, where no Ctrl-C is seen.
+        KeyboardInterrupt: it wrote nothing, because it was stuck where no Ctrl-C is seen.
     """
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S
@@ -300,36 +241,36 @@ def _after_interrupt(child: Child | ForkedCapture, progress: Progress) -> Messag
         elif isinstance(message, StageBegun):
             progress(message.stage, message.share)
     if not isinstance(last, CaptureDone):
-        raise KeyboardInterrupt(_NOTHING)
+        raise KeyboardInterrupt(_INTERRUPTED)
     return last
 
 
-def _told_by_child(last: ChildFailed, log: Path) -> AnalyzerError:
-    """Return the error that the child itself told.
+def _make_error(last: ChildFailed, log: Path) -> AnalyzerError:
+    """Return the error that the child reported.
 
     Raises:
         KeyboardInterrupt: it was interrupted.
     """
     if last.exit_code == ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt(_NOTHING)
-    kind = _ERRORS.get(last.exit_code, AnalyzerError)
+        raise KeyboardInterrupt(_INTERRUPTED)
+    error = _ERRORS.get(last.exit_code, AnalyzerError)
     hint = last.hint
-    if kind is AnalyzerError and (kept := _keep(log)) is not None:
-        hint = f"{hint} Its full output: {kept}".strip()
-    return kind(last.error, hint=hint, kind=last.kind)
+    if error is AnalyzerError and (saved := _save_log(log)) is not None:
+        hint = f"{hint} Its full output: {saved}".strip()
+    return error(last.error, hint=hint, kind=last.kind)
 
 
-def _keep(log: Path) -> Path | None:
-    """Keep the end of a log where the user finds it; return where, None where there is no room."""
+def _save_log(log: Path) -> Path | None:
+    """Copy the end of a log to the temporary folder; return the copy, None if there is no room."""
     with contextlib.suppress(OSError):
         size_bytes = log.stat().st_size
         if not size_bytes:
             return None
         handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
         try:
-            with os.fdopen(handle, "wb") as kept, log.open("rb") as file:
-                file.seek(max(size_bytes - _MOST_LOG_BYTES, 0))
-                shutil.copyfileobj(file, kept)
+            with os.fdopen(handle, "wb") as copy, log.open("rb") as file:
+                file.seek(max(size_bytes - _MAX_LOG_BYTES, 0))
+                shutil.copyfileobj(file, copy)
         except OSError:
             Path(name).unlink()
             return None

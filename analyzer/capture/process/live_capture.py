@@ -23,7 +23,7 @@ from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TargetError
 
 if TYPE_CHECKING:
-    from analyzer.capture.run.profiled_run import Captured
+    from analyzer.capture.run.step_capture import Captured
 
 
 def capture_live(
@@ -31,38 +31,38 @@ def capture_live(
 ) -> Path:
     """Run ``target``'s step and return the run folder.
 
-    In this process where its allocator already writes memory events (a GPU, or
-    ``TF_CPU_ALLOCATOR_USE_BFC=1`` from the start), because then the user's own step, weights and
-    inputs are measured. Otherwise TensorFlow would have to be imported anew: a Keras model is
-    saved, without its values, and captured in a child process; a step that lives only in this
-    process cannot be.
+    It runs in this process if the allocator already writes memory events (a GPU, or
+    ``TF_CPU_ALLOCATOR_USE_BFC=1`` from the start): then the user's own weights and inputs are measured.
+    Otherwise a Keras model is saved and captured in a child process; other steps exist only in this
+    process and cannot be captured.
 
     Args:
-        target: A Keras model, a ``tf.function`` or what makes a step.
-        options: How the step is made and run.
-        out: Where the run folder goes; None for the usual place.
-        force: Whether a run folder that is there may be replaced.
+        target: A Keras model, a ``tf.function``, or a function that makes a step.
+        options: How the step is built and run.
+        out: The run folder; None for the default.
+        force: Whether to replace an earlier run there.
 
     Raises:
-        TargetError: the step lives only in this process, and this process cannot trace it.
+        TargetError: this process cannot trace the step, and a child process cannot get it.
     """
-    spec = _live_spec(target)
-    name = spec.text
-    out = (
-        out or make_default_path(spec)
-    ).absolute()  # the step's code may change the working folder
+    spec = _make_live_spec(target)
+    out = (out or make_default_path(spec)).absolute()  # the step may change the working folder
     check_writable(out, force=force)
     if not options.gpu and can_trace_here():
         return _capture_here(target, spec, options, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
-        with _saved(target) as path:
-            file = TargetSpec(text=name, kind=TargetKind.KERAS_FILE, path=str(path))
-            keeps = options.jit is not None or bool(options.gpu)  # the child's Keras sees a GPU
-            chosen = replace(options, jit=options.jit if keeps else _jit_of(target))
-            return capture(file, chosen, out, force=force, progress=lambda stage, share: None)
+        with _save_model(target) as path:
+            file = TargetSpec(text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path))
+            jit = options.jit
+            if jit is None and not options.gpu and getattr(target, "compiled", False):
+                jit = bool(target.jit_compile)  # on a card, the child's Keras chooses for the card
+            child_options = replace(options, jit=jit)
+            return capture(
+                file, child_options, out, force=force, progress=lambda stage, share: None
+            )
     if options.gpu:
         raise TargetError(
-            "A phantom card needs a process of its own, and a function cannot be handed to one.",
+            "A phantom card needs a process of its own, and a function cannot be passed to one.",
             hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
     raise TargetError(
@@ -75,56 +75,42 @@ def capture_live(
 def capture_unrun(
     target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
 ) -> Path:
-    """Note the graph of a live model's or function's step, in this process; nothing of it runs.
-
-    Args:
-        target: A Keras model, a ``tf.function`` or what makes a step.
-        options: How the step is made and run.
-        out: Where the run folder goes; None for the usual place.
-        force: Whether a run folder that is there may be replaced.
+    """Capture the graph of a live step in this process, without running it; return the run folder.
 
     Raises:
-        TargetError: the step cannot be made or traced.
+        TargetError: the step cannot be built or traced.
     """
     from analyzer.capture.graph.estimate_capture import capture_unrun_live_step
     from analyzer.capture.targets.resolve_target import make_program
 
-    spec = _live_spec(target)
-    out = (
-        out or make_default_path(spec)
-    ).absolute()  # the step's code may change the working folder
+    spec = _make_live_spec(target)
+    out = (out or make_default_path(spec)).absolute()
     check_writable(out, force=force)
     with make_staging_folder(out) as staging:
-        with _choosing_jit_anew(target, options):
+        with _reset_jit_choice(target, options):
             captured = capture_unrun_live_step(
                 lambda: make_program(target, spec.text, options), options
             )
         return _write(captured, spec, staging, out, force=force)
 
 
-def _live_spec(target: Any) -> TargetSpec:
-    name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or "step")
-    return TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
-
-
-def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool) -> Path:
-    from analyzer.capture.process.capture_worker import write_run
-
-    target = TargetNote(text=spec.text, kind="live", name=spec.name)
-    captured.run = replace(captured.run, target=target, from_process_start=False)
-    write_run(staging, captured)
-    return publish(staging, out, force=force)
-
-
 def can_trace_here() -> bool:
-    """Say whether TensorFlow's allocator writes memory events in this process, or will."""
-    wanted = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
+    """Return whether TensorFlow's allocator writes memory events in this process.
+
+    If TensorFlow is not imported yet, the allocator is chosen now.
+    """
+    is_chosen = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
         return True
     import tensorflow as tf
 
-    return wanted or bool(tf.config.list_physical_devices("GPU"))
+    return is_chosen or bool(tf.config.list_physical_devices("GPU"))
+
+
+def _make_live_spec(target: Any) -> TargetSpec:
+    name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or "step")
+    return TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
 
 
 def _capture_here(
@@ -144,33 +130,38 @@ def _capture_here(
         return _write(captured, spec, staging, out, force=force)
 
 
-@contextlib.contextmanager
-def _choosing_jit_anew(model: Any, options: CaptureOptions) -> Iterator[None]:
-    """Let a model compiled here, on a machine without a GPU, choose XLA anew for the card asked about.
+def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool) -> Path:
+    from analyzer.capture.process.capture_worker import write_run
 
-    Keras has turned ``jit_compile="auto"`` into False by then and kept no trace of it; a model compiled
-    with False on purpose is asked about with ``jit=False``.
+    target = TargetNote(text=spec.text, kind="live", name=spec.name)
+    captured.run = replace(captured.run, target=target, from_process_start=False)
+    write_run(staging, captured)
+    return publish(staging, out, force=force)
+
+
+@contextlib.contextmanager
+def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
+    """Let a model that was compiled here without a GPU choose XLA again, for the card ``options.gpu``.
+
+    Keras has replaced ``jit_compile="auto"`` by False and no longer knows it. A user whose model says
+    False on purpose passes ``jit=False``.
     """
     from analyzer.capture.private_names import get_chosen_jit, set_chosen_jit
 
-    kept = get_chosen_jit(model)
-    if not options.gpu or options.jit is not None or kept is not False:
+    choice = get_chosen_jit(model)
+    if not options.gpu or options.jit is not None or choice is not False:
         yield
         return
     set_chosen_jit(model, None)
     try:
         yield
     finally:
-        set_chosen_jit(model, kept)
-
-
-def _jit_of(model: Any) -> bool | None:
-    return bool(model.jit_compile) if getattr(model, "compiled", False) else None
+        set_chosen_jit(model, choice)
 
 
 @contextlib.contextmanager
-def _saved(model: Any) -> Iterator[Path]:
-    """Save the model beside nothing of the user's: a temporary folder that is gone afterwards."""
+def _save_model(model: Any) -> Iterator[Path]:
+    """Save the model to a temporary folder, which is removed after the block."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
         path = Path(folder) / "model.keras"
         try:

@@ -1,7 +1,7 @@
-"""The folder that a run is left in: made apart, shown whole, and never in another run's place.
+"""Run folders: written in a staging folder, then published whole, never over another run.
 
-A new folder is renamed into place. Into a folder that exists (an empty one, a mounted one, an earlier
-run that may be replaced) the parts of the run are moved; what in it is no part of a run stays.
+A new folder is renamed into place. If the folder exists (empty, mounted, or an earlier run that may be
+replaced), the parts of the run are moved into it; other files in it stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTS: Final = (
     *("kept.json", "report.json", "report.html", LOG_FILE),
     *("module*.hlo.pb.gz", "plan*.hlo.pb.gz", "*.plan.gz", RUN_FILE),
 )
-_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+_EXISTS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 def make_default_path(spec: TargetSpec) -> Path:
@@ -41,10 +41,10 @@ def make_default_path(spec: TargetSpec) -> Path:
 
 
 def check_writable(out: Path, *, force: bool) -> None:
-    """Raise InputError where ``out`` exists and holds something."""
+    """Raise InputError if ``out`` is a file, or not empty and not a run that may be replaced."""
     with convert_os_errors(out):
         with contextlib.suppress(FileNotFoundError):
-            out.stat()  # a circle of links is told here
+            out.stat()  # raises for a circle of links
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file.", hint="Name a folder with --out.")
         if not out.is_dir() or not any(out.iterdir()):
@@ -53,15 +53,15 @@ def check_writable(out: Path, *, force: bool) -> None:
         raise InputError(f"{out} is not empty.", hint="Name another --out, or add --force.")
     if not _is_run(out):
         raise InputError(
-            f"{out} holds something that is no run of ours.", hint="Name another --out."
+            f"{out} is not empty, and holds no run to replace.", hint="Name another --out."
         )
 
 
 @contextlib.contextmanager
 def make_staging_folder(out: Path) -> Iterator[Path]:
-    """Make a folder beside ``out``, or in it where it exists, gone again unless it was moved.
+    """Make a temporary folder next to ``out``, or in it if it exists.
 
-    Its path is absolute: the code that works in it may change the working folder.
+    Its path is absolute, because the user's code may change the working folder.
     """
     with convert_os_errors(out):
         real = Path(os.path.realpath(out))
@@ -76,57 +76,52 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
             for folder in missing:
                 with contextlib.suppress(OSError):
-                    folder.rmdir()  # only where nothing was written into it
+                    folder.rmdir()  # fails if not empty
 
 
 def publish(staging: Path, out: Path, *, force: bool) -> Path:
-    """Make the finished folder appear as ``out`` and return where it is.
+    """Move the finished staging folder to ``out`` and return its path.
 
-    Where another run has come to be there meanwhile, that is ``out`` with a number behind it.
-
-    Args:
-        staging: What ``make_staging_folder`` made.
-        out: Where it is to be.
-        force: An earlier run there is replaced.
+    If another run has appeared there meanwhile, a number is appended to the name.
 
     Raises:
         InputError: it cannot be moved there.
     """
     with convert_os_errors(out), delay_signals():
         real = Path(os.path.realpath(out))
-        inside = staging.parent == real
-        if inside and _has_room(real, staging, force=force):
+        is_inside = staging.parent == real
+        if is_inside and _can_publish_into(real, staging, force=force):
             _remove_parts(real)
             for part in sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE):
                 part.rename(real / part.name)
             return out
-        for number in itertools.count(2 if inside else 1):
+        for number in itertools.count(2 if is_inside else 1):
             name = real.name if number == 1 else f"{real.name}-{number}"
             try:
                 staging.rename(real.with_name(name))
             except OSError as error:
-                if error.errno not in _TAKEN:
+                if error.errno not in _EXISTS:
                     raise
                 continue
             return out if number == 1 else out.with_name(name)
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: itertools.count is infinite")
 
 
 def remove_run(folder: Path) -> None:
-    """Take a run back out of ``folder``, and the folder itself where nothing else is in it."""
+    """Remove a run from ``folder``, and the folder too if nothing else is in it."""
     with delay_signals():
         _remove_parts(folder)
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
-def _has_room(real: Path, staging: Path, *, force: bool) -> bool:
+def _can_publish_into(real: Path, staging: Path, *, force: bool) -> bool:
     others = any(part != staging for part in real.iterdir())
     return not others or (force and _is_run(real))
 
 
 def _is_run(folder: Path) -> bool:
-    """Say whether a folder holds a run of ours: other programs call a file run.json too."""
+    """Return whether a folder holds a run; other programs may also write a run.json."""
     try:
         note = json.loads((folder / RUN_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -145,7 +140,7 @@ def _remove_parts(folder: Path) -> None:
 
 @contextlib.contextmanager
 def convert_os_errors(out: Path) -> Iterator[None]:
-    """Tell what the system refuses as what the user can change."""
+    """Convert an OSError in the block to an InputError about ``out``."""
     try:
         yield
     except OSError as error:

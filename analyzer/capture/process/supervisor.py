@@ -1,13 +1,13 @@
-"""The process between a command and the child that runs TensorFlow: nothing of the child outlives it.
+"""The process between a command and its child: ends the child and everything that it started.
 
-``python -I -S supervisor.py FOLDER COMMAND …`` runs the command and writes one line of JSON to
-standard output when it and all that it started are gone. Orders come as single bytes on standard
-input. The end of standard input means that whoever gave them is gone, by ``kill -9`` perhaps: then
-everything is ended and FOLDER removed.
+``python -I -S supervisor.py FOLDER COMMAND …`` runs the command. When the command and all its
+descendants are gone, it writes one line of JSON to standard output. Orders are single bytes on standard
+input. The end of standard input means that the caller is gone, perhaps by ``kill -9``: then everything
+is ended and FOLDER removed.
 
-On Linux a process whose parent has ended becomes a child of this one (``PR_SET_CHILD_SUBREAPER``), in
-whatever session it is: so all can be found. Elsewhere the child's process group is ended. Only the
-standard library is needed, and nothing is imported from the working folder.
+On Linux an orphan becomes a child of this process (``PR_SET_CHILD_SUBREAPER``), in whatever session it
+is, so all can be found. Elsewhere the child's process group is ended. This file needs only the standard
+library and imports nothing from the working folder.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from collections.abc import Callable, Iterator
 INTERRUPT = b"i"
 """Pass Ctrl-C on to the child."""
 END = b"e"
-"""End the child and all that it started."""
+"""End the child and all its descendants."""
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_GRACE_S = 1.0  # between asking a process to end and ending it
-_LONGEST_S = 5.0  # a process that cannot be killed (uninterruptible sleep) is given up on
-_PAUSE_S = 0.01  # seconds between two looks at what still runs
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which cannot be killed
+_PAUSE_S = 0.01  # between two checks
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 
 
 class Supervised:
-    """The child, and whatever it starts.
+    """The child and its descendants.
 
     Attributes:
-        pid: The child's number.
-        code: How it ended as ``subprocess`` tells it, None while it runs.
-        peak_rss_bytes: The most memory that the child held itself.
+        pid: The child's process id.
+        code: The child's return code as in ``subprocess``; None while it runs.
+        peak_rss_bytes: Peak memory of the child itself.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -75,13 +75,12 @@ class Supervised:
             os.kill(self.pid, signal.SIGINT)
 
     def end(self, grace_s: float) -> None:
-        """Ask everything that still runs to end, and end it after ``grace_s``."""
-        end_all(self._left, self.reap, grace_s)
+        """Terminate all running processes, and kill them after ``grace_s``."""
+        end_all(self._list_running, self.reap, grace_s)
 
-    def _left(self) -> list[int]:
-        """Return what still runs."""
+    def _list_running(self) -> list[int]:
         if os.path.isdir("/proc/self/task"):
-            return list(descendants(os.getpid()))
+            return list(list_descendants(os.getpid()))
         try:
             os.killpg(self.pid, 0)
         except OSError:
@@ -89,53 +88,55 @@ class Supervised:
         return [-self.pid]
 
 
-def end_all(left: Callable[[], list[int]], reap: Callable[[], None], grace_s: float) -> None:
-    """Ask processes to end, and end them after a while.
+def end_all(
+    list_running: Callable[[], list[int]], reap: Callable[[], None], grace_s: float
+) -> None:
+    """Terminate processes, and kill them after ``grace_s``.
 
     Args:
-        left: Returns those that still run; a negative number is a group.
-        reap: Called before each look, to reap children that have ended.
-        grace_s: Seconds between asking and ending.
+        list_running: Returns the running processes; a negative number is a process group.
+        reap: Reaps ended children; called before each check.
+        grace_s: Seconds between SIGTERM and SIGKILL.
     """
     started = time.monotonic()
-    asked: set[int] = set()
-    while (gone_s := time.monotonic() - started) < grace_s + _LONGEST_S:
+    terminated: set[int] = set()
+    while (elapsed_s := time.monotonic() - started) < grace_s + _MAX_KILL_S:
         reap()
-        running = left()
+        running = list_running()
         if not running:
             reap()
             return
         for pid in running:
-            if gone_s >= grace_s:
+            if elapsed_s >= grace_s:
                 _send(pid, signal.SIGKILL)
-            elif pid not in asked:
+            elif pid not in terminated:
                 _send(pid, signal.SIGTERM)
-                asked.add(pid)
+                terminated.add(pid)
         time.sleep(_PAUSE_S)
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes below ``pid`` that have not ended, as Linux lists them."""
+def list_descendants(pid: int) -> Iterator[int]:
+    """Yield the running descendants of ``pid``, from Linux' ``/proc``."""
     children: dict[int, list[tuple[int, str]]] = {}
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
         with contextlib.suppress(OSError, ValueError):
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                # "pid (name) state ppid …", where the name may hold anything
+                # "pid (name) state ppid …"; the name may contain anything
                 state, parent = file.read().rpartition(")")[2].split()[:2]
             children.setdefault(int(parent), []).append((int(name), state))
     waiting = [pid]
     while waiting:
-        for found, state in children.get(waiting.pop(), ()):
-            waiting.append(found)
+        for child, state in children.get(waiting.pop(), ()):
+            waiting.append(child)
             if state not in "ZX":  # zombie, dead
-                yield found
+                yield child
 
 
 def main(folder: str, command: list[str]) -> None:
-    """Run ``command`` to its end, or until it is to end; see the module."""
-    signals = _signals()
+    """Run ``command`` until it ends or an order or signal ends it; see the module."""
+    signals = _open_signal_pipe()
     adopt_orphans()
     child = Supervised(command)
     if not _watch(child, signals):
@@ -145,14 +146,14 @@ def main(folder: str, command: list[str]) -> None:
         return
     child.end(_GRACE_S)
     remove_temporaries(child.pid)
-    # `ChildEnd` of model/contract/child_messages.py, written by hand: only the standard library is here.
+    # `ChildEnd` of model/contract, written by hand: only the standard library is available.
     ended = {"message": "ended", "code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
     with contextlib.suppress(OSError):
-        os.write(1, f"\n{json.dumps(ended)}\n".encode())  # a line may be left unfinished
+        os.write(1, f"\n{json.dumps(ended)}\n".encode())  # the child's last line may be unfinished
 
 
 def _watch(child: Supervised, signals: int) -> bool:
-    """Wait for the child's end or an order to end it; return False where nobody waits any more."""
+    """Wait for the child's end or an order to end it; return False if the caller is gone."""
     while child.code is None:
         ready, _, _ = select.select([0, signals], [], [])
         if signals in ready and set(os.read(signals, 64)) & set(_ENDS):
@@ -167,8 +168,8 @@ def _watch(child: Supervised, signals: int) -> bool:
     return True
 
 
-def _signals() -> int:
-    """Return a descriptor that a byte comes from for each signal: a child's end, or a wish for ours."""
+def _open_signal_pipe() -> int:
+    """Return a descriptor that yields a byte for each signal: a child's end, or an end signal."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     for number in (*_ENDS, signal.SIGCHLD):
@@ -178,10 +179,10 @@ def _signals() -> int:
 
 
 def remove_temporaries(pid: int) -> None:
-    """Remove TensorFlow's temporary files of a process that is gone: one that was killed leaves them.
+    """Remove temporary files of TensorFlow that a killed process left.
 
-    They are named after the machine, the thread, the process and the time (``Env::CreateUniqueFileName``
-    in ``tsl/platform/env.cc``), and lie in the first of these folders that there is
+    Their names contain the machine, the thread, the process and the time (``Env::CreateUniqueFileName``
+    in ``tsl/platform/env.cc``). They lie in the first of these folders that exists
     (``Env::GetLocalTempDirectories``).
     """
     name = f"tempfile-{glob.escape(os.uname().nodename)}-*-{pid}-*"
@@ -192,13 +193,13 @@ def remove_temporaries(pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Let processes whose parent has ended become children of this one, where the system can."""
+    """Make orphaned descendants children of this process, if the system can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _die_with_parent() -> None:
-    """Between fork and exec: undo what is ours, and end with this process however that ends."""
+    """Reset signals between fork and exec, and let the system kill the child with this process."""
     for number in _ENDS:
         signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Whose line of code an error comes from, the user's, a library's or ours, and what is shown of it."""
+"""Source lines of errors: the user's, a library's or ours, and their short form in messages."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _WRAPPER: Final = re.compile(r"\{\{function_node [^}]*\}\}\s*")
 _DETECTED: Final = re.compile(r"Detected at node (\S+) defined at")
+_ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
+_MAX_MESSAGE: Final = 2000  # characters
 
 
-def _working_folder() -> str:
+def _find_working_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # it has been removed
         return os.sep
 
 
-_STARTED_IN: Final = _working_folder()
+_STARTED_IN: Final = _find_working_folder()
 """The working folder at the start; the user's code may change it."""
-_ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
 
 
 def describe_user_error(error: BaseException) -> str:
-    """Return ``file:line: Type: message`` for the innermost line of the user's own code."""
+    """Return ``file:line: Type: message`` for the innermost line of the user's code."""
     lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
-        return _describe_traced(lines)
-    what = f"{type(error).__name__}: {_told(lines)}".rstrip(": ")
+        return _describe_traced_error(lines)
+    text = f"{type(error).__name__}: {_select_lines(lines)}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}: {what}"
+        return f"{error.filename}:{error.lineno}: {text}"
     line = find_user_line(error)
-    return f"{line}: {what}" if line else what
+    return f"{line}: {text}" if line else text
 
 
-def _told(lines: list[str]) -> str:
-    """Return what an error's lines say: Keras says first in which layer it happened, and then what."""
+def _select_lines(lines: list[str]) -> str:
+    """Return the line with the reason; Keras names the layer in the first and the reason later."""
     for line, following in itertools.pairwise(lines):
         if line.endswith("Error encountered:"):
             return following
-    return " ".join(
-        lines[:2] if lines and lines[0].startswith("Exception encountered") else lines[:1]
-    )
+    has_layer = bool(lines) and lines[0].startswith("Exception encountered")
+    return " ".join(lines[: 2 if has_layer else 1])
 
 
 def clean_message(message: str) -> str:
-    """Return TensorFlow's message without the stack of its own and our files, at most 2,000 characters.
+    """Return TensorFlow's message without stack frames, at most 2,000 characters.
 
-    An error in a graph is told as "Graph execution error: Detected at node N defined at", then the
-    files, then what happened; an eager one names TensorFlow's wrapper of the op first.
+    TensorFlow writes an error in a graph as "Graph execution error: Detected at node N defined at",
+    then the stack, then the reason. An eager error starts with TensorFlow's wrapper of the op.
     """
     lines = [
         stripped
@@ -67,13 +67,13 @@ def clean_message(message: str) -> str:
         and stripped not in ("Graph execution error:", "in user code:")
     ]
     nodes = [match[1] for line in lines if (match := _DETECTED.match(line)) is not None]
-    told = [line for line in lines if _DETECTED.match(line) is None]
-    text = " ".join(told) if told else message.strip()
-    return (f"{text} (at node {nodes[0]})" if nodes else text)[:2000]
+    reasons = [line for line in lines if _DETECTED.match(line) is None]
+    text = " ".join(reasons) if reasons else message.strip()
+    return (f"{text} (at node {nodes[0]})" if nodes else text)[:_MAX_MESSAGE]
 
 
 def find_user_line(error: BaseException) -> str:
-    """Return ``file:line`` of the innermost line of the user's own code, empty where there is none."""
+    """Return ``file:line`` of the innermost line of the user's code, or ""."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not is_library(frame.filename):
             return f"{shorten_path(frame.filename)}:{frame.lineno}"
@@ -81,9 +81,9 @@ def find_user_line(error: BaseException) -> str:
 
 
 def find_culprit(error: BaseException) -> str:
-    """Return who raised an error: ``user``, ``ours``, or empty where neither is on the way to it.
+    """Return whose code caused an error: ``user``, ``ours``, or "" if neither is in the traceback.
 
-    The innermost frame that is no library's decides: what a library refuses, it refuses its caller.
+    The innermost frame outside libraries decides: a library raises errors because of its caller.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename.startswith(_OURS):
@@ -94,16 +94,16 @@ def find_culprit(error: BaseException) -> str:
 
 
 def shorten_path(filename: str) -> str:
-    """Return the path as the user would write it: relative to the working folder where inside it."""
+    """Return a path relative to the working folder if it lies in it."""
     with contextlib.suppress(ValueError):
         return str(Path(filename).relative_to(_STARTED_IN))
     return filename
 
 
-def _describe_traced(lines: list[str]) -> str:
-    """Return ``file:line: Type: message`` from the text that autograph makes of an error in a function.
+def _describe_traced_error(lines: list[str]) -> str:
+    """Return ``file:line: Type: message`` from autograph's message about an error in a function.
 
-    Autograph runs a rewritten copy of the user's code; the user's own lines are in its message.
+    Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
     frames = [
         f"{shorten_path(match[1])}:{match[2]}: "
@@ -111,23 +111,23 @@ def _describe_traced(lines: list[str]) -> str:
         if (match := _FRAME.match(line)) is not None and not is_library(match[1])
     ]
     at = next((at for at in reversed(range(len(lines))) if _ERROR.match(lines[at])), -1)
-    what = lines[at]
-    if "Exception encountered" in what and at + 1 < len(lines):
-        what = f"{what} {lines[at + 1]}"
-    return f"{frames[-1] if frames else ''}{what}"
+    text = lines[at]
+    if "Exception encountered" in text and at + 1 < len(lines):
+        text = f"{text} {lines[at + 1]}"
+    return f"{frames[-1] if frames else ''}{text}"
 
 
 @cache
 def is_library(filename: str) -> bool:
-    """Say whether a file of code is Python's, a package's or ours, and not the user's."""
+    """Return whether a file belongs to Python, an installed package or this one."""
     return (
         "site-packages" in filename
         or "dist-packages" in filename
         or "__autograph_generated_file" in filename
-        or filename.startswith(_library_roots())
+        or filename.startswith(_list_library_roots())
     )
 
 
 @cache
-def _library_roots() -> tuple[str, ...]:
+def _list_library_roots() -> tuple[str, ...]:
     return (_OURS, sysconfig.get_paths()["stdlib"], "<")

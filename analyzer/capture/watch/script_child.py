@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
-from analyzer.capture.process import phantom_launch as phantom
+from analyzer.capture.process import child_environment as phantom
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
@@ -177,14 +177,14 @@ class ScriptRun:
             import tensorflow as tf
 
             if self._request.options.gpu:
-                phantom.set_up(self._request.options, tf)
+                phantom.configure_cards(self._request.options, tf)
             from analyzer.capture.watch.watcher import Watcher
 
             options = self._request.options
             if options.inter_op_threads:
                 tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
             on_phantom = bool(options.gpu)
-            cards = phantom.phantom_note(options) if on_phantom else None
+            cards = phantom.make_phantom_note(options) if on_phantom else None
 
             def complete(found: Any) -> None:
                 found.run = replace(found.run, phantom=cards)

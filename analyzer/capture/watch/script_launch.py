@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process import phantom_launch as phantom
-from analyzer.capture.process.launch import make_base_environment
+from analyzer.capture.process import child_environment as phantom
+from analyzer.capture.process.child_environment import make_base_environment
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
-from analyzer.capture.process.supervisor import adopt_orphans, descendants, end_all
+from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, read_untraced
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
@@ -86,7 +86,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
     options = request.options
     with make_staging_folder(out) as staging:
         if options.gpu:
-            environment |= phantom.variables(options, staging)
+            environment |= phantom.make_card_environment(options, staging)
         elif options.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         environment["XLA_FLAGS"] = add_dump_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
@@ -95,7 +95,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
         root = str(Path(__file__).parents[3])
         status = _wait_for([sys.executable, "-c", _START, root, str(file)], environment)
         file.unlink(missing_ok=True)
-        for name in (DUMP, phantom.FOLDER):
+        for name in (DUMP, phantom.PHANTOM_FOLDER):
             shutil.rmtree(staging / name, ignore_errors=True)
         fault = _text_of(staging / FAULT_FILE)
         seen = read_untraced(staging)
@@ -171,7 +171,7 @@ def _as_started_by_a_shell() -> None:
 def _end_descendants() -> None:
     """End what a script that a signal ended has left running."""
     if os.path.isdir("/proc/self/task"):
-        end_all(lambda: list(descendants(os.getpid())), _reap, _GRACE_S)
+        end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
 
 
 def _reap() -> None:

@@ -29,7 +29,8 @@ from analyzer.capture.private_names import (
     list_concrete_functions,
 )
 from analyzer.capture.run.instrumentation import Observations, observe_step
-from analyzer.capture.run.profiled_run import Captured, describe_failure
+from analyzer.capture.run.step_capture import Captured
+from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, updates_variables
 from analyzer.capture.watch.holders.held_after_steps import HeldAfterSteps, held_after_steps

@@ -174,7 +174,7 @@ def compare_graphs() -> None:
     """Print, for each step, what TensorFlow's executor would run here and what our way gives."""
     from analyzer.capture.graph import gpu_graph
     from analyzer.capture.graph.executor_graph import build_executor_graph
-    from analyzer.capture.run.profiled_run import trace_function
+    from analyzer.capture.run.step_capture import trace_function
     from analyzer.capture.targets.resolve_target import make_program
     from analyzer.cards import find_gpu
     from analyzer.model.contract.capture_request import CaptureOptions

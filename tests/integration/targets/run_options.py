@@ -12,8 +12,8 @@ import msgspec
 import option_targets
 import tensorflow as tf
 
-from analyzer.capture.process.capture_worker import told
-from analyzer.capture.run.profiled_run import trace_function
+from analyzer.capture.process.capture_worker import convert_error
+from analyzer.capture.run.step_capture import trace_function
 from analyzer.capture.targets.default_losses import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
@@ -35,7 +35,7 @@ def outcome(target, options):
     except InputError as error:
         return {"error": str(error)}
     except BaseException as error:  # as the child that captures tells it
-        return {"error": str(told(error, target, "building the model"))}
+        return {"error": str(convert_error(error, target, "building the model"))}
     model = program.models[0] if program.models else None
     loss = getattr(model, "loss", None)
     return {

@@ -120,7 +120,7 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
                 assert note.error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
             assert not note.ops
             assert not list(folder.rglob("*.xplane.pb"))
-        assert len(copies._copied) == 1, "what was begun is what is copied"
+        assert len(copies._servers) == 1, "what was begun is what is copied"
     lines = (tmp_path / "places").read_text().splitlines()
     small, mapped = zip(*(line.split() for line in lines), strict=True)
     assert len(set(small)) == len(set(mapped)) == 3

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from analyzer.capture.process.declared_environment import declared_environment
+from analyzer.capture.process.child_environment import read_declared_environment
 from analyzer.capture.targets.target_spec import parse_target
 
 SOURCE = """
@@ -22,7 +22,7 @@ def later():
 def test_settings_above_the_imports_are_found_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SOURCE)
-    found = declared_environment(parse_target(f"{file}:model"), {"TF_ENABLE_ONEDNN_OPTS": "1"})
+    found = read_declared_environment(parse_target(f"{file}:model"), {"TF_ENABLE_ONEDNN_OPTS": "1"})
     assert found == {"TF_USE_LEGACY_KERAS": "1", "TF_DETERMINISTIC_OPS": "1"}
 
 
@@ -30,8 +30,8 @@ def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None
     file = tmp_path / "broken.py"
     for damage in (b"def (:\n", b"\0\0", b"(" * 5000):
         file.write_bytes(damage)
-        assert declared_environment(parse_target(f"{file}:model"), {}) == {}
+        assert read_declared_environment(parse_target(f"{file}:model"), {}) == {}
     spec = parse_target(f"{file}:model")
     file.unlink()
-    assert declared_environment(spec, {}) == {}
-    assert declared_environment(parse_target("keras:ResNet50"), {}) == {}
+    assert read_declared_environment(spec, {}) == {}
+    assert read_declared_environment(parse_target("keras:ResNet50"), {}) == {}

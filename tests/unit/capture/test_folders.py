@@ -126,7 +126,7 @@ def test_what_is_no_run_is_not_replaced(note: str | None, tmp_path: Path) -> Non
     if note is not None:
         (tmp_path / "run" / "run.json").write_text(note)
     before = listing(tmp_path)
-    with pytest.raises(InputError, match="no run of ours"):
+    with pytest.raises(InputError, match="no run to replace"):
         make(tmp_path / "run", force=True)
     assert listing(tmp_path) == before
 

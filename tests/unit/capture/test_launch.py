@@ -36,7 +36,7 @@ def trace(
 ) -> tuple[Ended, set[str]]:
     """Capture with a child that does ``body``; return how it ended and what it left."""
     mark = Mark()
-    monkeypatch.setattr(launch, "child_command", lambda request: mark.command(body))
+    monkeypatch.setattr(launch, "make_child_command", lambda request: mark.command(body))
     done = analyze(command, "t.py:step", "--out", "deep/run")
     assert mark.left() == []
     assert "Traceback" not in done.err
@@ -137,6 +137,6 @@ def test_a_working_folder_that_is_gone(place: Path, monkeypatch: pytest.MonkeyPa
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    monkeypatch.setattr(launch, "child_command", lambda request: ["true"])
+    monkeypatch.setattr(launch, "make_child_command", lambda request: ["true"])
     done = analyze("trace", str(place / "work" / "t.py") + ":step")
     assert (done.code, "cannot be written" in done.err) == (2, True), done.err

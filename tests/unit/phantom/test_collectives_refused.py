@@ -1,15 +1,15 @@
-"""An all-reduce on phantom cards is refused where TensorFlow has NCCL built in."""
+"""An all-reduce on phantom cards is refused where TensorFlow contains NCCL."""
 
 from __future__ import annotations
 
 import pytest
 
-from analyzer.capture.process.phantom_launch import check_collectives
+from analyzer.capture.process.child_environment import check_collectives
 from analyzer.model.errors import InputError
 
 
 def test_an_all_reduce_is_refused_where_nccl_is_built_in() -> None:
-    with pytest.raises(InputError, match=r"TensorFlow 2\.20\.0 has NCCL built in"):
+    with pytest.raises(InputError, match=r"TensorFlow 2\.20\.0 contains NCCL"):
         check_collectives({"MatMul", "CollectiveReduceV2"}, "2.20.0")
 
 

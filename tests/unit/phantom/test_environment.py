@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from analyzer.capture.process import phantom_launch
+from analyzer.capture.process import child_environment
 from analyzer.capture.targets.target_spec import parse_card_assumptions
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -77,15 +77,15 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
 
 def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        phantom_launch, "make_phantom_environment", lambda options, cache: {"told": options}
+        child_environment, "make_phantom_environment", lambda options, cache: {"told": options}
     )
     assume = parse_card_assumptions(["workspace=4MiB", "recurrent-reserve=8", "context=0"])
     assert assume == {"workspace": 4 << 20, "recurrent-reserve": 8, "context": 0}
     options = CaptureOptions(gpu="t4", assume=assume)
-    told = phantom_launch.variables(options, tmp_path)["told"]
+    told = child_environment.make_card_environment(options, tmp_path)["told"]
     assert (told.workspace_bytes, told.recurrent_reserve, told.context_bytes) == (4 << 20, 8, 0)
     assert (told.product_workspace_bytes, told.batch_norm_reserve_bytes) == (0, 0)
-    assert phantom_launch.phantom_note(options).assumed == assume
+    assert child_environment.make_phantom_note(options).assumed == assume
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.process.capture_worker import GRAPH_FILE, write_run
 from analyzer.capture.run.instrumentation import Observations
-from analyzer.capture.run.profiled_run import Captured, Capturing, captured
+from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.capture.targets.step_program import Program
@@ -154,7 +154,7 @@ class Window:
         assert self._program is not None
         jit = True if self.is_compiled else None if self.function is not None else False
         self._program.config = StepConfig(jit=jit, batch_size=batch_size)
-        found = captured(
+        found = describe_capture(
             Capturing(
                 program=self._program,
                 observed=self.observed,

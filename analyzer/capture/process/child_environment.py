@@ -1,0 +1,220 @@
+"""Environment variables of a child process: allocator, logging, phantom cards, the target's settings.
+
+TensorFlow reads its variables when it is imported, before the target's file runs in a capture. So the
+``TF_`` variables that the file sets at its top level are read from its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.cards import check_limit
+from analyzer.model.contract.capture_request import (
+    CaptureKind,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
+from analyzer.model.contract.phantom_assumptions import (
+    ASSUMPTIONS,
+    BATCH_NORM_RESERVE,
+    CONTEXT,
+    PRODUCT_WORKSPACE,
+    RECURRENT_RESERVE,
+    WORKSPACE,
+)
+from analyzer.model.contract.run_note import PhantomNote
+from analyzer.model.errors import InputError
+from analyzer.model.graph.tensor_roles import COLLECTIVES
+from analyzer.model.user_cache import cache_folder
+from analyzer.phantom.phantom_environment import (
+    PhantomOptions,
+    make_phantom_environment,
+    parse_cards,
+)
+
+PHANTOM_FOLDER: Final = ".phantom"
+"""Folder for the phantom card's libraries in the staging folder, if the user has no cache."""
+
+_CPU_LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+"""TensorFlow's variable for the limit of a CPU's allocator, MiB."""
+
+_MIB: Final = 1 << 20
+_NCCL_BY_NAME: Final = (2, 21)
+"""First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
+features that only a real card has, and ends the process."""
+
+_DECLARED: Final = "TF_"
+_NOT_DECLARED: Final = ("TF_CPU_", "TF_CPP_")
+"""Prefixes of the variables for the allocator and the log, which the capture itself sets."""
+
+
+def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
+    """Return the variables that every child gets.
+
+    Args:
+        log_level: Default level of TensorFlow's log; None for TensorFlow's own. Level ``0`` puts the
+            list of chunks of a full allocator into the log.
+        host_events: Whether the CPU's allocator writes memory events. A card's always does, and the CPU
+            has ten events for each of a card's.
+
+    Raises:
+        InputError: Keras is set to another backend than TensorFlow.
+    """
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise InputError(
+            f"The environment variable KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",
+            hint="Set KERAS_BACKEND=tensorflow.",
+        )
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    if host_events:
+        environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
+    if log_level is not None:
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
+    return environment
+
+
+def make_environment(
+    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, staging: Path
+) -> dict[str, str]:
+    """Return the variables of a child that captures ``spec``.
+
+    Args:
+        spec: The target.
+        options: How its step is built and run.
+        kind: What is done with the step.
+        staging: Temporary folder for the phantom card's libraries, if the user has no cache.
+    """
+    on_card = kind != "static" and bool(options.gpu)
+    level = "0" if kind == "run" else "1"
+    environment = make_base_environment(log_level=level, host_events=not on_card)
+    environment |= read_declared_environment(spec, environment)
+    if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
+        environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
+    if on_card:
+        environment |= make_card_environment(options, staging)
+    elif hides_own_gpus(options):
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    return environment
+
+
+def hides_own_gpus(options: CaptureOptions) -> bool:
+    """Return whether the child must not see the machine's own GPUs."""
+    return options.device == "cpu" or bool(options.gpu)
+
+
+def read_declared_environment(spec: TargetSpec, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the ``TF_`` variables that a target's Python file sets at its top level.
+
+    Args:
+        spec: The target; one without Python source declares nothing.
+        base: The environment, whose variables win over ``setdefault``.
+    """
+    if spec.kind not in (TargetKind.FILE, TargetKind.MODULE):
+        return {}
+    try:
+        tree = ast.parse(Path(spec.source).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}  # loading the target reports the error
+    declared: dict[str, str] = {}
+    for name, value, is_default in _find_settings(tree):
+        is_relevant = name.startswith(_DECLARED) and not name.startswith(_NOT_DECLARED)
+        if is_relevant and not (is_default and name in {*base, *declared}):
+            declared[name] = value
+    return declared
+
+
+def _find_settings(tree: ast.Module) -> Iterator[tuple[str, str, bool]]:
+    """Yield name, value and whether it is a default for each variable set at the top level."""
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Subscript(value=owner, slice=ast.Constant(value=str(name)))],
+                value=ast.Constant(value=str(value)),
+            ) if _is_environ(owner):
+                yield name, value, False
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(value=owner, attr="setdefault"),
+                    args=[ast.Constant(value=str(name)), ast.Constant(value=str(value))],
+                )
+            ) if _is_environ(owner):
+                yield name, value, True
+
+
+def _is_environ(node: ast.expr) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="os"), attr="environ") | ast.Name(id="environ"):
+            return True
+    return False
+
+
+def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
+    """Return the variables of a child that sees the phantom cards ``options.gpu``.
+
+    Raises:
+        InputError: this machine cannot run phantom cards, or they are smaller than the limit.
+    """
+    assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
+    gpus = parse_cards(options.gpu)
+    for gpu in gpus:
+        check_limit(gpu, options.memory_limit_bytes, assumed[CONTEXT.name])
+    cards = PhantomOptions(
+        gpus=gpus,
+        context_bytes=assumed[CONTEXT.name],
+        workspace_bytes=assumed[WORKSPACE.name],
+        product_workspace_bytes=assumed[PRODUCT_WORKSPACE.name],
+        recurrent_reserve=assumed[RECURRENT_RESERVE.name],
+        batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
+    )
+    return make_phantom_environment(cards, cache_folder() or staging / PHANTOM_FOLDER)
+
+
+def make_phantom_note(options: CaptureOptions) -> PhantomNote:
+    """Return the run note's record of the phantom cards."""
+    return PhantomNote(
+        cards=tuple(gpu.id for gpu in parse_cards(options.gpu)),
+        assumed=dict(options.assume),
+        memory_limit_bytes=options.memory_limit_bytes,
+    )
+
+
+def configure_cards(options: CaptureOptions, tf: Any) -> None:
+    """Set TensorFlow's limit and growth on each phantom card, before it makes its devices.
+
+    Raises:
+        InputError: TensorFlow does not see the cards.
+    """
+    cards = tf.config.list_physical_devices("GPU")
+    if len(cards) != len(parse_cards(options.gpu)):
+        raise InputError(
+            f"This TensorFlow ({tf.__version__}) cannot use phantom cards.",
+            hint="analyze estimate --gpu NAME predicts with any.",
+        )
+    for card in cards:
+        if options.memory_limit_bytes is not None:
+            limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / _MIB)
+            tf.config.set_logical_device_configuration(card, [limit])
+        if options.growth:
+            tf.config.experimental.set_memory_growth(card, True)
+
+
+def check_collectives(op_types: Iterable[str], version: str) -> None:
+    """Raise InputError if a step on phantom cards needs NCCL and this TensorFlow contains it.
+
+    Args:
+        op_types: Types of the step's ops.
+        version: TensorFlow's version.
+    """
+    parts = tuple(int(part) for part in version.split(".")[:2])
+    if parts < _NCCL_BY_NAME and not COLLECTIVES.isdisjoint(op_types):
+        raise InputError(
+            f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
+            "run on phantom cards.",
+            hint="Use TensorFlow 2.21, or name one card.",
+        )

@@ -1,0 +1,255 @@
+"""The plain-data result of a capture: the note and the graph, from the live step."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.graph import plain_graphs as graphs
+from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.graph.shape_inference import infer_executed_outputs
+from analyzer.capture.private_names import list_newer_versions
+from analyzer.capture.run.instrumentation import Observations
+from analyzer.capture.run.source_frames import describe_user_error
+from analyzer.capture.run.step_failure import classify_failure
+from analyzer.capture.run.step_variables import StepVariables
+from analyzer.capture.targets.step_program import Program
+from analyzer.capture.xla.xla_dumps import remove_dump_flags
+from analyzer.capture.xla.xla_lowering import LoweredFunction
+from analyzer.model.contract.graph_note import Op, TracedGraph
+from analyzer.model.contract.run_note import (
+    DeviceNote,
+    Failure,
+    GraphKind,
+    Input,
+    Mode,
+    RunFile,
+    StepNote,
+)
+from analyzer.model.errors import TargetError
+from analyzer.model.version import __version__
+
+_ENVIRONMENT: Final = (
+    "TF_CPU_",
+    "TF_CUDNN_",
+    "TF_CUBLAS_",
+    "TF_CUDA_",
+    "TF_DETERMINISTIC_",
+    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
+    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_",
+    "TF_NUM_",
+    "TF_USE_CUBLASLT",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "CUDA_VISIBLE_DEVICES",
+)
+"""Prefixes of the variables that change TensorFlow's allocations; a report shows no others."""
+
+
+@dataclass
+class Captured:
+    """The plain-data result of a capture.
+
+    Attributes:
+        run: The content of ``run.json``.
+        ops: The ops that ran; empty for an eager step.
+        traced: The graph before TensorFlow optimised it.
+        compiled: The functions that XLA compiles.
+        inside: The ops of those functions, before XLA.
+    """
+
+    run: RunFile
+    ops: list[Op] = field(default_factory=list)
+    traced: list[TracedGraph] = field(default_factory=list)
+    compiled: list[LoweredFunction] = field(default_factory=list)
+    inside: list[Op] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Capturing:
+    """The state of a capture in progress.
+
+    Attributes:
+        program: The step.
+        observed: Gradients and scopes observed while it is traced or run.
+        variables: Its variables.
+        inputs: Address of each input tensor; None if unknown.
+        wanted: Steps to run or to predict.
+        function: Its concrete function; None if it runs eagerly.
+        started: Whether the first step has begun.
+        done: Number of finished steps.
+        error: Its failure; None if it succeeded.
+    """
+
+    program: Program
+    observed: Observations
+    variables: StepVariables
+    inputs: list[int | None]
+    wanted: int
+    function: Any = None
+    started: bool = False
+    done: int = 0
+    error: Failure | None = None
+
+
+def trace_function(program: Program) -> Any:
+    """Trace the step and return its concrete function; None for an eager step."""
+    if program.function is None:
+        return None
+    if hasattr(program.function, "captured_inputs"):  # already concrete (a SavedModel's)
+        return program.function
+    try:
+        function = program.function.get_concrete_function(*program.traced_args)
+    except tf.errors.ResourceExhaustedError:
+        raise  # variables are made while the step is traced
+    except Exception as error:
+        raise TargetError(
+            f"The step cannot be traced: {describe_user_error(error)}",
+            kind=classify_failure(error),
+        ) from error
+    check_promises(program, function)
+    return function
+
+
+def check_promises(program: Program, function: Any) -> None:
+    """Raise InputError if the step does not do what its options promise."""
+    for promise in program.promises:
+        promise.check(function)
+
+
+def describe_capture(
+    capturing: Capturing, partitions: Sequence[Any] = (), *, ops: list[Op] | None = None
+) -> Captured:
+    """Return the result of a capture as plain data.
+
+    Args:
+        capturing: The capture.
+        partitions: The graphs that the executor ran.
+        ops: The ops that the executor would run; None to read them from the graphs.
+    """
+    program, observed, variables = capturing.program, capturing.observed, capturing.variables
+    function = capturing.function
+    traced_graphs: list[TracedGraph] = []
+    graph_kind: GraphKind = "executed" if ops is not None else ""
+    if function is not None:
+        traced_graphs = graphs.read_traced_graphs(function.graph)
+    if function is not None and ops is None:
+        sources = graphs.find_sources(function.graph)
+        if program.config.jit or not partitions:
+            ops = graphs.read_traced_ops(function.graph, sources)
+            graph_kind = "traced"
+        else:
+            outputs = infer_executed_outputs(function, partitions, program.args)
+            ops = graphs.read_executed_ops(partitions, outputs, sources)
+            graph_kind = "executed"
+    names = _name_arguments(function, len(program.args))
+    variables.refresh()
+    own_graph = id(function.graph) if function is not None else 0
+    run = RunFile(
+        step=_describe_step(program, observed, is_eager=function is None),
+        device=_describe_device(),
+        steps_wanted=capturing.wanted,
+        steps_done=capturing.done,
+        notes=(
+            *list_newer_versions(),
+            *program.messages,
+            *_check_accumulation(program, capturing.done or capturing.wanted),
+        ),
+        variables=variables.rows(),
+        snapshots=tuple(tuple(addresses) for addresses in variables.snapshots),
+        inputs=tuple(
+            Input(names[index], tensor.dtype.name, get_shape(tensor), capturing.inputs[index])
+            for index, tensor in enumerate(program.args)
+        ),
+        gradients=frozenset(name for graph, name in observed.gradients if graph == own_graph),
+        nested_gradients=frozenset(
+            name for graph, name in observed.gradients if graph != own_graph
+        ),
+        eager_gradients={mark: tuple(rows) for mark, rows in observed.eager_gradients.items()},
+        scopes=observed.scopes,
+        graph_kind=graph_kind,
+        function=_decode(getattr(function, "name", "")),
+        error=capturing.error,
+        versions=list_versions(),
+        environment=_list_environment(),
+    )
+    return Captured(run, ops or [], traced_graphs)
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions that a bug report needs."""
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "python": platform.python_version(),
+        "analyzer": __version__,
+    }
+
+
+def _describe_step(program: Program, observed: Observations, *, is_eager: bool) -> StepNote:
+    config = program.config
+    optimizer = type(program.optimizers[0]).__name__ if program.optimizers else ""
+    # A step of the user's own trains if it takes gradients.
+    mode = "train" if observed.gradients or observed.eager_gradients else "infer"
+    return StepNote(
+        mode=cast(Mode, config.mode or mode),
+        jit=config.jit,
+        batch_size=config.batch_size,
+        optimizer=config.optimizer or optimizer,
+        dtype_policy=config.dtype_policy,
+        eager=is_eager,
+        own=not config.mode,
+    )
+
+
+def _list_environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, text in sorted(os.environ.items())
+        if name.startswith(_ENVIRONMENT)
+        and (value := remove_dump_flags(text) if name == "XLA_FLAGS" else text)
+    }
+
+
+def _check_accumulation(program: Program, steps: int) -> list[str]:
+    """Return a note for each optimizer that does not apply its gradients in the last step."""
+    notes = []
+    for optimizer in program.optimizers:
+        every = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        if steps % every:
+            notes.append(
+                f"The optimizer accumulates gradients over {every} steps and applies them in the last, "
+                f"which needs more memory. Step {steps - 1} (from 0) applies none: use --steps "
+                f"{-(-steps // every) * every}."
+            )
+    return notes
+
+
+def _decode(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name or "")
+
+
+def _name_arguments(function: Any, count: int) -> list[str]:
+    names = [f"input {index}" for index in range(count)]
+    if function is not None:
+        arguments = len(function.inputs) - len(function.captured_inputs)
+        for index, tensor in enumerate(function.inputs[: min(count, arguments)]):
+            names[index] = tensor.name.split(":")[0]
+    return names
+
+
+def _describe_device() -> DeviceNote:
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return DeviceNote(kind="cpu", name=platform.processor() or platform.machine())
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    return DeviceNote(kind="gpu", name=str(details.get("device_name", gpus[0].name)))
