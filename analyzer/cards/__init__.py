@@ -1,4 +1,9 @@
-"""The cards: what each one is, what TensorFlow may use of its memory, and how XLA is told of it."""
+"""GPU cards: their figures, the memory TensorFlow may use, their state, and XLA's compiler for them.
+
+Inputs: a card's name, or the driver of this machine. Outputs: a ``Gpu`` with its figures, sizes with
+their sources, NVML readings, and the description of a card for XLA's compiler.
+Restrictions: never starts a program, creates a CUDA context or imports TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from analyzer.cards.card_memory import (
     process_overhead,
 )
 from analyzer.cards.catalogue import Gpu, all_gpus, find_gpu, gpus_named
-from analyzer.cards.target import target_text
+from analyzer.cards.xla_compiler import target_text
 
 __all__ = [
     "Gpu",

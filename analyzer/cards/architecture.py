@@ -1,7 +1,7 @@
-"""What every card of one compute capability has in common.
+"""Limits that all cards of one compute capability share.
 
 Source: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability" and the
-section of each architecture; the descriptions that XLA embeds agree for the cards they have.
+section of each architecture; the descriptions that XLA embeds agree.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Final
 
 KIB: Final = 1024  # bytes
 
-WARP_THREADS: Final = 32  # of every architecture (CUDA C++ Programming Guide, compute capabilities)
-BLOCK_THREADS: Final = 1024  # at most, likewise
-BLOCK_SHARED_BYTES: Final = 48 * KIB  # without opting in
+WARP_THREADS: Final = 32
+BLOCK_THREADS: Final = 1024  # at most
+BLOCK_SHARED_BYTES: Final = 48 * KIB  # without opting in to more
 SM_REGISTERS: Final = 64 * KIB  # 32-bit registers of one multiprocessor, and of one block
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The limits of one multiprocessor.
+    """Limits of one multiprocessor.
 
     Attributes:
         name: NVIDIA's name of the architecture.
-        fp32_lanes: Single-precision operations a clock.
-        max_threads: Threads resident at once.
-        max_blocks: Blocks resident at once.
+        fp32_lanes: Single-precision operations per clock.
+        max_threads: Most resident threads.
+        max_blocks: Most resident blocks.
         shared_bytes: Shared memory.
         block_optin_bytes: Shared memory that one block may opt in to.
-        accelerated: It has instructions that only its own target (``sm_90a``) may use.
+        accelerated: Whether it has instructions for its own target only (``sm_90a``).
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The catalogue of cards: ``card_figures.csv``, and the card that a name means.
+"""The catalogue of cards, ``card_figures.csv``, and the search for a card by name.
 
-A figure is in the table because someone read it off a card or a data sheet; ``sources.csv`` says
-who. A card whose figures nobody could be named for is left out.
+Each figure was read from a card or a data sheet; ``sources.csv`` lists the sources. Cards without a
+source are not in the table.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ from analyzer.model.errors import InputError
 
 MIB: Final = 1024**2  # bytes
 
-_KEPT_BY_DRIVER: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600}
-"""MiB that the driver keeps of each kind of memory before CUDA reports a total: the middle of what
-the read cards show on Linux (GDDR 220 to 560 by the driver's age; with ECC 250 to 680 after the
-sixteenth that the codes take; HBM 110 to 910)."""
+_DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600}
+"""MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
+measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
+sixteenth for the codes; HBM 110 to 910)."""
 
-_KEPT_ON_JETSON: Final = 0.05  # the memory is the host's: 4 to 7 % is missing on the read boards
+_JETSON_SHARE: Final = 0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
 
-_NEEDED: Final = frozenset(
-    {
-        *("compute_capability", "sm_count", "clock_mhz", "bandwidth_gb_s", "l2_kib"),
-        *("nominal_mib", "memory"),
-    }
+_REQUIRED: Final = (
+    *("compute_capability", "sm_count", "clock_mhz", "bandwidth_gb_s", "l2_kib"),
+    *("nominal_mib", "memory"),
 )
-"""Figures that a card has to have."""
+"""Figures that every card needs."""
 
 _NOISE: Final = re.compile(
     r"nvidia|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
@@ -51,19 +49,19 @@ class Gpu:
     """One card.
 
     Attributes:
-        id: What the user types: ``a100-80gb-sxm``.
-        name: What the driver calls it: ``NVIDIA A100-SXM4-80GB``.
+        id: Name for the command line: ``a100-80gb-sxm``.
+        name: The driver's name: ``NVIDIA A100-SXM4-80GB``.
         compute_capability: Major and minor version.
         sm_count: Multiprocessors.
-        clock_mhz: The highest clock of the multiprocessors.
-        bandwidth_bytes_s: Bytes a second between the chip and its memory.
-        l2_bytes: The L2 cache.
-        nominal_bytes: The memory on the box.
-        memory_kind: ``HBM``, ``GDDR``, ``GDDR+ECC`` (a sixteenth of it holds the codes) or
-            ``LPDDR`` (the host's own memory).
-        memory_bytes: All that CUDA reports as the card's memory (``cudaMemGetInfo``'s total).
-        memory_source: Who read ``memory_bytes``; empty where it is derived from the nominal size.
-        specs_source: Who the other figures come from.
+        clock_mhz: Highest clock of the multiprocessors.
+        bandwidth_bytes_s: Bytes per second between the chip and its memory.
+        l2_bytes: L2 cache.
+        nominal_bytes: Advertised memory.
+        memory_kind: ``HBM``, ``GDDR``, ``GDDR+ECC`` (a sixteenth holds the codes) or ``LPDDR`` (the
+            host's memory).
+        memory_bytes: The card's memory as CUDA reports it (``cudaMemGetInfo``'s total).
+        memory_source: Source of ``memory_bytes``; empty if it is derived from the nominal size.
+        specs_source: Source of the other figures.
     """
 
     id: str
@@ -81,7 +79,7 @@ class Gpu:
 
     @property
     def architecture(self) -> Architecture:
-        """The limits of its compute capability."""
+        """Limits of its compute capability."""
         return ARCHITECTURES[self.compute_capability]
 
     @property
@@ -91,23 +89,20 @@ class Gpu:
 
 
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return every card, in the order of the table, by compute capability; the user's own come first.
+    """Return all cards in the order of the table, the user's own cards first.
 
     Raises:
-        InputError: the user's file of cards cannot be used.
+        InputError: the user's file of cards is invalid.
     """
-    own = cards_in_environment()
-    if not own:
-        return _catalogue()
-    known = {row["id"]: row for row in _rows()}
-    mine = tuple(_own(card, known) for card in own)
-    ids = {card.id for card in mine}
-    return (*mine, *(card for card in _catalogue() if card.id not in ids))
+    rows = {row["id"]: row for row in _rows()}
+    own = tuple(_complete_card(card, rows) for card in cards_in_environment())
+    ids = {card.id for card in own}
+    return (*own, *(card for card in _catalogue() if card.id not in ids))
 
 
 @cache
 def _catalogue() -> tuple[Gpu, ...]:
-    return tuple(_card(row) for row in _rows())
+    return tuple(_parse_row(row) for row in _rows())
 
 
 @cache
@@ -116,99 +111,93 @@ def _rows() -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def _own(card: UserCard, known: Mapping[str, dict[str, str]]) -> Gpu:
-    """Return a card of the user's file.
-
-    Args:
-        card: The card.
-        known: Rows of the catalogue by id.
+def _complete_card(card: UserCard, rows: Mapping[str, dict[str, str]]) -> Gpu:
+    """Return a card of the user's file, completed from the catalogue's rows by id.
 
     Raises:
-        InputError: a figure is missing, or one is of no card that TensorFlow runs on.
+        InputError: a figure is missing or invalid.
     """
-    if card.like and card.like not in known:
-        close = [name for name in sorted(known) if _words(card.like) <= _words(name)]
+    if card.like and card.like not in rows:
+        close = [name for name in sorted(rows) if _words(card.like) <= _words(name)]
         raise InputError(
-            f"The card {card.id!r} is like {card.like!r}, which the catalogue lacks.",
+            f"The card {card.id!r} is like {card.like!r}, which is not in the catalogue.",
             hint=f"Did you mean {' or '.join(close[:3])}?" if close else "`analyze gpus` lists it.",
         )
-    row = dict(known.get(card.like, {}))
+    row = dict(rows.get(card.like, {}))
     if card.nominal_mib is not None or card.memory is not None:
         row["reported_bytes"] = row["reported_source"] = ""
-    for name in structs.fields(UserCard):
-        value = getattr(card, name.name)
-        if name.name != "like" and value not in (None, ""):
-            row[name.name] = str(value)
+    given = {name: str(value) for name, value in structs.asdict(card).items() if value}
+    row |= {name: value for name, value in given.items() if name != "like"}
     row |= {"specs_source": "user", "reported_source": "user" if card.reported_bytes else ""}
     row["name"] = card.name or card.id
     row.setdefault("reported_bytes", "")
-    missing = [name for name in _rows()[0] if not row.get(name) and name in _NEEDED]
+    missing = [name for name in _rows()[0] if not row.get(name) and name in _REQUIRED]
     if missing:
         raise InputError(
             f"The card {card.id!r} lacks {', '.join(missing)}.",
-            hint='like = "NAME" takes what is not given from a card of the catalogue.',
+            hint='Add like = "NAME" to take the other figures from a card of the catalogue.',
         )
-    made = _card(row)
-    if made.compute_capability not in ARCHITECTURES:
+    gpu = _parse_row(row)
+    if gpu.compute_capability not in ARCHITECTURES:
         raise InputError(
-            f"The card {card.id!r} has the unknown compute capability {made.capability_text}.",
+            f"The card {card.id!r} has the unknown compute capability {gpu.capability_text}.",
             hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
         )
-    return made
+    return gpu
 
 
 @cache
 def sources() -> dict[str, str]:
-    """Return what each source key stands for; ``techpowerup:c2888`` has the key ``techpowerup``."""
+    """Return the sources by key; ``techpowerup:c2888`` has the key ``techpowerup``."""
     text = (files("analyzer.cards") / "sources.csv").read_text(encoding="utf-8")
     return {row["key"]: row["what"] for row in csv.DictReader(text.splitlines())}
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the card that ``name`` means.
+    """Return the card with this name.
 
-    Case, spaces, dashes and the vendor's name do not matter: ``a100-80gb``, ``RTX 4090``,
-    ``NVIDIA A100-SXM4-80GB`` (as nvidia-smi prints it). A name that fits several variants of a card
-    (``a100``: 40 or 80 GB) means the one with the least memory, so that what fits, fits any of them
-    (of equals the SXM board); ``gpus_named`` has all.
+    Case, spaces, dashes and the vendor's name are ignored: ``a100-80gb``, ``RTX 4090``,
+    ``NVIDIA A100-SXM4-80GB`` (as nvidia-smi prints it). If several variants match (``a100``: 40 or
+    80 GB), the one with the least memory is returned (of equals the SXM board); ``gpus_named`` returns
+    all.
 
     Raises:
-        InputError: no card has that name; the hint names the nearest.
+        InputError: no card has this name; the hint lists similar ones.
     """
     return gpus_named(name)[0]
 
 
 def gpus_named(name: str) -> tuple[Gpu, ...]:
-    """Return the cards that ``name`` may mean, the one with the least memory first.
+    """Return the cards that match a name, the one with the least memory first.
 
-    A file of the user's own cards (``user_cards``) means the first of them.
+    The name of a file of the user's own cards (``user_cards``) stands for its first card.
 
     Raises:
-        InputError: no card has that name; the hint names the nearest.
+        InputError: no card has this name; the hint lists similar ones.
     """
     if is_card_file(name):
         name = use_card_file(name)
-    asked = _words(name)
+    wanted = _words(name)
     exact = [card for card in all_gpus() if name.strip().lower() in (card.id, card.name.lower())]
     if exact:
         return tuple(exact)
-    fitting: dict[int, list[Gpu]] = {}
+    matches: dict[int, list[Gpu]] = {}
     for card in all_gpus():
         for words in (_words(card.id), _words(card.name)):
-            if asked and asked <= words:
-                more = sum(1 for word in words - asked if not _VARIANT.fullmatch(word))
-                fitting.setdefault(more, []).append(card)
-    if not fitting:
-        raise InputError(f"No card is called {name!r}.", hint=_nearest(name))
-    cards = dict.fromkeys(fitting[min(fitting)])
+            if wanted and wanted <= words:
+                more = sum(1 for word in words - wanted if not _VARIANT.fullmatch(word))
+                matches.setdefault(more, []).append(card)
+    if not matches:
+        raise InputError(f"No card is called {name!r}.", hint=_suggest(name))
+    cards = dict.fromkeys(matches[min(matches)])
     return tuple(sorted(cards, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
 
 
-def _card(row: dict[str, str]) -> Gpu:
+def _parse_row(row: dict[str, str]) -> Gpu:
     nominal_mib, kind = int(row["nominal_mib"]), row["memory"]
     usable_mib = nominal_mib * 15 // 16 if kind == "GDDR+ECC" else nominal_mib
-    kept_mib = _KEPT_BY_DRIVER.get(kind) or round(nominal_mib * _KEPT_ON_JETSON)
-    derived = (usable_mib - kept_mib) * MIB
+    driver_mib = _DRIVER_MIB.get(kind) or round(nominal_mib * _JETSON_SHARE)
+    derived = (usable_mib - driver_mib) * MIB
     major, minor = row["compute_capability"].split(".")
     return Gpu(
         id=row["id"],
@@ -238,12 +227,12 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
 
 
-def _nearest(name: str) -> str:
-    """Return a sentence with the names that are written most alike."""
-    asked = "-".join(sorted(_words(name)))
+def _suggest(name: str) -> str:
+    """Return a hint with similar names."""
+    wanted = "-".join(sorted(_words(name)))
     keys = {"-".join(sorted(_words(card.id))): card.id for card in all_gpus()}
-    near = [keys[key] for key in difflib.get_close_matches(asked, keys, n=3, cutoff=0.6)]
-    if not near:  # h1000: the model's name alone, of which there are several cards
+    near = [keys[key] for key in difflib.get_close_matches(wanted, keys, n=3, cutoff=0.6)]
+    if not near:  # h1000: compare with model names alone
         models = {card.id.split("-")[0]: None for card in all_gpus()} | {
             "-".join(card.id.split("-")[:2]): None for card in all_gpus()
         }

@@ -1,20 +1,19 @@
-"""Cards of the user's own, from a file: what the catalogue lacks, or has other figures of.
+"""The user's own cards, from a file: cards or figures that the catalogue lacks.
 
-The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names the file, so that the processes that capture
-know the cards too; ``--gpu FILE`` sets it. TOML or JSON::
+The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names the file, so that child processes also know
+the cards; ``--gpu FILE`` sets it. TOML or JSON::
 
     [[card]]
-    id = "my-rtx"                   # what --gpu takes
-    like = "rtx-3090"               # figures that are not given are this card's
-    reported_bytes = 25280643072    # what CUDA reports as the card's memory, where it is known
+    id = "my-rtx"                   # the name for --gpu
+    like = "rtx-3090"               # the card with the figures that are not given here
+    reported_bytes = 25280643072    # the card's memory as CUDA reports it, if known
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -27,23 +26,22 @@ SUFFIXES: Final = (".toml", ".json")
 _MOST_FILE_BYTES: Final = 1 << 20
 
 _Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")]
-_Some = Annotated[float, Meta(gt=0, le=1e9)]
+_Positive = Annotated[float, Meta(gt=0, le=1e9)]
 _Mib = Annotated[int, Meta(ge=256, le=1 << 24)]
 
 
 class UserCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One card of a file; the fields are those of ``card_figures.csv``.
+    """One card of the file; its fields are columns of ``card_figures.csv``.
 
     Attributes:
-        id: What ``--gpu`` takes.
-        like: A card of the catalogue whose figures are taken where none is given; empty for none.
-        name: What the driver calls it; the id where none is given.
+        id: The name for ``--gpu``.
+        like: A card of the catalogue for figures that are not given; empty for none.
+        name: The driver's name; the id if empty.
         compute_capability: Such as ``8.6``.
         sm_count: Multiprocessors.
-        clock_mhz, bandwidth_gb_s, l2_kib: Clock, bandwidth of the memory, second-level cache.
-        nominal_mib: The memory on the box.
-        memory: Its kind.
-        reported_bytes: What CUDA reports as the card's memory; None where it is derived.
+        nominal_mib: The advertised memory.
+        memory: Kind of memory.
+        reported_bytes: Memory as CUDA reports it; None to derive it from the advertised memory.
     """
 
     id: _Id
@@ -51,9 +49,9 @@ class UserCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: Annotated[str, Meta(max_length=120)] = ""
     compute_capability: Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] | None = None
     sm_count: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    clock_mhz: _Some | None = None
-    bandwidth_gb_s: _Some | None = None
-    l2_kib: _Some | None = None
+    clock_mhz: _Positive | None = None
+    bandwidth_gb_s: _Positive | None = None
+    l2_kib: _Positive | None = None
     nominal_mib: _Mib | None = None
     memory: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] | None = None
     reported_bytes: Annotated[int, Meta(ge=1 << 28, le=1 << 44)] | None = None
@@ -64,62 +62,52 @@ class _CardsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def is_card_file(name: str) -> bool:
-    """Say whether what ``--gpu`` was given names a file of cards."""
+    """Return whether the value of ``--gpu`` is the name of a file."""
     return name.strip().lower().endswith(SUFFIXES)
 
 
 def use_card_file(name: str) -> str:
-    """Let the file's cards be known here and to all that is started; return the first one's id.
+    """Make a file's cards known to this process and its children; return the first card's id.
 
     Raises:
-        InputError: the file cannot be read, or says something that is no card.
+        InputError: the file cannot be read, or has an invalid card.
     """
     path = Path(name.strip()).absolute()
-    first = read_cards(path)[0].id
+    first = load_cards(path)[0].id
     os.environ[VARIABLE] = str(path)
     return first
 
 
 def cards_in_environment() -> tuple[UserCard, ...]:
-    """Return the cards of the file that the environment names; none where it names none.
+    """Return the cards of the file that the environment names; empty if it names none.
 
     Raises:
-        InputError: the file cannot be read, or says something that is no card.
+        InputError: the file cannot be read, or has an invalid card.
     """
-    named = os.environ.get(VARIABLE, "").strip()
-    return read_cards(Path(named)) if named else ()
+    name = os.environ.get(VARIABLE, "").strip()
+    return load_cards(Path(name)) if name else ()
 
 
-def read_cards(path: Path) -> tuple[UserCard, ...]:
+def load_cards(path: Path) -> tuple[UserCard, ...]:
     """Return the cards of a file.
 
     Raises:
-        InputError: it cannot be read, or says something that is no card.
+        InputError: the file cannot be read, or has an invalid card.
     """
     if not path.exists():
-        raise InputError(f"There is no file {path}.", hint="`analyze gpus` lists the cards.")
+        raise InputError(f"The file {path} does not exist.", hint="`analyze gpus` lists the cards.")
+    decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_FILE_BYTES + 1)
         if len(content) > _MOST_FILE_BYTES:
             raise ValueError("it is longer than 1 MiB")
-        cards = msgspec.convert(_plain(path, content), _CardsFile).card
-        ids = [card.id for card in cards]
-        if len(set(ids)) < len(ids):
-            raise ValueError("two cards have one id")
+        cards = decode(content, type=_CardsFile).card
+        if len({card.id for card in cards}) < len(cards):
+            raise ValueError("two cards have the same id")
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is no file of cards: {str(error)[:300]}.".replace("..", "."),
-            hint='It holds tables [[card]] with id = "my-card", like = "rtx-3090" and what differs.',
+            f"{path} is not a file of cards: {str(error)[:300]}.".replace("..", "."),
+            hint='Write tables [[card]] with id = "my-card", like = "rtx-3090" and the other figures.',
         ) from None
     return cards
-
-
-def _plain(path: Path, content: bytes) -> Any:
-    if path.suffix.lower() == ".json":
-        return msgspec.json.decode(content)
-    if sys.version_info < (3, 11):
-        raise ValueError("TOML is read from Python 3.11 on; write it as JSON")
-    import tomllib
-
-    return tomllib.loads(content.decode("utf-8"))

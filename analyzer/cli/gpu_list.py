@@ -11,7 +11,7 @@ import typer
 
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
-from analyzer.cards.nvml_reading import read_cards
+from analyzer.cards.driver_reading import read_cards
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, write_all
 from analyzer.cli.stdout import printing, terminal

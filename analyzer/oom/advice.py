@@ -1,4 +1,4 @@
-"""Advice for one failure, limited to what its figures support.
+"""Advice for one failure, as far as its figures support it.
 
 TensorFlow prints its hint about ``cuda_malloc_async`` for every failure. Here it is given only if
 fragmentation caused the failure.
@@ -48,7 +48,7 @@ _FIXED: Final = {
 
 
 def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
-    """Return what to do, the most direct first."""
+    """Return the advice, the most direct first."""
     return [*_advice_by_cause(case, verdict.cause), *_advice_by_contents(case, verdict.cause)]
 
 
@@ -146,7 +146,7 @@ def _against_refusal(case: OomCase) -> Iterator[OomAdvice]:
 
 
 def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
-    """Yield advice about what fills the pool."""
+    """Yield advice about the contents of the pool."""
     if cause in (Cause.HOST, Cause.BESIDE_THE_POOL):
         return
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)

@@ -1,4 +1,4 @@
-"""Why a request failed: one verdict with its figures, or what the log lacks for one.
+"""Why a request failed: one verdict with its figures.
 
 The rules follow TensorFlow's allocator (``bfc_allocator.cc``). It looks for a free chunk of at least
 the requested size. If there is none it asks the driver for a new region, as far as the limit allows.
@@ -307,7 +307,7 @@ def _judge_host(case: OomCase) -> CauseOfFailure:
 
 
 def _general_reasons(case: OomCase, cause: Cause) -> list[str]:
-    """Return what is true for any verdict: what fills the pool, how the limit relates to the card."""
+    """Return reasons for any verdict: contents of the pool, waste, a limit below the card's memory."""
     state, failure, total = case.state, case.failure, case.card_total
     reasons = []
     if failure.is_compiled and cause not in (Cause.HOST, Cause.BESIDE_THE_POOL):
@@ -348,7 +348,7 @@ def _general_reasons(case: OomCase, cause: Cause) -> list[str]:
 
 
 def find_missing_lines(case: OomCase) -> list[str]:
-    """Return the lines that the log lacks and that would have told more."""
+    """Return the lines that the log lacks and that would give more figures."""
     failure, dump = case.failure, case.failure.dump
     if failure.kind not in (FailedAllocator.POOL, FailedAllocator.UNKNOWN):
         return []

@@ -1,6 +1,6 @@
 """The state of an allocator when a request failed, computed from its dump.
 
-The chunk list comes first: it is what the allocator searched. If the list is incomplete, the
+The chunk list comes first, because the allocator searches it. If the list is incomplete, the
 allocator's own figures replace it, with the precision that was printed.
 """
 
@@ -29,7 +29,7 @@ _MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedState:
-    """State of an allocator; None for what the log lacks.
+    """State of an allocator; None if the log lacks a figure.
 
     Attributes:
         limit: Limit of the pool.
@@ -180,7 +180,7 @@ def _is_complete(
 
 
 def _is_truncated(dump: AllocatorDump, in_use: Range | None, used_bytes: int) -> bool:
-    """Return whether the list only lacks chunks, instead of holding those of another pool."""
+    """Return whether the list only lacks chunks, instead of listing another pool's."""
     stated = sum(dump.regions) or (dump.pool.high if dump.pool is not None else None)
     total = sum(chunk.size_bytes for chunk in dump.chunks)
     is_under = in_use is None or used_bytes <= in_use.high

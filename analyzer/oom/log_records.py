@@ -69,7 +69,7 @@ class DumpedBin:
 
 @dataclass(slots=True)
 class AllocatorDump:
-    """A BFC allocator's dump; None and empty for what the log lacks.
+    """A BFC allocator's dump; None and empty if the log lacks a part.
 
     Attributes:
         allocator: Name from the head of the dump.

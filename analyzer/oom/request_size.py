@@ -17,7 +17,7 @@ class RequestSize:
     Attributes:
         requested: Bytes of the tensor.
         rounded: The chunk size that the allocator looked for: rounded up to 256 bytes.
-        basis: What the size is computed from.
+        basis: Source of the size, in words.
         dtype: The tensor's type; empty if neither the log nor its figures give it.
     """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.cards import Gpu, context_bytes, find_gpu
-from analyzer.cards.installed_compiler import find_compiler
+from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.phantom.library_folder import make_library_folder
 

@@ -22,7 +22,7 @@ from typing import Any
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
-from analyzer.cards.installed_compiler import find_compiler
+from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.simulate.compiler.card_compilation import plan_for_card
 from analyzer.simulate.compiler.plan_cache import PlanCache

@@ -32,7 +32,7 @@ from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import LoweredFunction, build_compiled_graph, compile_calls
 from analyzer.cards import Gpu, find_gpu
-from analyzer.cards.installed_compiler import has_compiler
+from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract import run_note as contract
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import DeviceNote, ThreadsNote

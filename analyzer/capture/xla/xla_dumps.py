@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.cards.compiler_flags import spelled_out, with_path
+from analyzer.cards.xla_compiler import path_flag, read_flags
 from analyzer.tracing.parse.hloproto import Hlo
 
 _OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$')
@@ -23,8 +23,8 @@ def add_dump_flags(folder: Path, flags: str = "") -> str:
         folder: Where to; made by XLA.
         flags: What the user set.
     """
-    ours = f"{with_path('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
-    return f"{spelled_out(flags)} {ours}".strip()
+    ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
+    return f"{read_flags(flags)} {ours}".strip()
 
 
 def remove_dump_flags(flags: str) -> str:

@@ -187,8 +187,8 @@ def _find_without_size(
 def _take_autotuning(records: LogRecords, process: LogProcess, text: str) -> bool:
     """Read XLA's line that it could try no algorithm for an op.
 
-    It completes failed requests that led to no other error. Without such requests the reason is not
-    memory, and nothing is recorded.
+    It completes failed requests that led to no other error. Without such requests memory is not
+    the reason, and the line is ignored.
     """
     match = find("autotuning_failed", text)
     if match is None:
@@ -212,7 +212,7 @@ def _recent(records: LogRecords, process: LogProcess) -> Iterator[LoggedFailure]
 
 
 def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) -> None:
-    """Add what the error text says to a failure."""
+    """Add the facts in the error text to a failure."""
     text = message.text
     failure.has_error_text = True
     failure.reports += 1

@@ -32,7 +32,7 @@ tenth less each time (``BFCAllocator::Extend``)."""
 
 
 def read_records(stream: BinaryIO, name: str = "") -> LogRecords:
-    """Return what a log says about memory.
+    """Return the records of a log.
 
     Args:
         stream: The bytes of the log: plain, gzip, UTF-16, a notebook, JSON lines.

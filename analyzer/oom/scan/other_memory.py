@@ -72,7 +72,7 @@ def _add_report(
 
 
 def take_start_line(records: LogRecords, process: LogProcess, text: str) -> None:
-    """Read what TensorFlow logs about cards at its start, and XLA's budget when it compiles."""
+    """Read TensorFlow's description of a card at its start, or XLA's budget when it compiles."""
     process.card_age += 1
     if match := find("device_created", text):
         card = _find_card(records, process, int(match["index"]))

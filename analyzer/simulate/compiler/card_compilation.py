@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.cards.catalogue import Gpu
-from analyzer.cards.installed_compiler import find_compiler
-from analyzer.cards.target import target_text
+from analyzer.cards.xla_compiler import find_compiler, target_text
 from analyzer.model.contract.card_note import Products
 from analyzer.model.errors import AccountingError
 from analyzer.simulate.compiler.card_options import TIME_OUT_S

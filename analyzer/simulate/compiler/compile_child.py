@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from analyzer.cards.compiler_flags import with_path
-from analyzer.cards.installed_compiler import Compiler
+from analyzer.cards.xla_compiler import Compiler, path_flag
 from analyzer.model.contract.card_note import (
     ANSWER_FILE,
     COMPILE_VERSION,
@@ -195,8 +194,8 @@ def _environment(
     """Return the child's environment: the XLA flags asked for and ours, temporary files beside it."""
     ours = (
         *flags,
-        with_path("--xla_gpu_cuda_data_dir", compiler.cuda),
-        with_path("--xla_dump_to", dump),
+        path_flag("--xla_gpu_cuda_data_dir", compiler.cuda),
+        path_flag("--xla_dump_to", dump),
         "--xla_dump_hlo_as_proto",
     )
     root = str(Path(__file__).parents[3])

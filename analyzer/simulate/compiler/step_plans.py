@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.cards.catalogue import Gpu
-from analyzer.cards.compiler_flags import taken_over
+from analyzer.cards.xla_compiler import compiler_flags
 from analyzer.model.contract.card_note import (
     CardFile,
     CompilerFailure,
@@ -110,7 +110,7 @@ def card_step(
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
-    flags = taken_over(note.environment.get("XLA_FLAGS", ""))
+    flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
     found, unknown = _kept(folder, gpu, functions)
     if found is None or (options.both and _lacks_cublas(found, gpu)):
         job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)

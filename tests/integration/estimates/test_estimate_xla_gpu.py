@@ -13,7 +13,7 @@ from builders import analyze_in_child
 import analyzer
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
-from analyzer.cards.installed_compiler import has_compiler
+from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.session.target_results import estimate_target

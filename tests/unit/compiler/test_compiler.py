@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.cards.installed_compiler import find_compiler
-from analyzer.cards.target import target_text
+from analyzer.cards.xla_compiler import find_compiler, target_text
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.simulate.compiler import pjrt
 from analyzer.simulate.compiler.card_compilation import plan_for_card

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from analyzer.capture.xla.xla_dumps import add_dump_flags, remove_dump_flags
-from analyzer.cards.compiler_flags import spelled_out, taken_over
+from analyzer.cards.xla_compiler import compiler_flags, read_flags
 
 
 def test_what_decides_the_plan_is_taken_over() -> None:
     text = "--xla_gpu_autotune_level=0 --xla_dump_to=/tmp/x --xla_dump_hlo_as_text"
-    assert taken_over(text) == ("--xla_gpu_autotune_level=0",)
-    assert taken_over("--xla_gpu_cuda_data_dir='/a b' --xla_x='1 2'") == ("--xla_x=1 2",)
-    assert taken_over("--xla_x='half") == ("--xla_x='half",)
-    assert taken_over("") == ()
+    assert compiler_flags(text) == ("--xla_gpu_autotune_level=0",)
+    assert compiler_flags("--xla_gpu_cuda_data_dir='/a b' --xla_x='1 2'") == ("--xla_x=1 2",)
+    assert compiler_flags("--xla_x='half") == ("--xla_x='half",)
+    assert compiler_flags("") == ()
 
 
 def test_a_file_of_flags_is_spelled_out(tmp_path: Path) -> None:
     file = tmp_path / "flags"
     file.write_text("--xla_a=1\n--xla_b=2\n", encoding="utf-8")
-    assert taken_over(str(file)) == ("--xla_a=1", "--xla_b=2")
-    assert spelled_out(str(tmp_path / "none")) == ""
+    assert compiler_flags(str(file)) == ("--xla_a=1", "--xla_b=2")
+    assert read_flags(str(tmp_path / "none")) == ""
     ours = add_dump_flags(tmp_path / "dump", str(file))
     assert ours.startswith("--xla_a=1 --xla_b=2 --xla_dump_to=")
     assert remove_dump_flags(ours) == "--xla_a=1 --xla_b=2"

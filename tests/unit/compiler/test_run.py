@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from analyzer.cards import installed_compiler as plugin
-from analyzer.cards.installed_compiler import Compiler, find_compiler
+from analyzer.cards import xla_compiler as plugin
+from analyzer.cards.xla_compiler import Compiler, find_compiler
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.simulate.compiler import compile_child as run
 from analyzer.simulate.compiler.compile_child import Compilation, compile_in_child

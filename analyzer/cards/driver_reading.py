@@ -1,0 +1,139 @@
+"""Readings of the driver and of Linux about cards and the processes on them.
+
+NVML, the driver's management library, is read with the package ``nvidia-ml-py``, so the reading itself
+uses no memory of a card. Facts about processes come from ``/proc``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.model.contract.device_figures import NvmlCard, NvmlProcess, NvmlReading
+from analyzer.model.errors import InputError
+
+COMPUTE_MODES: Final = ("default", "exclusive thread", "prohibited", "exclusive process")
+"""``nvmlComputeMode_t``, by number."""
+
+_LIBRARY: Final = re.compile(
+    r"/lib(cuda|cudart|cublasLt|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvinfer)"
+    r"(?:_\w+)?\.so[.\d]*$"
+)
+_MOST_BYTES: Final = 8 << 20  # of one file of /proc; Linux allows less
+
+
+def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
+    """Return the driver's figures of this machine's cards.
+
+    Args:
+        own_pids: Process ids of this process, in its own namespace and the host's.
+
+    Raises:
+        InputError: there is no driver, or it refuses.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise InputError(f"NVIDIA's driver finds no GPU here: {_error_text(error)}.") from None
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        return NvmlReading(
+            driver=str(pynvml.nvmlSystemGetDriverVersion()),
+            cards=tuple(_read_card(pynvml, index, own_pids) for index in range(count)),
+        )
+    except pynvml.NVMLError as error:
+        raise InputError(f"NVIDIA's driver does not answer: {_error_text(error)}.") from None
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _error_text(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
+    """Return one card; a driver, card or user may lack the right to some of its figures."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    reserved: int | None = None
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    used = int(memory.used)
+    with contextlib.suppress(nvml.NVMLError):
+        memory_v2 = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        reserved, used = int(memory_v2.reserved), int(memory_v2.used)
+    mode, is_partitioned = 0, False
+    with contextlib.suppress(nvml.NVMLError):
+        mode = int(nvml.nvmlDeviceGetComputeMode(handle))
+    with contextlib.suppress(nvml.NVMLError):
+        is_partitioned = bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    return NvmlCard(
+        index=index,
+        name=str(nvml.nvmlDeviceGetName(handle)),
+        uuid=str(nvml.nvmlDeviceGetUUID(handle)),
+        total_bytes=int(memory.total),
+        used_bytes=used,
+        free_bytes=int(memory.free),
+        reserved_bytes=reserved,
+        compute_mode=COMPUTE_MODES[mode] if mode < len(COMPUTE_MODES) else str(mode),
+        is_partitioned=is_partitioned,
+        processes=_read_processes(nvml, handle, own_pids),
+    )
+
+
+def _read_processes(nvml: Any, handle: Any, own_pids: frozenset[int]) -> tuple[NvmlProcess, ...]:
+    """Return the processes on a card; NVML lists a process twice if it draws and computes."""
+    used_bytes: dict[int, int | None] = {}
+    for listed in (
+        nvml.nvmlDeviceGetComputeRunningProcesses,
+        nvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        with contextlib.suppress(nvml.NVMLError):
+            for one in listed(handle):
+                used = None if one.usedGpuMemory is None else int(one.usedGpuMemory)
+                before = used_bytes.get(int(one.pid))
+                used_bytes[int(one.pid)] = used if before is None else max(before, used or 0)
+    rows = [
+        NvmlProcess(pid=pid, used_bytes=used, name=program_of(pid), is_own=pid in own_pids)
+        for pid, used in used_bytes.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-(row.used_bytes or 0), row.pid)))
+
+
+def program_of(pid: int) -> str:
+    """Return the program of a process; empty if the system does not show it."""
+    return _read_proc(pid, "comm").decode("utf-8", "replace").strip()
+
+
+def own_pids() -> frozenset[int]:
+    """Return the ids of this process: its own and, in a container, the visible ones outside."""
+    return frozenset(
+        int(number)
+        for line in _read_proc("self", "status").splitlines()
+        if line.startswith(b"NSpid:")
+        for number in line.split()[1:]
+    )
+
+
+def libraries_of(pid: int | str = "self") -> tuple[str, ...]:
+    """Return the short names of the CUDA libraries in a process; empty if the system hides them."""
+    lines = _read_proc(pid, "maps").decode("utf-8", "replace").splitlines()
+    return tuple(sorted({match[1] for line in lines if (match := _LIBRARY.search(line.rstrip()))}))
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """Return the environment a process was started with; None if the system does not show it."""
+    content = _read_proc(pid, "environ")
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in content.split(b"\0"))
+    return {name: value for name, mark, value in pairs if mark} if content else None
+
+
+def _read_proc(pid: int | str, name: str) -> bytes:
+    try:
+        with (Path("/proc") / str(pid) / name).open("rb") as file:
+            return file.read(_MOST_BYTES)
+    except OSError:
+        return b""
