@@ -50,7 +50,7 @@ def diff(
         (json, difference.to_json), (html, difference.to_html), (markdown, difference.to_markdown)
     )
     if not to_stdout and not quiet:
-        from analyzer.report.terminal.terminal_diff import print_diff
+        from analyzer.report.diff_sections import print_diff
 
         with printing():
             print_diff(difference.report, terminal())

@@ -24,7 +24,7 @@ from analyzer.fitting.search.what_if import names_in
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import parse_bytes
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 
 _ALL: Final = "all"
 _FOR_CPU: Final = "Answer for this machine's CPU; add --gpu NAME for a card."

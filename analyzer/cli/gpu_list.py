@@ -18,7 +18,7 @@ from analyzer.cli.stdout import printing, terminal
 from analyzer.model.contract.report.writing import build_schema
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 
 _LIST = "list"

@@ -16,9 +16,9 @@ from analyzer.cli.stdout import DASH, check_open, printing, terminal, write_to_s
 from analyzer.model.contract.report.saved_result import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
-from analyzer.report.exports.output_files import check_output, is_regular
-from analyzer.report.report_words import peak_limit_words
+from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.result import Result
+from analyzer.report.words import peak_limit_words
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _INPUT_ENDINGS: Final = (
@@ -87,7 +87,7 @@ class Outputs:
         if self.max_peak is not None:
             parse_bytes(self.max_peak)
         if self.parquet is not None:
-            from analyzer.report.exports.other_formats import require_pyarrow
+            from analyzer.report.other_formats import require_pyarrow
 
             require_pyarrow()
 
@@ -167,10 +167,10 @@ def deliver(result: Result, outputs: Outputs) -> None:
     """
     to_stdout = write_all(*outputs.writers(result))
     if not to_stdout and not outputs.quiet:
-        from analyzer.report.terminal.terminal_report import print_document
+        from analyzer.report.report_sections import print_report
 
         with printing():
-            print_document(result.report, terminal())
+            print_report(result.report, terminal())
     if outputs.open_page:
         named = None if outputs.html == DASH else outputs.html
         saved = result.folder / REPORT_HTML if result.folder else None

@@ -16,7 +16,7 @@ from analyzer.fitting.sweep.sweep_config import questions_in
 from analyzer.fitting.sweep.sweep_run import SWEEP_JSON, run_sweep
 from analyzer.model.contract.report.sweep_file import SweepFile
 from analyzer.model.contract.report.writing import encode_report
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 from analyzer.session.engines.work import WorkEngine, local_cores
 
 

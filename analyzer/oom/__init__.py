@@ -23,7 +23,7 @@ from analyzer.oom.explain_log import explain_log
 from analyzer.oom.failure_case import Cause, OomCase
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.scan.log_reader import read_records
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Two steps side by side as one thing that can be shown and written."""
+"""The difference of two steps, and the files to export."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from analyzer.model.contract.report.writing import Json, encode_report, plain_re
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.report.exports.other_formats import markdown
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 
 Side = tuple[ReportFile, Recording]
 
 
 @dataclass(frozen=True, eq=False)
 class Diff:
-    """What differs between two steps at their peaks.
+    """The difference of two steps at their peaks.
 
     Attributes:
-        report: Everything that differs.
+        report: The difference, as typed records.
         newer: Report and recording of the second step, which the page shows in full.
     """
 
@@ -40,7 +39,7 @@ class Diff:
 
     @property
     def growth_bytes(self) -> int:
-        """Requested bytes by which the second peak is higher; negative where it is lower."""
+        """Requested bytes by which the second peak is higher; negative if it is lower."""
         return self._requested.delta_bytes or 0
 
     @property
@@ -48,7 +47,7 @@ class Diff:
         return next(row for row in self.report.peak if row.number == "requested")
 
     def exceeds(self, allowed: str) -> str:
-        """Say how the requested peak grew by more than ``allowed``; empty where it did not.
+        """Return a sentence if the requested peak grew by more than ``allowed``; else nothing.
 
         Args:
             allowed: A share of the first peak such as ``5%``, or a size such as ``100MiB``.
@@ -63,7 +62,7 @@ class Diff:
         share = f" ({self.growth_bytes / before:+.1%})" if before else ""
         return (
             f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from "
-            f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; allowed is "
+            f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; the limit is "
             f"{allowed.strip()}."
         )
 
@@ -73,13 +72,16 @@ class Diff:
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""
-        from analyzer.report.page.build import render  # the page's assets are read only here
+        from analyzer.report.page.build import render
 
         write_text(Path(path), render(*self.newer, comparison=self.report))
 
     def to_markdown(self, path: str | os.PathLike[str]) -> None:
         """Write a summary for a pull request."""
-        write_text(Path(path), markdown(self.newer[0], self.report))
+        from analyzer.report.diff_sections import diff_summary
+        from analyzer.report.render.markdown import to_markdown
+
+        write_text(Path(path), to_markdown(diff_summary(self.report, self.newer[0])))
 
     def __repr__(self) -> str:
         return f"<difference: {self.report.headline}>"
@@ -96,7 +98,7 @@ def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None,
     Args:
         older: Report and recording of the first.
         newer: Report and recording of the second.
-        names: What the user called each, such as a path; None for what tells them apart.
+        names: The user's name of each, such as a path; None to choose names that differ.
     """
     labels = _labels(names)
     kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
@@ -106,7 +108,7 @@ def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None,
 
 
 def allowed_growth(allowed: str, before_bytes: int) -> int:
-    """Return the bytes that ``5%`` of ``before_bytes``, or a size such as ``100MiB``, stands for.
+    """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size.
 
     Raises:
         InputError: ``allowed`` is neither.
@@ -117,9 +119,9 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
             return parse_bytes(text)
         except InputError:
             number = text.replace(".", "", 1).isdecimal()
-            what = "has no unit" if number else "is neither a share nor a size"
+            problem = "has no unit" if number else "is neither a share nor a size"
             wanted = f"{text}% or {text}MiB" if number else "5% or 100MiB"
-            raise InputError(f"{allowed!r} {what}.", hint=f"Write it as {wanted}.") from None
+            raise InputError(f"{allowed!r} {problem}.", hint=f"Write it as {wanted}.") from None
     try:
         share = float(text[:-1])
     except ValueError:
@@ -130,7 +132,7 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
 
 
 def _labels(names: Sequence[str | None]) -> tuple[str, str] | None:
-    """Return the shortest ends of two paths that differ; None where they tell nothing apart."""
+    """Return the shortest different ends of two paths; None if the paths are equal or missing."""
     first, second = (None if name is None else PurePath(os.path.abspath(name)) for name in names)
     if first is None or second is None or first == second:
         return None

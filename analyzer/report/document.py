@@ -1,7 +1,4 @@
-"""The report: everything the analysis says, as typed records. It is the JSON, version 1.
-
-The terminal, the page and the tables show what is in here and compute nothing of their own.
-"""
+"""Build the report of an analysis: typed records, which are the JSON, version 1."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.explain.questions.retained_tensors import retained_rows
 from analyzer.explain.running.program_trend import program_figures
-from analyzer.explain.trace_integrity import trust_of
+from analyzer.explain.trace_integrity import Trust, trust_of
 from analyzer.explain.verdict.cautions import stated_range
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import FragmentationFigures
@@ -34,9 +31,9 @@ from analyzer.model.contract.report.peak_figures import (
 )
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import ReportError
+from analyzer.model.contract.report.trust_figures import DamageRow, TrustFigures
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.recording.records import Recording, Step
-from analyzer.report.integrity_words import integrity_figures
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -68,7 +65,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         findings=analysis.findings,
         unmodelled=recording.unmodelled,
         uncertainty=stated_range(analysis),
-        integrity=integrity_figures(trust_of(analysis), _start_ps(recording)),
+        integrity=_integrity(trust_of(analysis), _start_ps(recording)),
         warnings=recording.warnings,
         notes=recording.notes,
         phantom=recording.phantom,
@@ -89,9 +86,42 @@ def _error(error: Failure | None) -> ReportError | None:
 
 
 def _start_ps(recording: Recording) -> int:
-    """Return the time of the first event, from which times are counted; 0 in a prediction."""
+    """Return the time of the first event, the origin of all times; 0 in a prediction."""
     measured = recording.kind.ran and len(recording.events)
     return int(recording.events["time_ps"].iloc[0]) if measured else 0
+
+
+def _integrity(trust: Trust | None, start_ps: int) -> TrustFigures | None:
+    """Return whether a trace is complete; None for a prediction."""
+    if trust is None:
+        return None
+
+    def seconds(time_ps: int | None) -> float | None:
+        return None if time_ps is None else (time_ps - start_ps) / 1e12
+
+    books = trust.books
+    return TrustFigures(
+        is_damaged=trust.is_damaged,
+        events=books.events,
+        events_disagreeing=books.disagreeing,
+        first_disagreement_time_s=seconds(books.first_time_ps),
+        largest_difference_bytes=books.largest_difference_bytes,
+        counter_peak_bytes=trust.counter_peak_bytes,
+        counter_peak_ever_bytes=trust.counter_peak_ever_bytes,
+        damages=tuple(
+            DamageRow(
+                id=damage.id,
+                count=damage.count,
+                allocator=damage.allocator,
+                time_s=seconds(damage.time_ps),
+                message=damage.message,
+            )
+            for damage in trust.integrity.damages
+        ),
+        replay=trust.replay,
+        says=trust.says,
+        replay_says=trust.replay_says,
+    )
 
 
 def _peak(analysis: Analysis) -> PeakFigures:
@@ -135,7 +165,7 @@ def _peak_ever(analysis: Analysis) -> PeakEver:
 
 
 def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
-    """Say in words when an instant is."""
+    """Return the step or phase of an instant in words."""
     if not steps:
         return "whole trace"
     if instant < steps[0].first:
@@ -145,7 +175,7 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
 
 
 def _reached_in(analysis: Analysis) -> str | None:
-    """Say when the requested bytes of the limits' parts are reached; None at the steady peak."""
+    """Return when the limits' requested bytes are reached; None at the steady step's peak."""
     peak, ever = analysis.peak, analysis.peak_ever
     if ever.requested_bytes == peak.requested_bytes:
         return None
@@ -192,13 +222,13 @@ def _fragmentation(analysis: Analysis) -> FragmentationFigures:
 
 
 def _risk(analysis: Analysis) -> Literal["low", "medium", "high"]:
-    """Return low, medium or high by the share of the allocated peak that holds no tensor."""
+    """Return the risk of fragmentation by the share of the allocated peak without a tensor."""
     share = analysis.fragmentation.internal_bytes / max(analysis.peak.allocated_bytes, 1)
     return "low" if share < 0.05 else "medium" if share < 0.2 else "high"
 
 
 def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
-    """Return what is alive at the requested peak, largest first."""
+    """Return the buffers alive at the requested peak, largest first."""
     alive = analysis.alive.sort_values(
         ["requested_bytes", "born"], ascending=[False, True], kind="stable"
     )
@@ -216,7 +246,7 @@ def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
 
 
 def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
-    """Return one row for each op of the steady step: what it asked for, and what lives at the peak."""
+    """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
     inside = rows[(rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)]
     inside = inside[inside["op"] != ""]
@@ -265,7 +295,7 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
 
 
 def layer_rows(analysis: Analysis) -> tuple[LayerBytes, ...]:
-    """Return one row for each layer: requested bytes alive at the peak, by category."""
+    """Return the requested bytes of each layer alive at the peak, by category."""
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
     layers: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""A result: the analysis, its document, and the files that can be made of both."""
+"""The result of a command: the analysis, its report, and the files to export."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import Json, encode_report, plain_report
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import format_bytes
-from analyzer.report.exports.output_files import output_file, write_text
-from analyzer.report.integrity_words import is_damaged
+from analyzer.report.output_files import output_file, write_text
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What is known of one step's memory.
+    """The memory of one step.
 
     Attributes:
-        make_analysis: Returns the analysis; of a finished result its tables are read only then.
-        report: Everything that is said of it.
-        folder: The run folder, None for a trace of others.
+        make_analysis: Returns the analysis; a finished result reads its tables only then.
+        report: The report, as typed records.
+        folder: The run folder; None for a trace without one.
     """
 
     make_analysis: Callable[[], Analysis] = field(repr=False)
@@ -41,18 +40,12 @@ class Result:
 
     @classmethod
     def of(cls, analysis: Analysis, report: ReportFile, folder: Path | None) -> Result:
-        """Return the result that an analysis is.
-
-        Args:
-            analysis: The recording with its peak worked out.
-            report: What is said of it.
-            folder: The run folder, None for a trace of others.
-        """
+        """Return the result of a finished analysis."""
         return cls(lambda: analysis, report, folder)
 
     @cached_property
     def analysis(self) -> Analysis:
-        """The recording with its peak worked out."""
+        """The recording with its peak."""
         return self.make_analysis()
 
     @cached_property
@@ -72,12 +65,12 @@ class Result:
 
     @property
     def graph(self) -> nx.MultiDiGraph | None:
-        """The graph of ops and tensors, None where the trace has none."""
+        """The graph of ops and tensors; None if the trace has none."""
         return self.recording.graph
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is worth knowing, the weightiest first."""
+        """The findings, the most important first."""
         return self.report.findings
 
     @property
@@ -87,13 +80,13 @@ class Result:
 
     @property
     def exit_code(self) -> ExitCode:
-        """How the step ended, as an exit code."""
+        """The exit code for how the step ended."""
         error = self.report.error
         return ExitCode.OK if error is None else error.exit_code
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether the step does not fit the card or the limit given, or fails as it was replayed."""
+        """Whether the step does not fit the card or limit, or a requested replay fails."""
         replayed = self.report.what_if
         return self.report.fits is False or (replayed is not None and not replayed.fits)
 
@@ -102,14 +95,14 @@ class Result:
         write_text(Path(path), encode_report(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report page: one file, no network."""
-        from analyzer.report.page.build import render  # the page's assets are read only here
+        """Write the report page: one file that needs no network."""
+        from analyzer.report.page.build import render
 
         write_text(Path(path), render(self.report, self.recording))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write every allocation."""
-        from analyzer.report.exports.allocations_csv import write_csv
+        from analyzer.report.other_formats import write_csv
 
         with (
             output_file(Path(path)) as temporary,
@@ -118,7 +111,7 @@ class Result:
             write_csv(self.analysis, file)
 
     def to_graph(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as GraphML (``.graphml``) or JSON node-link (any other ending).
+        """Write the graph as GraphML (``.graphml``) or as node-link JSON (any other name).
 
         Raises:
             InputError: there is no graph.
@@ -127,7 +120,7 @@ class Result:
 
         if self.graph is None:
             raise InputError(
-                "This trace has no graph beside it.", hint="Capture it with `analyze trace MODEL`."
+                "This trace has no graph.", hint="Capture it with `analyze trace MODEL`."
             )
         with output_file(Path(path)) as temporary:
             write_graph(self.graph, temporary, graphml=Path(path).suffix == ".graphml")
@@ -138,16 +131,17 @@ class Result:
         """Write a summary for a pull request.
 
         Args:
-            path: Where.
-            max_peak_bytes: The allocated peak that is allowed; the summary says whether it is kept.
+            path: The file.
+            max_peak_bytes: The highest allocated peak that is allowed; None for any.
         """
-        from analyzer.report.exports.other_formats import markdown
+        from analyzer.report.render.markdown import to_markdown
+        from analyzer.report.report_sections import summary_document
 
-        write_text(Path(path), markdown(self.report, max_peak_bytes=max_peak_bytes))
+        write_text(Path(path), to_markdown(summary_document(self.report, max_peak_bytes)))
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome trace events, which Perfetto opens: counters and the largest buffers."""
-        from analyzer.report.exports.other_formats import chrome_trace
+        """Write Chrome trace events for Perfetto: counters and the largest buffers."""
+        from analyzer.report.other_formats import chrome_trace
 
         write_text(Path(path), chrome_trace(self.recording))
 
@@ -157,7 +151,7 @@ class Result:
         Raises:
             InputError: pyarrow is not installed.
         """
-        from analyzer.report.exports.other_formats import write_parquet
+        from analyzer.report.other_formats import write_parquet
 
         with output_file(Path(path)) as temporary:
             write_parquet(self.recording, temporary)
@@ -176,7 +170,8 @@ class Result:
         verdict = self.report.verdict
         if verdict is not None and verdict.limit_bytes is not None:
             name = f"{name}: {verdict.headline}"
-        damaged = is_damaged(self.report)
+        trust = self.report.integrity
+        damaged = trust is not None and trust.is_damaged
         return (
             f"<{'damaged ' if damaged else ''}{self.report.kind} of {name}: "
             f"peak {format_bytes(peak.requested_bytes)} requested, "

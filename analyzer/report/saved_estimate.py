@@ -21,7 +21,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
-from analyzer.report.exports.output_files import output_file
+from analyzer.report.output_files import output_file
 from analyzer.tracing.measure.measured_recording import structure_of
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run

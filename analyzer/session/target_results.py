@@ -24,7 +24,7 @@ from analyzer.model.contract.report.saved_result import (
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.user_cache import create_cache_folder
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE

@@ -14,7 +14,7 @@ from analyzer.fitting.report.fit_words import basis_of, sentences_of, step_words
 from analyzer.fitting.scaling.fit_answer import FitAnswer
 from analyzer.model.units import format_bytes
 from analyzer.report.page.sealed_page import asset, policy_of, templates_in, writable
-from analyzer.report.report_words import spread_words
+from analyzer.report.words import spread_words
 
 _FIT: Final = "analyzer.fitting.report"
 

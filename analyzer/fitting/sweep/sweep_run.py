@@ -22,7 +22,7 @@ from analyzer.model.contract.report.sweep_file import (
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.model.version import __version__
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 from analyzer.session.engines.work import WorkEngine
 
 CELLS: Final = "cells"

@@ -1,9 +1,7 @@
-"""The report and a recording as one HTML file.
+"""Build the report page: one HTML file with its style, its script and its data.
 
-The file holds everything: style, script, data. Text of the trace reaches the page in two ways only,
-both of which keep it text: through the template, which escapes, and as compressed data, which the
-script shows by ``textContent``. A Content-Security-Policy names the page's own two scripts by their
-hash and forbids every other, every request and every form.
+Text of a trace reaches the page in two ways only, and both keep it text: through the template, which
+escapes it, and as compressed data, which the script shows by ``textContent``.
 """
 
 from __future__ import annotations
@@ -20,21 +18,28 @@ from analyzer.model.units import format_bytes
 from analyzer.report.page.columns import pack
 from analyzer.report.page.payload import payload, requested_at
 from analyzer.report.page.steps_chart import steps_charts
-from analyzer.report.page.verdict_words import (
+from analyzer.report.render.charts import draw_shares
+from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
+from analyzer.report.render.sections import Cell, CellValue, Section, Table, TableColumn
+from analyzer.report.report_sections import (
+    hosts_lead,
+    hosts_section,
+    layers_section,
+    remedies_sections,
+    steps_section,
+    tensors_section,
+)
+from analyzer.report.summary import summarize
+from analyzer.report.words import (
     CATEGORY_LABELS,
     error_line,
-    first_screen,
-    what_if_words,
-)
-from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
-from analyzer.report.report_words import (
     front_findings,
     highest_words,
-    island_words,
-    remedy_words,
     saving_words,
+    some_limits_words,
     step_words,
     versions_line,
+    what_if_words,
 )
 
 _PAGE: Final = "analyzer.report.page"
@@ -67,98 +72,157 @@ SCRIPTS: Final = (
 )
 """Files of the page's script, in the order in which they are joined."""
 
-OTHER_SIZES: Final = (
+_OTHER_SIZES: Final = (
     ("resident.requested_bytes", "resident before the step, requested"),
     ("resident.allocated_bytes", "resident before the step, allocated"),
-    ("peak_ever.requested_bytes", "highest ever, requested"),
-    ("peak_ever.allocated_bytes", "highest ever, allocated"),
-    ("peak_ever.pool_bytes", "highest ever, pool"),
+    ("peak_ever.requested_bytes", "highest peak, requested"),
+    ("peak_ever.allocated_bytes", "highest peak, allocated"),
+    ("peak_ever.pool_bytes", "largest pool"),
     ("fragmentation.internal_bytes", "waste inside chunks at the peak"),
     ("fragmentation.external_bytes", "free but unusable at the peak"),
     ("fragmentation.largest_free_bytes", "largest free chunk at the peak"),
     ("device.memory_limit_bytes", "limit of the allocator"),
     ("failure.free_bytes", "free under the limit at the failure"),
-    ("uncertainty.low_bytes", "likely peak, low end"),
-    ("uncertainty.high_bytes", "likely peak, high end"),
+    ("uncertainty.low_bytes", "likely peak, lower bound"),
+    ("uncertainty.high_bytes", "likely peak, upper bound"),
 )
-"""Numbers of the report that are listed at the end of the page, where the report has them."""
+"""Place in the report and label of the sizes at the end of the page."""
 
 _Row = TypeVar("_Row", bound=ReportRecord)
 
 STATIC_ROWS: Final = 25
-"""Rows of each table that are in the page as HTML, for printing and for readers without script."""
+"""Rows of the tables that are HTML, for printing and for readers without script."""
+
+_STEPS: Final = 40  # rows of the table of steps
+_UNMODELLED: Final = 20  # rows of the table of op types without a model
+_ALL_HOSTS: Final = 10_000  # rows
 
 
-def render(
-    report: ReportFile,
-    recording: Recording,
-    *,
-    comparison: DiffFile | None = None,
-) -> str:
-    """Return the report as the text of one HTML file.
+def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | None = None) -> str:
+    """Return the report page as the text of one HTML file.
 
     Args:
-        report: What is said of the step; every number shown is in it or in the recording's columns.
-        recording: The buffers that the timeline and the views are drawn from.
-        comparison: What differs from another step, where the page is to show two; ``recording`` is
-            then the second of them.
+        report: The report; every number shown is in it or in the recording's columns.
+        recording: The buffers of the timeline and the views.
+        comparison: The difference to an earlier step; None for the page of one step.
     """
     header, columns = payload(report, recording, comparison)
+    summary = summarize(report)
+    hosts = report.hosts
+    shares = [(f"fill-{share.category}", share.ratio) for share in summary.shares]
     return fill_page(
         _PAGE,
         "assets/template.html",
         script=_script(),
+        title=report.target.name or "unnamed target",
         subtitle=step_words(report),
-        badge=first_screen(report).basis,
+        badge=summary.basis,
         footer=versions_line(report.versions),
         document=report,
-        screen=first_screen(report),
+        summary=summary,
         warnings=[*report.warnings, *_disagreements(report, recording)],
         top_findings=front_findings(report),
         error_line=error_line("" if report.error is None else report.error.message),
         what_if=what_if_words(report),
         categories=CATEGORY_LABELS,
         comparison=comparison,
-        title=_title(report),
-        other_sizes=[item for item in OTHER_SIZES if _value_at(report, item[0]) is not None],
-        value_at=lambda path: _value_at(report, path),
         highest=highest_words(report),
-        islands=island_words(report),
-        static_tensors=_largest(report.tensors_at_peak, "requested_bytes"),
-        static_ops=_largest(report.ops, "alive_at_peak_bytes"),
-        static_layers=_largest(report.layers, "total_bytes"),
-        static_retained=_largest(report.retained, "requested_bytes"),
-        packed=pack(header, columns),
-        saving=saving_words,
-        remedy_words=remedy_words,
-        seconds=_seconds,
+        some_limits=some_limits_words(report),
+        hosts_lead=() if hosts is None else tuple(hosts_lead(hosts)),
+        hosts=None if hosts is None else hosts_section(hosts, _ALL_HOSTS),
+        remedies=tuple(remedies_sections(report.remedies)),
+        others=tuple(_other_sections(report)),
+        static=_static_sections(report),
+        stack=draw_shares(shares, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
+        saving=saving_words,
+        packed=pack(header, columns),
     )
 
 
 def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> str:
-    """Return a summary that a notebook shows in place: no script, no style outside itself."""
+    """Return a summary that a notebook shows in place, without script or style sheet."""
     text = (
         templates_of(_PAGE)
         .get_template("assets/inline.html")
         .render(
             document=report,
             comparison=comparison,
-            screen=first_screen(report),
+            summary=summarize(report),
             top_findings=front_findings(report),
-            title=_title(report),
+            title=report.target.name or "unnamed target",
             saving=saving_words,
         )
     )
     return writable(text)
 
 
-def _title(report: ReportFile) -> str:
-    return report.target.name or "unnamed target"
+def _other_sections(report: ReportFile) -> list[Section]:
+    """Return the sections below the charts: steps, allocator sizes, op types without a model."""
+    sections = [steps_section(report, _STEPS)] if report.steps else []
+    rows: list[tuple[CellValue, ...]] = []
+    for path, label in _OTHER_SIZES:
+        size_bytes = _value_at(report, path)
+        if size_bytes is not None:
+            rows.append((label, Cell(size_bytes, path=path)))
+    if report.fragmentation is not None and report.fragmentation.risk:
+        rows.append(("risk of fragmentation", report.fragmentation.risk))
+    sizes = Table((TableColumn("number"), TableColumn("size", "bytes")), tuple(rows))
+    sections.append(Section("Allocator", (sizes,)))
+    if report.unmodelled:
+        unmodelled = tuple(
+            (row.op_type, row.count, Cell(row.bytes, path=f"unmodelled.{place}.bytes"))
+            for place, row in enumerate(report.unmodelled[:_UNMODELLED])
+        )
+        columns = (
+            TableColumn("op type"),
+            TableColumn("ops", "number"),
+            TableColumn("output", "bytes"),
+        )
+        heading = "Ops with unknown scratch memory"
+        sections.append(Section(heading, (Table(columns, unmodelled),)))
+    return sections
+
+
+def _static_sections(report: ReportFile) -> list[Section]:
+    """Return the tables that are shown in print and without script."""
+    ops = Table(
+        (
+            TableColumn("op", "path"),
+            TableColumn("type"),
+            TableColumn("layer", "path"),
+            TableColumn("source"),
+            TableColumn("alive at the peak", "bytes"),
+        ),
+        tuple(
+            (row.name, row.type, row.layer, row.source, row.alive_at_peak_bytes)
+            for row in _largest(report.ops, "alive_at_peak_bytes")
+        ),
+    )
+    retained = Table(
+        (
+            TableColumn("tensor", "path"),
+            TableColumn("layer", "path"),
+            TableColumn("why it is alive"),
+            TableColumn("requested", "bytes"),
+        ),
+        tuple(
+            (row.name, row.layer, row.why_alive or row.waits_for, row.requested_bytes)
+            for row in _largest(report.retained, "requested_bytes")
+        ),
+    )
+    sections = [tensors_section(report, STATIC_ROWS), layers_section(report, STATIC_ROWS)]
+    sections += [Section("Ops with the most bytes alive at the peak", (ops,))]
+    sections += [Section("Activations that wait for the backward pass", (retained,))]
+    return [section for section in sections if any(map(_has_rows, section.blocks))]
+
+
+def _has_rows(block: object) -> bool:
+    return isinstance(block, Table) and bool(block.rows)
 
 
 def _value_at(report: ReportFile, path: str) -> int | None:
-    """Return the number at a path such as ``peak.requested_bytes``; None where there is none."""
+    """Return the number at a path such as ``peak.requested_bytes``; None if there is none."""
     value: object = report
     for key in path.split("."):
         value = getattr(value, key, None)
@@ -170,12 +234,12 @@ def _largest(rows: Sequence[_Row], key: str) -> list[_Row]:
 
 
 def _disagreements(report: ReportFile, recording: Recording) -> list[str]:
-    """Say where the timeline, drawn from the buffers, is not what the report states."""
+    """Return a warning for each category whose bytes in the timeline differ from the report."""
     drawn = requested_at(recording, report.peak.instant)
     stated = report.categories_at_peak.by_category()
     return [
-        f"The timeline shows {format_bytes(drawn[category])} of {label.lower()} at the peak, "
-        f"the report {format_bytes(stated[category])}. Please report this."
+        f"At the peak the timeline has {format_bytes(drawn[category])} of {label.lower()}, "
+        f"the report {format_bytes(stated[category])}. Please report this bug."
         for category, label in CATEGORY_LABELS.items()
         if drawn[category] != stated[category]
     ]
@@ -183,12 +247,5 @@ def _disagreements(report: ReportFile, recording: Recording) -> list[str]:
 
 @cache
 def _script() -> str:
-    return (
-        "(() => {\n'use strict';\n"
-        + "\n".join(asset(_PAGE, name) for name in SCRIPTS)
-        + "\n})();\n"
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
+    parts = "\n".join(asset(_PAGE, name) for name in SCRIPTS)
+    return f"(() => {{\n'use strict';\n{parts}\n}})();\n"

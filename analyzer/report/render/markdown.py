@@ -24,11 +24,13 @@ _CODE_INDENT = "      "
 def to_markdown(document: Document) -> str:
     """Return a document as Markdown; drawings and bars are left out."""
     lines = [f"### {markdown_text(document.headline)}", ""]
+    for notice in document.notices:
+        lines += [f"**{markdown_text(notice)}**", ""]
     lines += _blocks(document.lead)
     for section in document.sections:
         if section.heading:
             lines += [f"{'#' * (3 + section.level)} {markdown_text(section.heading)}", ""]
-        lines += _blocks(section.blocks)
+        lines += [*_blocks(section.blocks), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -85,8 +87,7 @@ def _item(item: Item) -> Iterator[str]:
     if item.detail:
         yield f"  {markdown_text(item.detail)}"
     if item.code:
-        yield from ("", *_code(item.code))
-    yield ""
+        yield from ("", *_code(item.code), "")
 
 
 def _code(code: str) -> Iterator[str]:

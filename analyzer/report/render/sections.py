@@ -212,6 +212,7 @@ class Document:
         tone: How the headline looks.
         subtitle: How the step runs: mode, batch size, optimizer.
         badge: What the figures rest on, in a word.
+        notices: What has to be known before any figure, a sentence each.
         lead: What stands before the first section.
         sections: The sections, in order.
         footer: Versions.
@@ -222,6 +223,7 @@ class Document:
     tone: Tone = "strong"
     subtitle: str = ""
     badge: str = ""
+    notices: tuple[str, ...] = ()
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...] = ()
     footer: str = ""

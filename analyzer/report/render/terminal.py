@@ -72,6 +72,8 @@ def to_terminal(document: Document, width: int = 100) -> RenderableType:
     parts: list[RenderableType] = []
     if document.headline:
         parts.append(_line(document.headline, f"bold {STYLES[document.tone]}"))
+    for notice in document.notices:
+        parts.append(Prose(Text(printable(notice, _LONGEST), "yellow"), Text("! ", "yellow")))
     if document.title or document.subtitle:
         title = Text.assemble(
             (printable(document.title, 200), "bold"),
@@ -182,8 +184,11 @@ def _text_of(cell: Cell, column: TableColumn) -> Text:
 def _shorten(cell: Text, column: TableColumn, width: int) -> Text:
     if column.is_number or cell.cell_len <= width:
         return cell
-    shorten = printable_path if column.kind == "path" else printable
-    return Text(shorten(cell.plain, width), style=cell.style)
+    if column.kind != "path":
+        return Text(printable(cell.plain, width), style=cell.style)
+    is_path = "/" in cell.plain
+    shown = printable_path(cell.plain, width) if is_path else f"{cell.plain[: width - 1]}…"
+    return Text(shown, style=cell.style)
 
 
 def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int) -> dict[int, int]:

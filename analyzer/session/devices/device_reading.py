@@ -25,7 +25,7 @@ from analyzer.phantom.phantom_environment import (
     make_phantom_environment,
     parse_cards,
 )
-from analyzer.report.exports.output_files import write_text
+from analyzer.report.output_files import write_text
 from analyzer.session.devices.device_account import (
     DeviceFile,
     account_of_cards,

@@ -17,17 +17,10 @@ from rich.text import Text
 
 import analyzer
 from analyzer.model.units import format_bytes
-from analyzer.report.terminal.fitted_tables import (
-    GAP,
-    Prose,
-    TableColumn,
-    fit_widths,
-    fitted_table,
-    number,
-    whole_numbers,
-)
-from analyzer.report.terminal.terminal_diff import render_diff
-from analyzer.report.terminal.terminal_report import render
+from analyzer.report.diff_sections import diff_document
+from analyzer.report.render.sections import Table, TableColumn
+from analyzer.report.render.terminal import GAP, Prose, fit_widths, fitted_table, to_terminal
+from analyzer.report.report_sections import report_document
 from analyzer.report.untrusted import unbroken
 
 WIDTHS = (80, 100, 120, 160)
@@ -75,7 +68,9 @@ def test_every_number_of_a_report_is_whole(name: str, width: int) -> None:
         state = row["parameter"] + row["optimizer_state"] + row["gradient"]
         sizes += [row["total_bytes"], row["activation"], state]
     sizes += [finding["saves_bytes"] or None for finding in shown["findings"]]
-    check_whole(lines(render(opened(name).report, width), width), sizes, width)
+    check_whole(
+        lines(to_terminal(report_document(opened(name).report), width), width), sizes, width
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -84,7 +79,7 @@ def test_every_number_of_a_difference_is_whole(width: int) -> None:
     rows = [*shown["peak"], *shown["categories"]]
     rows += [row for key in ("layers", "ops") for row in shown[key] if row["change"] != "same"][:12]
     sizes = [row[key] for row in rows for key in ("a_bytes", "b_bytes")]
-    found = lines(render_diff(opened("diff").report, width), width)
+    found = lines(to_terminal(diff_document(opened("diff").report), width), width)
     check_whole(found, sizes, width)
     for row in shown["peak"]:
         assert any(f"+{format_bytes(row['delta_bytes'])}" in line for line in found)
@@ -97,14 +92,14 @@ def test_labels_of_a_difference_give_way_to_its_numbers(width: int) -> None:
         replace(side, label=f"runs/2026/{'x' * 60}-{place}")
         for place, side in (("a", shown.a), ("b", shown.b))
     )
-    found = lines(render_diff(replace(shown, a=a, b=b), width), width)
+    found = lines(to_terminal(diff_document(replace(shown, a=a, b=b)), width), width)
     check_whole(found, [row.a_bytes for row in shown.peak], width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_tensors_have_their_layer(width: int) -> None:
     shown = opened("transformer").document
-    found = lines(render(opened("transformer").report, width), width)
+    found = lines(to_terminal(report_document(opened("transformer").report), width), width)
     heading = next(line for line in found if line.startswith("requested"))
     assert "layer" in heading.split()
     first = shown["tensors_at_peak"][0]
@@ -113,27 +108,28 @@ def test_the_tensors_have_their_layer(width: int) -> None:
 
 
 def test_a_narrow_terminal_loses_names_first() -> None:
-    rows: list[list[str | Text]] = [["1011.7 KiB", "layer/" * 20, "why " * 20, "750.0 KiB"]]
-    columns = [
-        number("requested"),
-        TableColumn(name="layer"),
-        TableColumn(name="why", rank=1),
-        number("allocated"),
-    ]
-    found = lines(fitted_table("A table", columns, rows, 40), 40)
-    assert "1011.7 KiB" in found[2]
-    assert "750.0 KiB" in found[2]
-    assert "why" not in found[1]
-    assert "…" in found[2]
+    columns = (
+        TableColumn("requested", "number"),
+        TableColumn("layer"),
+        TableColumn("why", rank=1),
+        TableColumn("allocated", "number"),
+    )
+    row = ("1011.7 KiB", "layer/" * 20, "why " * 20, "750.0 KiB")
+    heading, cells = lines(fitted_table(Table(columns, (row,)), 40), 40)
+    assert "1011.7 KiB" in cells
+    assert "750.0 KiB" in cells
+    assert "why" not in heading
+    assert "…" in cells
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[TableColumn], list[int]]:
-    columns, widest = [number("first")], [10]
+    columns, widest = [TableColumn("first", "number")], [10]
     for place in range(draw(st.integers(0, 7))):
         is_number = draw(st.booleans())
         least, rank = draw(st.integers(8, 30)), draw(st.integers(0, 4))
-        columns.append(TableColumn(name="n" * place, is_number=is_number, least=least, rank=rank))
+        kind = "number" if is_number else "text"
+        columns.append(TableColumn("n" * place, kind, least, rank))
         widest.append(draw(st.integers(0, 12 if is_number else 200)))
     return columns, widest
 
@@ -169,12 +165,6 @@ def test_no_line_ends_between_a_number_and_its_unit(words: list[str]) -> None:
         assert not (re.search(r"\d\s*$", above) and re.match(r"GiB|%|ms", below))
 
 
-def test_paragraphs_are_told_from_tables() -> None:
-    table = fitted_table("", [number("n")], [["1 B"]], 20)
-    assert whole_numbers(table) is table
-    assert isinstance(whole_numbers(Text("1 B")), Prose)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -191,7 +181,7 @@ def test_units_stay_with_their_numbers(text: str, expected: str | None) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_what_runs_over_begins_as_far_in_as_the_first_line(width: int) -> None:
-    found = lines(render(opened("transformer").report, width), width)
+    found = lines(to_terminal(report_document(opened("transformer").report), width), width)
     found = [line.rstrip() for line in found]
     findings = found[found.index("Findings") + 1 :]
     end = next((at for at, line in enumerate(findings) if not line.strip()), len(findings))

@@ -10,7 +10,7 @@ import pytest
 from builders import analyze, sample_folder, sample_trace
 
 import analyzer
-from analyzer.report.page.verdict_words import first_screen
+from analyzer.report.summary import summarize
 from analyzer.tracing.parse.xplane import read_trace
 from analyzer.tracing.parse.xspace import Space
 
@@ -55,10 +55,8 @@ def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
     told = next(at for at, line in enumerate(lines) if line.startswith("! Damaged trace: after "))
     assert told < 3
     assert told < next(at for at, line in enumerate(lines) if line.startswith("Peak "))
-    assert "from a damaged trace" in done.out
     summary = (tmp_path / "a.md").read_text().splitlines()
-    assert summary[0].startswith("### Damaged trace.")
-    told = next(at for at, line in enumerate(summary) if line.startswith("Damaged trace: after "))
+    told = next(at for at, line in enumerate(summary) if "Damaged trace: after " in line)
     assert told < next(at for at, line in enumerate(summary) if line.startswith("|"))
     assert "Damaged trace: after" in (tmp_path / "a.html").read_text()
 
@@ -71,7 +69,7 @@ def test_a_whole_trace_says_that_its_replay_agrees() -> None:
     assert " ".join(done.out.split()).count(said) == 1
     result = analyzer.open_trace(sample_folder("infer"))
     assert result.document["integrity"]["replay"] == {"events": 345, "equal": 345}
-    assert said in first_screen(result.report).sentences
+    assert said in summarize(result.report).sentences
     assert "amaged" not in done.out
 
 

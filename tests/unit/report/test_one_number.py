@@ -21,9 +21,9 @@ from analyzer.explain.verdict import judgement as fit
 from analyzer.explain.verdict.judgement import judge
 from analyzer.model.units import format_bytes
 from analyzer.report.document import build_document
-from analyzer.report.exports.other_formats import markdown
 from analyzer.report.page.build import render, render_inline
-from analyzer.report.terminal.terminal_report import print_document
+from analyzer.report.render.markdown import to_markdown
+from analyzer.report.report_sections import print_report, summary_document
 from analyzer.session.opening import open_result
 from analyzer.simulate.predict import predicted_device as target
 
@@ -50,12 +50,14 @@ def outputs(folder: Path, limit: int | None) -> dict[str, str]:
 def outputs_of(result: analyzer.Result) -> dict[str, str]:
     """Return each output as plain text, without the marks of Markdown and HTML."""
     out = io.StringIO()
-    print_document(result.report, Console(file=out, width=10_000, no_color=True))
+    print_report(result.report, Console(file=out, width=10_000, no_color=True))
     page = render(result.report, result.recording)
     inline = render_inline(result.report)
     return {
         "text": out.getvalue(),
-        "markdown": markdown(result.report).replace("\\", "").replace("**", ""),
+        "markdown": to_markdown(summary_document(result.report))
+        .replace("\\", "")
+        .replace("**", ""),
         "page": plain(page[page.index("<main>") : page.index('<script type="text/plain"')]),
         "inline": plain(inline),
     }
@@ -115,7 +117,7 @@ def test_every_size_on_the_page_is_the_documents(folder: Path, limit: int | None
     assert len(sizes) > 10
     for path, size_bytes, text in sizes:
         assert value_at(result.document, path) == int(size_bytes), path
-        assert text == format_bytes(int(size_bytes)), path
+        assert text.replace("\u00a0", " ") == format_bytes(int(size_bytes)), path
 
 
 @pytest.mark.parametrize("folder", [folder for folder, limit in CASES if limit is None])

@@ -14,9 +14,10 @@ from rich.console import Console
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.writing import replace_non_finite
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table
-from analyzer.report.terminal.terminal_diff import print_diff
-from analyzer.report.terminal.terminal_report import print_document
+from analyzer.report.diff_sections import print_diff
+from analyzer.report.render.sections import Table, TableColumn
+from analyzer.report.render.terminal import fitted_table
+from analyzer.report.report_sections import print_report
 from analyzer.report.untrusted import csv_cell, markdown_code, markdown_text, printable
 from analyzer.session.opening import open_result
 
@@ -62,8 +63,8 @@ def test_numbers_that_json_lacks_are_null() -> None:
 
 def test_headings_are_no_markup() -> None:
     out = io.StringIO()
-    columns = [TableColumn(name="[red]a[/red]", rank=0), TableColumn(name="[/x]")]
-    table = fitted_table("t", columns, [("x" * 20, "y" * 20)], 80)
+    columns = (TableColumn("[red]a[/red]"), TableColumn("[/x]"))
+    table = fitted_table(Table(columns, (("x" * 20, "y" * 20),)), 80)
     Console(file=out, width=80).print(table)
     assert "[red]a[/red]" in out.getvalue()
 
@@ -74,7 +75,7 @@ def test_the_step_cannot_speak_to_the_terminal() -> None:
     bad = "\x1b]0;\x07[b]"
     report = replace(report, step=StepConfig(mode=bad, dtype_policy=bad, optimizer=bad))
     out = io.StringIO()
-    print_document(report, Console(file=out, width=100, force_terminal=True, color_system=None))
+    print_report(report, Console(file=out, width=100, force_terminal=True, color_system=None))
     assert "\x1b]" not in out.getvalue()
     assert "\x07" not in out.getvalue()
     assert "[b]" in out.getvalue()

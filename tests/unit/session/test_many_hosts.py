@@ -14,7 +14,8 @@ import pytest
 from builders import SAMPLES, TraceBuilder, sample_trace
 
 from analyzer.model.errors import InputError, TraceError
-from analyzer.report.terminal.terminal_report import render
+from analyzer.report.render.terminal import to_terminal
+from analyzer.report.report_sections import report_document
 from analyzer.session.engines.work import WorkEngine
 from analyzer.session.hosts.host_row import host_row
 from analyzer.session.hosts.many_hosts import compared, open_hosts, read_hosts
@@ -85,7 +86,7 @@ def test_hosts_in_one_report(tmp_path: Path) -> None:
         == result.report.peak.allocated_bytes
     )
     assert "host002" in json.dumps(result.document)
-    assert render(result.report) is not None
+    assert to_terminal(report_document(result.report)) is not None
 
 
 def test_no_host_that_reads(tmp_path: Path) -> None:

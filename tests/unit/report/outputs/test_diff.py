@@ -11,7 +11,7 @@ from rich.console import Console
 
 from analyzer.model.errors import InputError
 from analyzer.report.diff_result import Diff, allowed_growth, build_diff
-from analyzer.report.terminal.terminal_diff import print_diff
+from analyzer.report.diff_sections import print_diff
 from analyzer.report.untrusted import unbroken
 
 

@@ -14,7 +14,10 @@ from analyzer.model.contract.report.writing import convert_report
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import EVENTS, empty
-from analyzer.report.exports.other_formats import chrome_trace, markdown, write_parquet
+from analyzer.report.diff_sections import diff_summary
+from analyzer.report.other_formats import chrome_trace, write_parquet
+from analyzer.report.render.markdown import to_markdown
+from analyzer.report.report_sections import summary_document
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +67,24 @@ def test_a_prediction_counts_instants(made: Made, has_events: bool) -> None:
 
 
 def test_markdown_of_one_run(made: Made) -> None:
-    text = markdown(made.report)
+    text = to_markdown(summary_document(made.report))
     assert text.startswith("### Peak ")
     assert "| Activations |" in text
-    assert "What to change:" in text
+    assert "#### What to change" in text
 
 
 def test_markdown_of_two_runs(made: Made) -> None:
     other = make_recording(700, scale=2)
     found = compare(made.report, made.recording, other.report, other.recording)
-    text = markdown(other.report, found)
+    text = to_markdown(diff_summary(found, other.report))
     assert "The requested peak grew by" in text
-    assert "| **allocated** |" in text
+    assert "| allocated |" in text
 
 
 def test_markdown_keeps_names_as_text(made: Made) -> None:
     document = {**made.document, "warnings": ["<img src=x>\n# head | `code` [a](b) *b*"]}
-    assert "> &lt;img src=x&gt; # head \\| \\`code\\` \\[a\\](b) \\*b\\*" in markdown(
-        convert_report(document)
+    assert "> &lt;img src=x&gt; # head \\| \\`code\\` \\[a\\](b) \\*b\\*" in to_markdown(
+        summary_document(convert_report(document))
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from builders import COMMAND, INSTALLED, analyze, listing, sample_folder
 
 from analyzer.model.errors import InputError
-from analyzer.report.exports.output_files import check_output, output_file, write_text
+from analyzer.report.output_files import check_output, output_file, write_text
 
 SAMPLE = sample_folder("infer")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make it")
@@ -182,7 +182,7 @@ OTHER_USER = """
 import os, sys
 from pathlib import Path
 from analyzer.model.errors import InputError
-from analyzer.report.exports.output_files import check_output, write_text
+from analyzer.report.output_files import check_output, write_text
 os.setgid(65534); os.setuid(65534)
 try:
     check_output(Path(sys.argv[1]))

@@ -10,8 +10,9 @@ import pytest
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import convert_report
-from analyzer.report.page.verdict_words import error_line, first_screen, what_if_words
 from analyzer.report.render import sections
+from analyzer.report.summary import summarize
+from analyzer.report.words import error_line, what_if_words
 
 GIB = 2**30
 
@@ -55,31 +56,31 @@ def report(**changes: Any) -> ReportFile:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "look"),
+    ("outcome", "tone"),
     [
-        ("fits", "fits"),
-        ("does not fit", "over"),
-        ("cannot tell", "tight"),
-        ("no limit given", "open"),
-        ("failed", "failed"),
+        ("fits", "good"),
+        ("does not fit", "bad"),
+        ("cannot tell", "warning"),
+        ("no limit given", "strong"),
+        ("failed", "bad"),
     ],
 )
-def test_the_verdict_shown_is_the_documents(outcome: str, look: str) -> None:
+def test_the_verdict_shown_is_the_documents(outcome: str, tone: str) -> None:
     answer = {**ANSWER, "outcome": outcome, "headline": "x", "cautions": ["a", "b"]}
-    found = first_screen(report(verdict=answer))
-    assert (found.look, found.headline, found.cautions) == (look, "x", ("a", "b"))
+    found = summarize(report(verdict=answer))
+    assert (found.tone, found.headline, found.notices) == (tone, "x", ("Caution: a; b.",))
 
 
 def test_without_a_verdict_nothing_is_judged() -> None:
-    found = first_screen(report(verdict=None))
-    assert found.look == "open"
+    found = summarize(report(verdict=None))
+    assert found.tone == "strong"
     assert {figure.label for figure in found.figures if figure.value} == {
         "requested", "allocated", "pool",
     }  # fmt: skip
 
 
 def test_the_figures_are_the_documents() -> None:
-    sizes = {figure.label: figure.value for figure in first_screen(report()).figures}
+    sizes = {figure.label: figure.value for figure in summarize(report()).figures}
     assert sizes["limit"] == 16 * GIB
     assert sizes["needs"] == 7 * GIB
 
@@ -97,19 +98,18 @@ def test_it_says_how_it_was_found_and_how_sure_it_is() -> None:
         "unsized": 0,
     }
     answer = {**ANSWER, "basis": "predicted"}
-    found = first_screen(report(kind="estimate", uncertainty=uncertain, verdict=answer))
+    found = summarize(report(kind="estimate", uncertainty=uncertain, verdict=answer))
     text = " ".join(found.sentences)
-    assert "Predicted, nothing was run, for A100." in text
-    assert "in step 2, when conv asks for memory, layer net" in text
-    assert "between 6.00 GiB and 8.00 GiB requested, 7.00 GiB and 9.00 GiB allocated." in text
+    assert "Predicted for A100; no step ran." in text
+    assert "is reached in step 2 by conv (layer net)." in text
+    assert "requested 6.00 GiB to 8.00 GiB, allocated 7.00 GiB to 9.00 GiB." in text
     assert found.reasons == ("two orders are possible",)
 
 
 def test_shares_fill_the_bar() -> None:
-    shares = [share for share in first_screen(report()).shares if share.size_bytes]
+    shares = summarize(report()).shares
     assert [share.category for share in shares] == ["parameter", "activation"]
-    assert shares[1].offset_ratio == shares[0].share_ratio
-    assert sum(share.share_ratio for share in shares) == pytest.approx(1)
+    assert sum(share.ratio for share in shares) == pytest.approx(1)
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
@@ -205,11 +205,10 @@ def test_the_line_that_says_what_happened(message: str, line: str) -> None:
     ("replayed", "words"),
     [
         (None, ""),
-        (REPLAYED, "a limit of 8.00 GiB, a growing pool"),
+        (REPLAYED, "a limit of 8.00 GiB, memory growth on"),
         (
             {**REPLAYED, "growth": False, "fragmentation_fraction": 0.1},
-            "a limit of 8.00 GiB, a pool taken whole at the start, "
-            "an internal_fragmentation_fraction of 0.1",
+            "a limit of 8.00 GiB, memory growth off, internal_fragmentation_fraction 0.1",
         ),
     ],
 )

@@ -1,0 +1,132 @@
+"""Build the document of a difference between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+
+from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.report.render.sections import (
+    Cell,
+    CellValue,
+    Document,
+    Paragraph,
+    Section,
+    Table,
+    TableColumn,
+    Tone,
+)
+from analyzer.report.render.terminal import print_terminal
+from analyzer.report.report_sections import ROWS, front_sections
+from analyzer.report.summary import summarize
+
+_MARKDOWN_LAYERS: Final = 5
+_CHANGE_TONES: Final[dict[str, Tone]] = {
+    "came": "bad",
+    "grew": "bad",
+    "went": "good",
+    "shrank": "good",
+    "same": "muted",
+}
+
+
+def diff_document(report: DiffFile) -> Document:
+    """Return a difference of two steps as the terminal shows it."""
+    return Document(
+        f"{report.a.label}  →  {report.b.label}",
+        report.headline,
+        notices=report.notes,
+        sections=(
+            Section("Peak", (_both(report, [(row.number, row) for row in report.peak]),)),
+            Section(
+                "At the peak, requested bytes",
+                (_both(report, [(row.category, row) for row in report.categories]),),
+            ),
+            _changes("Layers", report.layers, report),
+            _changes("Ops", report.ops, report),
+        ),
+    )
+
+
+def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
+    """Return the summary of a difference for a pull request.
+
+    Args:
+        report: The difference.
+        newer: The report of the second step, whose verdict and findings are shown.
+    """
+    summary = summarize(newer)
+    changed = [(row.name or "(no layer)", row) for row in report.layers if row.delta_bytes]
+    rows = [(row.number, row) for row in report.peak]
+    both = _both(report, [*rows, *((row.category, row) for row in report.categories)])
+    layers = _both(report, changed[:_MARKDOWN_LAYERS])
+    return Document(
+        "",
+        summary.headline,
+        notices=(*summary.notices, *report.notes),
+        lead=(
+            Paragraph(" ".join(summary.sentences)),
+            Paragraph(report.headline, "strong"),
+            both,
+            *((layers,) if changed else ()),
+        ),
+        sections=tuple(front_sections(newer)),
+    )
+
+
+def _both(report: DiffFile, rows: Sequence[tuple[str, BytesOfBoth]]) -> Table:
+    cells = tuple((name.replace("_", " "), *_cells(row)) for name, row in rows)
+    return Table((TableColumn("", least=16), *_columns(report)), cells)
+
+
+def _changes(title: str, rows: Sequence[LayerOfBoth], report: DiffFile) -> Section:
+    changed = [row for row in rows if row.change != "same"]
+    if not changed:
+        return Section("", (Paragraph(f"{title}: all {len(rows)} are the same.", "muted"),))
+    cells: list[tuple[CellValue, ...]] = [
+        (row.name or "(none)", *_cells(row), Cell(row.change, _CHANGE_TONES[row.change]))
+        for row in changed[:ROWS]
+    ]
+    if len(changed) > ROWS:
+        rest = sum(row.delta_bytes or 0 for row in changed[ROWS:])
+        more = Cell(f"{len(changed) - ROWS} more", "muted")
+        cells.append((more, None, None, rest, None, None))
+    columns = (
+        TableColumn("", "path", least=24),
+        *_columns(report),
+        TableColumn("change", least=6, rank=1),
+    )
+    heading = f"{title} that differ: {len(changed)} of {len(rows)}"
+    return Section(heading, (Table(columns, tuple(cells)),))
+
+
+def _columns(report: DiffFile) -> tuple[TableColumn, ...]:
+    return (
+        TableColumn(report.a.label[-22:], "bytes"),
+        TableColumn(report.b.label[-22:], "bytes"),
+        TableColumn("difference", "change"),
+        TableColumn("", "number"),
+    )
+
+
+def _cells(row: BytesOfBoth) -> tuple[CellValue, ...]:
+    a, b, delta = row.a_bytes, row.b_bytes, row.delta_bytes
+    sizes = ("-" if a is None else a, "-" if b is None else b)
+    if delta is None:
+        return (*sizes, "-", "")
+    tone: Tone = "bad" if delta > 0 else "good" if delta < 0 else "muted"
+    return (*sizes, Cell(delta, tone), Cell(_share(delta / a) if a else "", tone))
+
+
+def _share(ratio: float) -> str:
+    if abs(ratio) < 0.0005:
+        return ""
+    return f"{ratio:+.1%}" if ratio < 10 else f"{1 + ratio:.0f} x"
+
+
+def print_diff(report: DiffFile, console: Console) -> None:
+    """Print a difference in the terminal."""
+    print_terminal(diff_document(report), console)

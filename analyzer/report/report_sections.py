@@ -1,0 +1,365 @@
+"""Build the document of a report: the answer first, then tables and findings, then its basis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console
+
+from analyzer.model.contract.report.finding import Finding, StepRemedy
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.run_figures import HostsFigures
+from analyzer.model.units import format_bytes
+from analyzer.report.render.sections import (
+    Block,
+    Cell,
+    CellValue,
+    Document,
+    Item,
+    Paragraph,
+    Section,
+    Table,
+    TableColumn,
+    Tone,
+)
+from analyzer.report.render.terminal import print_terminal
+from analyzer.report.summary import category_tone, summarize
+from analyzer.report.words import (
+    front_findings,
+    need_words,
+    peak_limit_words,
+    peak_notes,
+    place_words,
+    program_words,
+    range_words,
+    reason_words,
+    remedy_words,
+    saving_words,
+    step_words,
+    what_if_words,
+)
+
+ROWS: Final = 12
+"""Rows of a table in the terminal."""
+
+_HOST_ROWS: Final = 10
+_SHOWN_STEPS: Final = 6
+_SEVERITY_TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
+
+
+def report_document(report: ReportFile) -> Document:
+    """Return a report as the terminal shows it."""
+    summary = summarize(report)
+    verdict = report.verdict
+    has_answer = verdict is not None and (
+        verdict.limit_bytes is not None or verdict.outcome == "failed"
+    )
+    return Document(
+        report.target.text,
+        summary.headline if has_answer else "",
+        tone=summary.tone,
+        subtitle=step_words(report),
+        notices=summary.notices,
+        lead=tuple(_lead(report)),
+        sections=tuple(_sections(report)),
+    )
+
+
+def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
+    """Return the summary of a report for a pull request.
+
+    Args:
+        report: The report.
+        max_peak_bytes: The highest allocated peak that is allowed; None for any.
+    """
+    summary = summarize(report)
+    lead: list[Block] = [Paragraph(" ".join(summary.sentences))]
+    if max_peak_bytes is not None:
+        limit = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
+        lead.append(Paragraph(limit, "strong"))
+    return Document(
+        "",
+        summary.headline,
+        notices=summary.notices,
+        lead=(*lead, categories_section(report).blocks[0]),
+        sections=(*remedies_sections(report.remedies), *front_sections(report)),
+    )
+
+
+def front_sections(report: ReportFile) -> Iterator[Section]:
+    """Yield the first findings and the warnings of a report."""
+    findings = front_findings(report)
+    if findings:
+        items = tuple(Item(each.severity, each.title, saving_words(each)) for each in findings)
+        yield Section("What to change", items)
+    if report.warnings:
+        yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
+
+
+def _lead(report: ReportFile) -> Iterator[Block]:
+    if report.phantom is not None:
+        yield Paragraph(f"{report.phantom.says}.", "strong")
+    if report.error is not None:
+        message = report.error.message.splitlines()[:1]
+        where = f" at {report.error.where}" if report.error.where else ""
+        text = f"The step ended with {report.error.type}: {''.join(message)}{where}"
+        yield Paragraph(text, "bad")
+    if report.hosts is not None:
+        yield from hosts_lead(report.hosts)
+    yield _peak(report)
+    if place := place_words(report):
+        yield Paragraph(place, "muted")
+    for sentence in peak_notes(report):
+        yield Paragraph(sentence, "muted")
+    for sentence in () if report.program is None else program_words(report.program):
+        yield Paragraph(sentence)
+    for sentence in (range_words(report), *need_words(report)):
+        if sentence:
+            yield Paragraph(sentence)
+    if report.integrity is not None and report.integrity.replay_says:
+        yield Paragraph(report.integrity.replay_says, "muted")
+    yield from _what_if(report)
+
+
+def _peak(report: ReportFile) -> Paragraph:
+    peak = report.peak
+    basis = "" if report.verdict is None else f"{report.verdict.basis} on "
+    pool = () if peak.pool_bytes is None else (", ", _strong(peak.pool_bytes), " in the pool")
+    return Paragraph(
+        (
+            "Peak ",
+            _strong(peak.requested_bytes),
+            " requested by tensors, ",
+            _strong(peak.allocated_bytes),
+            " allocated in chunks",
+            *pool,
+            f" ({basis}{report.device.name})",
+        )
+    )
+
+
+def _strong(size_bytes: int) -> tuple[str, Tone]:
+    return format_bytes(size_bytes), "strong"
+
+
+def _what_if(report: ReportFile) -> Iterator[Block]:
+    replayed = report.what_if
+    if replayed is None:
+        return
+    start = f"Replayed with {what_if_words(report)}: "
+    failure = replayed.failure
+    if failure is None:
+        yield Paragraph(
+            f"{start}the step runs; pool {format_bytes(replayed.peak_pool_bytes)}, allocated "
+            f"{format_bytes(replayed.peak_allocated_bytes)}.",
+            "good",
+        )
+        return
+    yield Paragraph(
+        f"{start}a request for {format_bytes(failure.requested_bytes)} fails; "
+        f"{format_bytes(failure.in_use_bytes)} are in use, {format_bytes(failure.free_bytes)} are "
+        f"free, the largest free chunk has {format_bytes(failure.largest_free_bytes)}.",
+        "bad",
+    )
+
+
+def _sections(report: ReportFile) -> Iterator[Section]:
+    if report.hosts is not None:
+        yield hosts_section(report.hosts, _HOST_ROWS)
+    yield categories_section(report)
+    if report.steps:
+        yield steps_section(report, _SHOWN_STEPS)
+    yield tensors_section(report, ROWS)
+    if any(row.layer for row in report.layers):
+        yield layers_section(report, ROWS)
+    if report.findings:
+        yield Section("Findings", tuple(map(finding_item, report.findings)))
+    yield from remedies_sections(report.remedies)
+    basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
+    basis += [Paragraph(line, "muted", "- ") for line in (*reason_words(report), *report.notes)]
+    if basis:
+        yield Section("What the figures rest on", tuple(basis))
+
+
+def finding_item(finding: Finding) -> Item:
+    """Return a finding as an item."""
+    tone = _SEVERITY_TONES.get(finding.severity, "plain")
+    return Item(finding.severity, finding.title, saving_words(finding), finding.detail, tone=tone)
+
+
+def remedies_sections(remedies: Sequence[StepRemedy], at: str = "") -> Iterator[Section]:
+    """Yield the section of the remedies; nothing if none was tried.
+
+    Args:
+        remedies: The remedies.
+        at: The size at which they were tried, such as `` at batch 64``; empty if the report has one.
+    """
+    items = []
+    for remedy in remedies:
+        label, words = remedy_words(remedy)
+        tone: Tone = "good" if (remedy.saves_bytes or 0) > 0 else "muted"
+        code = "" if remedy.saves_bytes is None else remedy.code
+        items.append(Item(label, remedy.title, "", words, code, tone))
+    if items:
+        note = "each one was captured and estimated"
+        yield Section(f"Remedies{at}", tuple(items), note=note)
+
+
+def categories_section(report: ReportFile) -> Section:
+    """Return the requested bytes of each category at the peak."""
+    rows: list[tuple[CellValue, ...]] = [
+        (
+            share.label,
+            Cell(share.size_bytes, path=f"categories_at_peak.{share.category}"),
+            share.ratio,
+            Cell(share.ratio, category_tone(share.category)),
+        )
+        for share in summarize(report).shares
+    ]
+    total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
+    rows.append((Cell("Requested", "strong"), total, None, None))
+    columns = (
+        TableColumn("category at the peak", least=15),
+        TableColumn("requested", "bytes"),
+        TableColumn("share", "percent"),
+        TableColumn("", "bar", rank=1),
+    )
+    return Section("At the peak", (Table(columns, tuple(rows)),), note="requested bytes")
+
+
+def steps_section(report: ReportFile, most: int) -> Section:
+    """Return the peak of each step; the first and the last ones if there are more than ``most``."""
+    steps = tuple(enumerate(report.steps))
+    is_timed = any(step.duration_s is not None for step in report.steps)
+    half = most // 2
+    shown = steps if len(steps) <= most else (*steps[:half], *steps[-half:])
+    rows: list[tuple[CellValue, ...]] = []
+    for place, step in shown:
+        seconds = step.duration_s
+        time = (None if seconds is None else seconds_text(seconds),) if is_timed else ()
+        requested, allocated = (
+            Cell(getattr(step, name), path=f"steps.{place}.{name}")
+            for name in ("requested_bytes", "allocated_bytes")
+        )
+        rows.append((step.index, requested, allocated, *time))
+    columns = (
+        TableColumn("step", "number"),
+        TableColumn("requested", "bytes"),
+        TableColumn("allocated", "bytes"),
+        *((TableColumn("time", "number"),) if is_timed else ()),
+    )
+    left = len(steps) - len(shown)
+    caption = f"{left} steps in between are not shown" if left else ""
+    return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration in seconds or milliseconds."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
+
+
+def tensors_section(report: ReportFile, most: int) -> Section:
+    """Return the largest tensors at the peak, with the layer of each and why it is alive."""
+    tensors = report.tensors_at_peak
+    rows: list[tuple[CellValue, ...]] = [
+        (
+            row.requested_bytes,
+            Cell(row.category.replace("_", " "), category_tone(row.category)),
+            row.shape or "?",
+            row.name,
+            row.layer,
+            Cell(row.why_alive, "muted"),
+        )
+        for row in tensors[:most]
+    ]
+    if len(tensors) > most:
+        rest = sum(row.requested_bytes for row in tensors[most:])
+        rows.append((rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", ""))
+    columns = (
+        TableColumn("requested", "bytes"),
+        TableColumn("category", least=15, rank=2),
+        TableColumn("shape", least=20, rank=3),
+        TableColumn("tensor", "path", least=20),
+        TableColumn("layer", "path", least=14, rank=1),
+        TableColumn("why it is alive", "path", least=20, rank=4),
+    )
+    heading = f"Largest of {len(tensors)} tensors alive at the peak"
+    return Section(heading, (Table(columns, tuple(rows)),))
+
+
+def layers_section(report: ReportFile, most: int) -> Section:
+    """Return the layers with the most bytes at the peak."""
+    rows = tuple(
+        (row.total_bytes, row.activation, row.parameter + row.optimizer_state + row.gradient,
+         row.layer)
+        for row in [row for row in report.layers if row.layer][:most]
+    )  # fmt: skip
+    columns = (
+        TableColumn("total", "bytes"),
+        TableColumn("activation", "bytes"),
+        TableColumn("parameter + state", "bytes"),
+        TableColumn("layer", "path", least=20),
+    )
+    return Section("Layers with the most bytes alive at the peak", (Table(columns, rows),))
+
+
+def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
+    """Yield the worst device of all hosts, and the spread."""
+    worst, count = hosts.worst, len(hosts.outliers)
+    yield Paragraph(
+        (
+            f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
+            (f"{worst.host} {worst.allocator}", "strong"),
+            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows it.",
+        )
+    )
+    yield Paragraph(
+        f"All devices: {format_bytes(hosts.least_bytes)} to {format_bytes(hosts.most_bytes)} "
+        f"allocated, median {format_bytes(hosts.median_bytes)}; {count or 'no'} "
+        f"outlier{'' if count == 1 else 's'}.",
+        "muted",
+    )
+
+
+def hosts_section(hosts: HostsFigures, most: int) -> Section:
+    """Return the hosts: the worst first, then outliers, hosts that could not be read, others."""
+    marks: dict[tuple[str, str], str] = {
+        (place.host, place.allocator): "outlier" for place in hosts.outliers
+    }
+    marks[hosts.worst.host, hosts.worst.allocator] = "worst"
+    rows: list[tuple[int, int, tuple[CellValue, ...]]] = []
+    for at, row in enumerate(hosts.rows):
+        if row.failed:
+            not_read = Cell(f"not read: {row.failed}", "warning")
+            rows.append((1, 0, (row.host, "", None, None, not_read)))
+        for place, device in enumerate(row.devices):
+            mark = marks.get((row.host, device.allocator), "")
+            words = ", ".join(filter(None, (mark, "incomplete trace" if row.damaged else "")))
+            start = f"hosts.rows.{at}.devices.{place}"
+            cells: tuple[CellValue, ...] = (
+                row.host,
+                device.allocator,
+                Cell(device.requested_bytes, path=f"{start}.requested_bytes"),
+                Cell(device.allocated_bytes, path=f"{start}.allocated_bytes"),
+                Cell(words, "bad" if mark == "worst" else "warning"),
+            )
+            rank = {"worst": 0, "outlier": 1}.get(mark, 2)
+            rows.append((rank, -device.allocated_bytes, cells))
+    rows.sort(key=lambda one: one[:2])
+    columns = (
+        TableColumn("host", least=12),
+        TableColumn("device", least=9),
+        TableColumn("requested", "bytes"),
+        TableColumn("allocated", "bytes"),
+        TableColumn("", least=10, rank=1),
+    )
+    left = max(len(rows) - most, 0)
+    caption = f"{left} more are in the JSON" if left else ""
+    table = Table(columns, tuple(cells for *_, cells in rows[:most]), caption)
+    return Section("Hosts", (table,))
+
+
+def print_report(report: ReportFile, console: Console) -> None:
+    """Print a report in the terminal."""
+    print_terminal(report_document(report), console)

@@ -1,0 +1,135 @@
+"""The first screen of a report: the verdict, its figures and the categories, for every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.limit_figures import Outcome
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.units import format_bytes
+from analyzer.report.render.sections import Figure, Tone
+from analyzer.report.words import (
+    CATEGORY_LABELS,
+    basis_words,
+    peak_notes,
+    place_words,
+    program_words,
+    range_words,
+    reason_words,
+)
+
+_TONES: Final[dict[Outcome, Tone]] = {
+    Outcome.FITS: "good",
+    Outcome.DOES_NOT_FIT: "bad",
+    Outcome.FAILED: "bad",
+    Outcome.CANNOT_TELL: "warning",
+}
+
+
+def category_tone(category: str) -> Tone:
+    """Return the colour of a category."""
+    return cast("Tone", str(category))  # each category is a tone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One category at the peak: its bytes and its share of the requested peak."""
+
+    category: Category
+    label: str
+    size_bytes: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The answer of a report in words.
+
+    Attributes:
+        headline: The verdict in one line.
+        tone: Colour of the headline.
+        basis: What the figures rest on: ``measured``, ``predicted`` or ``phantom``.
+        notices: What makes the figures uncertain, before any of them.
+        sentences: How the peak was found, where it is, and its range.
+        reasons: What the figures rest on.
+        figures: The main numbers.
+        shares: The categories that are not empty, in their order.
+    """
+
+    headline: str
+    tone: Tone
+    basis: str
+    notices: tuple[str, ...]
+    sentences: tuple[str, ...]
+    reasons: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    shares: tuple[Share, ...]
+
+
+def summarize(report: ReportFile) -> Summary:
+    """Return the summary of a report; a report of an earlier version may lack a verdict."""
+    verdict = report.verdict
+    peak = f"Peak {format_bytes(report.peak.allocated_bytes)} allocated"
+    return Summary(
+        headline=peak if verdict is None else verdict.headline,
+        tone="strong" if verdict is None else _TONES.get(verdict.outcome, "strong"),
+        basis=basis_words(report).split()[0].lower() if verdict is None else str(verdict.basis),
+        notices=tuple(_notices(report)),
+        sentences=tuple(_sentences(report)),
+        reasons=(*reason_words(report), *report.notes),
+        figures=tuple(_figures(report)),
+        shares=tuple(_shares(report.categories_at_peak.by_category())),
+    )
+
+
+def _notices(report: ReportFile) -> Iterator[str]:
+    if report.integrity is not None:
+        yield from report.integrity.says
+    if report.verdict is not None and report.verdict.cautions:
+        yield f"Caution: {'; '.join(report.verdict.cautions)}."
+
+
+def _sentences(report: ReportFile) -> Iterator[str]:
+    program = () if report.program is None else program_words(report.program)
+    sentences = (
+        basis_words(report),
+        place_words(report),
+        *peak_notes(report),
+        *program,
+        range_words(report),
+        "" if report.integrity is None else report.integrity.replay_says,
+    )
+    yield from filter(None, sentences)
+
+
+def _figures(report: ReportFile) -> Iterator[Figure]:
+    peak, verdict = report.peak, report.verdict
+    for label, meaning, size_bytes in (
+        ("requested", "bytes that live tensors asked for", peak.requested_bytes),
+        ("allocated", "bytes of the chunks that hold them", peak.allocated_bytes),
+        ("pool", "bytes that the allocator took from the driver", peak.pool_bytes),
+        ("process", "pool, context, libraries and kernels", peak.process_bytes),
+    ):
+        yield Figure(label, size_bytes, meaning, f"peak.{label}_bytes", label == "allocated")
+    if verdict is None:
+        return
+    limit_of = f"TensorFlow's limit on {verdict.card}"
+    on_card = verdict.limit_of == "card"
+    meaning = limit_of if on_card else "the given limit"
+    yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")
+    meaning = "lowest limit to get as far" if report.error else "lowest memory limit it runs under"
+    yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes")
+
+
+def _shares(categories: Mapping[str, int]) -> Iterator[Share]:
+    total = sum(categories.values())
+    for category in Category:
+        size_bytes = categories[category.value]
+        if size_bytes:
+            label = CATEGORY_LABELS[category.value]
+            yield Share(
+                category=category, label=label, size_bytes=size_bytes, ratio=size_bytes / total
+            )

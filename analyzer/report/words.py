@@ -1,0 +1,289 @@
+"""The sentences of a report: the same in the terminal, in Markdown, in a notebook and on the page.
+
+Nothing is computed here: every number and the verdict are the report's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
+from analyzer.model.contract.report.limit_figures import NeedOf
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.run_figures import ProgramFigures
+from analyzer.model.units import format_bytes, format_slope
+
+FRONT_FINDINGS: Final = 3
+"""Findings on the page's first screen and in Markdown."""
+
+_EQUAL_RATIO: Final = 0.01
+"""Savings that differ by less than this share of the peak from run to run are shown as one number."""
+
+_TRIALS_RATIO: Final = 0.02
+"""Share of the highest peak above which the first step's trials are mentioned."""
+
+_LONGEST_ERROR: Final = 300  # characters
+
+CATEGORY_LABELS: Final[dict[str, str]] = {
+    "parameter": "Parameters",
+    "optimizer_state": "Optimizer state",
+    "gradient": "Gradients",
+    "activation": "Activations",
+    "input": "Inputs",
+    "temporary": "Temporaries",
+    "constant": "Constants",
+    "unattributed": "Unattributed",
+}
+
+_BASES: Final = {
+    "measured": "Measured on {device}.",
+    "predicted": "Predicted for {device}; no step ran.",
+    "phantom": "TensorFlow's GPU runtime ran for {device} without the card; no kernel ran.",
+}
+
+
+def step_words(report: ReportFile) -> str:
+    """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
+    step = report.step
+    parts = (
+        step.mode,
+        f"batch {step.batch_size}" if step.batch_size else "",
+        step.optimizer,
+        {True: "XLA", False: "op by op", None: ""}[step.jit],
+        step.dtype_policy if step.dtype_policy != "float32" else "",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def versions_line(versions: Mapping[str, str]) -> str:
+    """Return the versions as one line."""
+    return " · ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def basis_words(report: ReportFile) -> str:
+    """Return whether the figures were measured or predicted, and for which device."""
+    verdict = report.verdict
+    basis = str(verdict.basis) if verdict is not None else "measured"
+    if verdict is None and not report.kind.ran:
+        basis = "predicted"
+    device = report.device.name or report.device.kind or "an unnamed device"
+    return _BASES[basis].format(device=device)
+
+
+def place_words(report: ReportFile) -> str:
+    """Return the step, op, layer and source line of the requested peak; empty if all are unknown."""
+    peak = report.peak
+    place = "" if peak.step is None else f" in step {peak.step}"
+    place += f" by {peak.op}" if peak.op else ""
+    about = [f"layer {peak.layer}"] if peak.layer else []
+    about += [peak.source] if peak.source else []
+    place += f" ({', '.join(about)})" if about else ""
+    return f"The requested peak is reached{place}." if place else ""
+
+
+def peak_notes(report: ReportFile) -> Iterator[str]:
+    """Yield what else is to be known about the peak: other instants, trials, further cards."""
+    peak, ever = report.peak, report.peak_ever
+    if peak.instant != peak.allocated_instant:
+        yield (
+            "Requested and allocated bytes peak at different instants; the categories are those of "
+            "the requested peak."
+        )
+    if ever is not None:
+        highest = format_bytes(ever.allocated_bytes)
+        if highest != format_bytes(peak.allocated_bytes):
+            yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
+        if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
+            yield (
+                f"Of the {format_bytes(ever.requested_bytes)} requested at the highest peak, "
+                f"{format_bytes(ever.first_step_only_bytes)} are requested by the first step only, "
+                "for example to try algorithms."
+            )
+    for use in report.cards:
+        name = f" ({use.card})" if use.card else ""
+        limit = use.memory_limit_bytes
+        yield (
+            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
+            f"{format_bytes(use.allocated_bytes)} allocated"
+            + (f", limit {format_bytes(limit)}" if limit else "")
+            + ("; this report shows this card." if use.is_shown else ".")
+        )
+
+
+def program_words(program: ProgramFigures) -> Iterator[str]:
+    """Yield what a step is, and whether memory grows from step to step."""
+    where = f" ({program.where})" if program.where else ""
+    end = f"; the program ended with {program.ended}" if program.ended else ""
+    yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
+    for name, trend in (("Device", program.device), ("Host", program.host)):
+        if trend.trend == "cannot tell":
+            if name == "Device":
+                yield "Too few steps to say whether device memory grows."
+            continue
+        slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+        verb = "grows" if trend.trend == "grows" else "does not grow"
+        steps = f"steps {trend.first_step} to {trend.last_step}"
+        yield f"{name} memory {verb} over {steps}: {slope}."
+
+
+def range_words(report: ReportFile) -> str:
+    """Return the range of a prediction; empty for a measurement."""
+    stated, verdict = report.uncertainty, report.verdict
+    if stated is None or stated.low_bytes is None or stated.high_bytes is None:
+        return ""
+    parts = [f"requested {_from_to(stated.low_bytes, stated.high_bytes)}"]
+    if stated.allocated_low_bytes is not None and stated.allocated_high_bytes is not None:
+        parts.append(
+            f"allocated {_from_to(stated.allocated_low_bytes, stated.allocated_high_bytes)}"
+        )
+    if verdict is not None and verdict.need_of == NeedOf.LEAST_LIMIT:
+        low, high = verdict.need_low_bytes, verdict.need_high_bytes
+        if low is not None and high is not None and low != high:
+            parts.append(f"lowest memory limit {_from_to(low, high)}")
+    return f"Likely range: {', '.join(parts)}."
+
+
+def need_words(report: ReportFile) -> Iterator[str]:
+    """Yield the lowest memory limit with its parts, and how it compares to the allocated peak."""
+    waste, allocated = report.fragmentation, report.peak.allocated_bytes
+    parts = None if waste is None else waste.safe_limit_parts
+    if waste is None or parts is None or waste.safe_limit_bytes is None:
+        return
+    verb = "Needs" if report.error is None else "To get as far, the step needs"
+    yield (
+        f"{verb} a memory limit of {format_bytes(waste.safe_limit_bytes)} = "
+        f"{format_bytes(parts.requested_bytes)} requested{highest_words(report)} + "
+        f"{format_bytes(parts.rounding_bytes)} rounding + "
+        f"{format_bytes(parts.unsplit_bytes)} unsplit chunks + "
+        f"{format_bytes(parts.external_bytes)} fragmentation{some_limits_words(report)}."
+    )
+    if waste.safe_limit_bytes < allocated:
+        yield (
+            f"That is less than the {format_bytes(allocated)} allocated: under a lower limit the "
+            "allocator wastes less of each chunk."
+        )
+
+
+def highest_words(report: ReportFile) -> str:
+    """Return when the need's requested bytes are reached, if not at the steady step's peak."""
+    waste = report.fragmentation
+    reached = None if waste is None else waste.limit_reached_in
+    return f" at the highest peak ({reached})" if reached else ""
+
+
+def some_limits_words(report: ReportFile) -> str:
+    """Return the lowest limit that also works, if some limits above it do not; else nothing."""
+    waste = report.fragmentation
+    least = None if waste is None else waste.minimum_limit_bytes
+    if waste is None or least is None or least == waste.safe_limit_bytes:
+        return ""
+    return f"; some limits from {format_bytes(least)} on also work, others do not"
+
+
+def what_if_words(report: ReportFile) -> str:
+    """Return the settings of a replay that the user asked for; empty without one."""
+    replayed = report.what_if
+    if replayed is None:
+        return ""
+    settings = [
+        f"a limit of {format_bytes(replayed.memory_limit_bytes)}",
+        f"memory growth {'on' if replayed.growth else 'off'}",
+    ]
+    if replayed.fragmentation_fraction:
+        settings.append(f"internal_fragmentation_fraction {replayed.fragmentation_fraction}")
+    return ", ".join(settings)
+
+
+def assumed_words(report: ReportFile) -> Iterator[str]:
+    """Yield each assumption about a simulated card: its value and its bytes at the peak."""
+    for one in () if report.phantom is None else report.phantom.settings:
+        shown = format_bytes if one.is_bytes else str
+        at_peak = f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
+        yield (
+            f"Assumed ({one.name}): {one.what}: {shown(one.value)}{at_peak}; "
+            f"default {shown(one.usual)}, at most {shown(one.most)} ({one.source})."
+        )
+
+
+def reason_words(report: ReportFile) -> tuple[str, ...]:
+    """Return what the figures rest on: the card, the range, assumptions."""
+    says = () if report.fit is None else report.fit.says
+    because = () if report.uncertainty is None else report.uncertainty.because
+    return (*says, *because, *assumed_words(report))
+
+
+def error_line(message: str) -> str:
+    """Return the line of an error that says what happened.
+
+    TensorFlow writes the places of the call first, each on two lines, and then what happened.
+    """
+    lines = [line.strip() for line in str(message).splitlines()]
+    places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
+    messages = [line for line in lines if line and not line.startswith(places)]
+    chosen = [line for line in messages if "OOM when" in line] or messages[-1:] or lines[:1]
+    line = chosen[0] if chosen else ""
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
+
+
+def front_findings(report: ReportFile) -> tuple[Finding, ...]:
+    """Return the first findings that are more than notes, in the report's order."""
+    worth = [each for each in report.findings if each.severity is not Severity.INFO]
+    return tuple(worth[:FRONT_FINDINGS])
+
+
+def saving_words(finding: Finding) -> str:
+    """Return what following a finding saves, and which kind of bytes; empty if unknown."""
+    if not finding.saves_bytes:
+        return ""
+    kind = "of the memory limit" if finding.saves_kind == "limit" else finding.saves_kind
+    return f"saves up to {format_bytes(finding.saves_bytes)} {kind}"
+
+
+def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
+    """Return what a remedy saves, as a short label, and the rest in words."""
+    if remedy.saves_bytes is None or remedy.requested_bytes is None:
+        return "-", f"cannot be applied here: {remedy.failed}"
+    saves = format_bytes(remedy.saves_bytes)
+    label = f"saves {saves}" if remedy.saves_bytes > 0 else saves
+    if remedy.saves_bytes < 0:
+        label = f"+{format_bytes(-remedy.saves_bytes)}"
+    parts = [f"peak {format_bytes(remedy.requested_bytes)}"]
+    if spread := spread_words(remedy):
+        parts.append(spread)
+    if remedy.fits is not None:
+        parts.append("fits the limit" if remedy.fits else "does not fit the limit")
+    if remedy.costs:
+        parts.append(f"costs: {remedy.costs}")
+    return label, "; ".join(parts)
+
+
+def spread_words(remedy: StepRemedy) -> str:
+    """Return how a saving varies from run to run, if the order of the ops changes it."""
+    low, high = remedy.saves_low_bytes, remedy.saves_high_bytes
+    saves, peak = remedy.saves_bytes, remedy.requested_bytes
+    if low is None or high is None or saves is None or peak is None:
+        return ""
+    if high - low <= _EQUAL_RATIO * (saves + peak):
+        return ""
+    least, most = (format_bytes(abs(end)) for end in (low, high))
+    if low < 0 <= high:
+        between = f"{most} less to {least} more"
+    elif high < 0:
+        between = f"{most} to {least} more"
+    else:
+        between = f"{least} to {most} less"
+    return f"{between}, depending on the order of the ops in a run"
+
+
+def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
+    """Return one sentence that compares an allocated peak with the allowed maximum."""
+    peak, limit = format_bytes(peak_bytes), format_bytes(limit_bytes)
+    if peak_bytes > limit_bytes:
+        by = format_bytes(peak_bytes - limit_bytes)
+        return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
+    return f"The allocated peak of {peak} is within the limit of {limit}."
+
+
+def _from_to(low_bytes: int, high_bytes: int) -> str:
+    return f"{format_bytes(low_bytes)} to {format_bytes(high_bytes)}"
