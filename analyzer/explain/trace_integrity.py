@@ -9,21 +9,13 @@ import numpy as np
 
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.report.trust_figures import ReplayCheck
-from analyzer.model.recording.records import BooksCheck, Damage, Integrity
+from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity
 from analyzer.model.units import format_bytes
 
 _TOLD = 3
 """Kinds of damage that are told in words; all of them are in the document."""
 
-_NO_FAILURE = Damage(
-    id="failure-fits",
-    count=1,
-    message="the step ran out of memory, but what it asked for would have fitted after the trace's "
-    "events: its end is lost.",
-)
-
-_IN_BOOKS = frozenset({"lost-events"})
-"""Damages that the comparison with TensorFlow's bytes in use tells of already."""
+_NO_FAILURE = Damage(reason=DamageReason.FAILURE_FITS, count=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +34,7 @@ class Trust:
     """
 
     integrity: Integrity
-    books: BooksCheck
+    books: CounterCheck
     counter_peak_bytes: int | None
     counter_peak_ever_bytes: int | None
     replay: ReplayCheck | None
@@ -62,7 +54,7 @@ def trust_of(analysis: Analysis) -> Trust | None:
         return None
     if analysis.pool.failure_fits:
         integrity = replace(integrity, damages=(*integrity.damages, _NO_FAILURE))
-    books = integrity.of(analysis.recording.allocator)
+    books = integrity.counter_check(analysis.recording.allocator)
     replay = analysis.pool.replay_check
     counter, ever = _counter_peaks(analysis) if books.events else (None, None)
     return Trust(
@@ -88,7 +80,7 @@ def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
 def _says(
     analysis: Analysis,
     integrity: Integrity,
-    books: BooksCheck,
+    books: CounterCheck,
     counter: int | None,
     replay: ReplayCheck | None,
 ) -> Iterator[str]:
@@ -104,13 +96,17 @@ def _says(
         yield _replay_says(replay)
 
 
-def _others(analysis: Analysis, integrity: Integrity, books: BooksCheck) -> list[Damage]:
+def _others(analysis: Analysis, integrity: Integrity, books: CounterCheck) -> list[Damage]:
     """Return the damages that the comparison of the sums does not tell of, the peak's own first."""
     own = analysis.recording.allocator
     found = [
         damage
         for damage in integrity.damages
-        if not (books.disagreeing and damage.id in _IN_BOOKS and damage.allocator == own)
+        if not (
+            books.disagreeing
+            and damage.reason is DamageReason.LOST_EVENTS
+            and damage.allocator == own
+        )
     ]
     return sorted(found, key=lambda damage: damage.allocator not in ("", own))
 
@@ -121,7 +117,7 @@ def _of_other(analysis: Analysis, damage: Damage) -> str:
     return f"allocator {name}: " if name and name != analysis.recording.allocator else ""
 
 
-def _books_say(analysis: Analysis, books: BooksCheck, counter: int | None) -> str:
+def _books_say(analysis: Analysis, books: CounterCheck, counter: int | None) -> str:
     ours = analysis.peak.allocated_bytes
     said = (
         f"Damaged trace: after {books.disagreeing:,} of {books.events:,} memory events their sum is not "

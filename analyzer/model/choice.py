@@ -1,4 +1,4 @@
-"""The base of every enumeration whose members are written into files and shown."""
+"""The base class of all enumerations that are written into files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Choice(str, Enum):
-    """An enumeration whose members are their own text (``enum.StrEnum`` is Python 3.11's)."""
+    """An enumeration whose members are strings, like ``enum.StrEnum`` of Python 3.11."""
 
     def __str__(self) -> str:
         return str(self.value)

@@ -1,16 +1,16 @@
-"""What can go wrong, and the exit code each thing has.
+"""The errors of the package and their exit codes.
 
-    AnalyzerError                 exit 1   ours: a bug, reported as one
-    ├── InputError                exit 2   a target, file or option that cannot be used
+    AnalyzerError                 exit 1   a bug of the package
+    ├── InputError                exit 2   a target, file or option is not usable
     │   ├── TargetError                    the model or step cannot be found or built
-    │   └── TraceError                     the trace cannot be read or holds nothing to read
+    │   └── TraceError                     the trace cannot be read or holds no memory events
     ├── LimitError                exit 3   a limit that the user set is exceeded
-    ├── GrowthError               exit 4   grew against a baseline
-    ├── StepOutOfMemory           exit 5   the traced step itself ran out of memory
-    ├── CompilerUnavailable       exit 1   XLA's compiler for a card is missing or refused: fall back
+    ├── GrowthError               exit 4   memory grew compared to a baseline
+    ├── StepOutOfMemory           exit 5   the traced step ran out of memory
+    ├── CompilerUnavailable       exit 1   XLA's compiler for a card is missing or failed
     └── AccountingError           exit 1   a total is not the sum of its parts
 
-Every message is one line that says what happened and to what; ``hint`` says what to do next.
+A message is one line that says what is wrong; ``hint`` says what to do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from analyzer.model.choice import Choice
 
 
 class ExitCode(IntEnum):
-    """What the command's exit status means."""
+    """Exit status of the command."""
 
     OK = 0
     BUG = 1
@@ -33,14 +33,14 @@ class ExitCode(IntEnum):
 
 
 class FailureKind(Choice):
-    """Why a step failed at some size; callers decide by this, never by a message.
+    """Why a step failed. Callers decide by this, never by a message.
 
     OUT_OF_MEMORY: the device or the machine ran out of memory.
     TOO_LARGE: an op has more elements than TensorFlow's kernels can count (2**31).
     INVALID_SHAPE: TensorFlow or Keras refused the shapes (InvalidArgumentError, ValueError).
     FIXED_SIZE: the target fixes its batch size, so none can be chosen.
     CRASHED: the process died of a signal that its own code caused.
-    KILLED: someone else ended the process (kill, a time limit); it may work the next time.
+    KILLED: another process ended it (kill, a time limit); it may work the next time.
     EXITED: the user's code ended its own process.
     OTHER: any other error.
     """
@@ -56,11 +56,11 @@ class FailureKind(Choice):
 
 
 class AnalyzerError(Exception):
-    """Base of every error raised on purpose.
+    """Base class of all errors that the package raises on purpose.
 
     Args:
-        message: One line: what happened, and to which file or option.
-        hint: One line: what to do next; empty if the message says it all.
+        message: One line: what is wrong, with the file or option.
+        hint: One line: what to do; empty if the message says it.
         kind: Why a step failed; None for the default of the class.
     """
 
@@ -69,17 +69,17 @@ class AnalyzerError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", kind: FailureKind | None = None) -> None:
         super().__init__(message)
-        if kind is not None:
-            self.kind = kind
         self.message = " ".join(message.split())
         self.hint = " ".join(hint.split())
+        if kind is not None:
+            self.kind = kind
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
 
 
 class InputError(AnalyzerError):
-    """A target, a file or an option that cannot be used."""
+    """A target, a file or an option is not usable."""
 
     exit_code = ExitCode.BAD_INPUT
 
@@ -89,7 +89,7 @@ class TargetError(InputError):
 
 
 class TraceError(InputError):
-    """A trace that cannot be read, or that holds no memory events."""
+    """A trace cannot be read or holds no memory events."""
 
 
 class LimitError(AnalyzerError):
@@ -99,24 +99,24 @@ class LimitError(AnalyzerError):
 
 
 class GrowthError(AnalyzerError):
-    """Memory grew against the baseline that the user named."""
+    """Memory grew compared to the baseline that the user named."""
 
     exit_code = ExitCode.GREW
 
 
-class StepOutOfMemory(AnalyzerError):  # noqa: N818 - reads as what happened
-    """The traced step itself ran out of memory."""
+class StepOutOfMemory(AnalyzerError):  # noqa: N818 - describes the event
+    """The traced step ran out of memory."""
 
     exit_code = ExitCode.STEP_OUT_OF_MEMORY
     kind = FailureKind.OUT_OF_MEMORY
 
 
-class CompilerUnavailable(AnalyzerError):  # noqa: N818 - reads as what happened
-    """XLA's compiler for a card is not installed, refused the module, died or took too long.
+class CompilerUnavailable(AnalyzerError):  # noqa: N818 - describes the event
+    """XLA's compiler for a card is missing, refused the module, crashed or took too long.
 
-    Whoever asks for a plan catches it, falls back to another plan and shows the message.
+    The caller catches it, uses another plan and shows the message.
     """
 
 
 class AccountingError(AnalyzerError):
-    """A total is not the sum of its parts: a bug of ours, never the user's."""
+    """A total is not the sum of its parts: a bug of the package, never of the user."""

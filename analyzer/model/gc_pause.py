@@ -1,7 +1,7 @@
-"""Python's cycle collector, paused or made rarer where many small objects are made.
+"""Control of Python's cyclic garbage collector.
 
-They hold no cycles, are counted and freed as ever; but the collector would walk all of them again and
-again, which takes a third of a large prediction's time.
+The package builds many small objects without cycles. Full collections walk all of them, which costs
+a third of the time of a large prediction.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_RARELY: Final = (50_000, 20, 20)
-"""Thresholds of a command's own process: objects made before a first look, and looks before a further
-one. Python's own (700, 10, 10) suit programs that run for long; a command ends within seconds."""
+_THRESHOLDS: Final = (50_000, 20, 20)
+"""Collector thresholds of a command's own process, which ends within seconds. Python's default is
+(700, 10, 10)."""
 
 
 def collect_rarely() -> None:
-    """Let this process look for cycles rarely; for a process of ours, never for the user's own."""
-    gc.set_threshold(*_RARELY)
+    """Make collections rare in this process. Call it only in a process of the package."""
+    gc.set_threshold(*_THRESHOLDS)
 
 
 def freeze_loaded_objects() -> None:
-    """Leave all objects that are there out of the collector's walks, for this process' whole life.
+    """Exclude all present objects from future collections.
 
-    For a process of ours that has just imported TensorFlow: a million objects of its modules stay to the
-    end, and each full look for cycles would walk them again.
+    Called after the import of TensorFlow: its modules hold a million objects that are never freed.
     """
     gc.freeze()
 
 
 @contextmanager
 def pause_collector() -> Iterator[None]:
-    """Pause the cycle collector within the block, and leave it as it was."""
+    """Disable the collector inside the block and restore its state afterwards."""
     was_on = gc.isenabled()
     gc.disable()
     try:

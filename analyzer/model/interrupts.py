@@ -1,8 +1,7 @@
-"""Signals that end a command: raised as exceptions, held back while something is tidied up.
+"""Signals that end a process: raised as exceptions, or delayed during cleanup.
 
-Ctrl-C, a plain ``kill``, a closed terminal: each one unwinds the stack, so that whoever started a
-process or made a temporary file ends it or removes it. What is being tidied up when another signal
-comes is finished first.
+Ctrl-C, ``kill`` and a closed terminal unwind the stack, so that child processes are ended and
+temporary files are removed. A second signal does not interrupt a cleanup that has begun.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ ENDING: Final = (
     signal.SIGINT,
     *(getattr(signal, name) for name in _UNIX_ENDS if hasattr(signal, name)),
 )
-"""The signals that ask a process to end and let it do so itself."""
+"""The signals that ask a process to end."""
 
 EXIT_BASE: Final = 128
-"""A shell's exit status of a process that a signal ended is this plus the signal's number."""
+"""A shell's exit status of a process that a signal ended: this plus the signal's number."""
+
+_PR_SET_PDEATHSIG: Final = 1
+"""Linux: the option of ``prctl(2)`` that sets the signal sent when the parent ends."""
 
 
 class Terminated(BaseException):
-    """The process was asked to end by a signal other than Ctrl-C.
+    """A signal other than Ctrl-C asked the process to end.
 
-    No ``Exception``, for the same reason as ``KeyboardInterrupt``: nobody is to carry on.
-
-    Args:
-        number: The signal.
+    Like ``KeyboardInterrupt`` it is no ``Exception``, so that no handler swallows it.
     """
 
     def __init__(self, number: int) -> None:
@@ -46,23 +45,23 @@ class Terminated(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """What a shell calls this end: 143 for SIGTERM, 129 for SIGHUP."""
+        """The exit status that a shell reports: 143 for SIGTERM, 129 for SIGHUP."""
         return EXIT_BASE + self.number
 
 
 @contextlib.contextmanager
-def raise_on_signals(told: Callable[[int], None]) -> Iterator[None]:
+def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Raise each signal that ends a process as an exception in the block.
 
-    Signals that are ignored when the block begins stay so (``nohup``, a shell's background job).
-    Outside the main thread nothing is changed.
+    Signals that are ignored when the block begins stay ignored (``nohup``, a background job).
+    Outside the main thread the block changes nothing.
 
     Args:
-        told: Called with the signal at once, before it is raised.
+        on_signal: Called with the signal's number before it is raised.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
-        told(number)
+        on_signal(number)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise Terminated(number)
@@ -73,7 +72,7 @@ def raise_on_signals(told: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def delay_signals() -> Iterator[None]:
-    """Let a signal that ends the process wait until the block is done; the first one is then raised."""
+    """Delay signals that end the process until the block is done; then raise the first one."""
     waiting: list[int] = []
     try:
         with _handlers(lambda number, frame: waiting.append(number)):
@@ -85,7 +84,7 @@ def delay_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Set a handler for the signals that end a process, but for those ignored; set back after it."""
+    """Handle the signals that end a process, except ignored ones, inside the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -100,11 +99,7 @@ def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
             signal.signal(number, old)
 
 
-_PR_SET_PDEATHSIG: Final = 1
-"""Linux: the signal that a process gets when its parent ends (``prctl(2)``)."""
-
-
 def die_with_parent() -> None:
-    """Ask Linux to end this process when the one that started it is gone; elsewhere do nothing."""
+    """Ask Linux to kill this process when its parent ends; do nothing on other systems."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

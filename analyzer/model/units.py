@@ -1,4 +1,4 @@
-"""Bytes in and out: sizes are whole bytes inside and binary units only when shown."""
+"""Conversion between byte counts and text. Sizes are whole bytes everywhere in the package."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def format_bytes(size_bytes: int | float) -> str:
-    """Return ``size_bytes`` in the largest binary unit that keeps it at 1 or more.
+    """Return a size in the largest binary unit in which it is at least 1.
 
-    Three significant digits at least, so that columns can be compared: ``1536`` is ``1.50 KiB``,
-    ``1023`` is ``1023 B``.
+    It has at least three significant digits: ``1536`` is ``1.50 KiB``, ``1023`` is ``1023 B``.
     """
     sign = "-" if size_bytes < 0 else ""
     size = abs(float(size_bytes))
     unit = 0
-    # 1023.995 KiB would be printed as 1024.00 KiB: go up one unit where rounding reaches it.
+    # 1023.995 KiB would be rounded to 1024.00 KiB, so compare after rounding.
     while unit + 1 < len(_BINARY) and round(size, 2 if unit else 0) >= 1024:
         size /= 1024
         unit += 1
@@ -40,15 +39,15 @@ def format_bytes(size_bytes: int | float) -> str:
 
 
 def signed_bytes(size_bytes: int | float) -> str:
-    """Return ``format_bytes`` of a difference, with its sign: ``+1.50 KiB``."""
+    """Return a difference of sizes with its sign: ``+1.50 KiB``."""
     return f"{'-' if size_bytes < 0 else '+'}{format_bytes(round(abs(size_bytes)))}"
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that ``text`` names: ``10GiB`` is binary, ``10GB`` decimal.
+    """Return the number of bytes in a text: ``10GiB`` is binary, ``10GB`` is decimal.
 
     Raises:
-        InputError: ``text`` is not 0, or a number followed by B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
+        InputError: The text is neither 0 nor a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
     """
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
@@ -63,19 +62,15 @@ def parse_bytes(text: str) -> int:
 
 
 def format_slope(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
-    """Return bytes a step with the range that holds them at 95 %, which need not lie evenly about them.
+    """Return a growth per step with its 95 % range.
 
     >>> format_slope(26368, 7424, 82944)
     '+25.75 KiB a step (+7.25 KiB to +81.00 KiB)'
-
-    Args:
-        per_step_bytes: The slope.
-        low_bytes, high_bytes: Its range.
     """
     slope, low, high = map(signed_bytes, (per_step_bytes, low_bytes, high_bytes))
     return f"{slope} a step ({low} to {high})"
 
 
 def times(count: int) -> str:
-    """Return how often in words: ``once``, ``1,204 times``."""
+    """Return a count as words: ``once``, ``1,204 times``."""
     return "once" if count == 1 else f"{count:,} times"

@@ -1,9 +1,9 @@
-"""The folder for what is kept between runs: the one thing written outside of a command's own outputs.
+"""The cache folder, the only place that a command writes besides its outputs.
 
-It is ``$XDG_CACHE_HOME/tf-memory-analyzer`` (else ``~/.cache/tf-memory-analyzer``).
-``TF_MEMORY_ANALYZER_CACHE`` names another folder, or is ``off``. Compiled plans, the compiled
-allocator's machine code and the phantom card's libraries lie there. A cache that cannot be read or
-written is no error: it is not there.
+It holds compiled plans, the machine code of the compiled allocator and the phantom card's libraries.
+The folder is ``$XDG_CACHE_HOME/tf-memory-analyzer`` (default ``~/.cache/tf-memory-analyzer``).
+``TF_MEMORY_ANALYZER_CACHE`` names another folder or is ``off``. A cache that cannot be read or
+written counts as absent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OFF: Final = frozenset({"off", "0", "no", "none", "false"})
 
 
 def cache_folder() -> Path | None:
-    """Return the folder that the environment names, there or not; None for no cache."""
+    """Return the path of the cache folder, which may not exist; None if it is switched off."""
     asked = os.environ.get(VARIABLE, "").strip()
     if asked.lower() in _OFF:
         return None
@@ -33,7 +33,7 @@ def cache_folder() -> Path | None:
 
 
 def create_cache_folder() -> None:
-    """Make the folder where it may be made: what takes seconds is then done once, not every time."""
+    """Create the cache folder if possible."""
     root = cache_folder()
     if root is not None:
         with contextlib.suppress(OSError):

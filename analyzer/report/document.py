@@ -110,7 +110,7 @@ def _integrity(trust: Trust | None, start_ps: int) -> TrustFigures | None:
         counter_peak_ever_bytes=trust.counter_peak_ever_bytes,
         damages=tuple(
             DamageRow(
-                id=damage.id,
+                id=str(damage.reason),
                 count=damage.count,
                 allocator=damage.allocator,
                 time_s=seconds(damage.time_ps),

@@ -1,5 +1,5 @@
-"""The records that cross a process or lie in a run folder: their fields, their limits, their reading.
+"""The records of run folders and of messages between processes.
 
-Run folders come from other machines and other people. A record that this room hands out has every field
-of its type and within its limits; whoever reads one need not look again.
+Run folders may come from other machines. Every record is checked when it is read: each field has its
+type and lies within its limits, so that no other code has to check again.
 """

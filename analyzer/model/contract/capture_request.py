@@ -1,7 +1,7 @@
-"""What the child that captures is asked: the target, the options, and where to leave its folder.
+"""Requests to the child processes that capture a step or watch a script.
 
-Version 1 of the request, a JSON file in the folder that the capture makes. The process that reads it may
-be of another installation of this package than the one that wrote it, so that it says its version.
+A request is a JSON file in the folder of the capture. It has a version because the child may run
+another installation of this package.
 """
 
 from __future__ import annotations
@@ -14,13 +14,23 @@ from typing import Final, Literal, TypeAlias
 from analyzer.model.choice import Choice
 
 REQUEST_VERSION: Final = 1
+WATCH_VERSION: Final = 1
 
 CaptureKind: TypeAlias = Literal["run", "static", "trial"]
-"""``run`` to run the step and trace it, ``static`` to take its graph and run nothing, ``trial`` to run
-it and note no more than whether it came to its end."""
+"""``run``: run the step and trace it. ``static``: take its graph and run nothing. ``trial``: run it and
+record only whether it succeeds."""
 
-DEFAULT_STEPS: Final = 3  # traced where the user names no number
-BATCH_SIZE: Final = 32  # examples, where neither the user nor the target names a number
+DEFAULT_STEPS: Final = 3
+"""Traced steps of a model."""
+
+BATCH_SIZE: Final = 32
+"""Examples in a batch if neither the user nor the target says."""
+
+SCRIPT_STEPS: Final = 5
+"""Traced steps of a script: without the first and the last, two pairs of neighbours remain."""
+
+SCRIPT_WARMUP_STEPS: Final = 3
+"""Steps of a script before the traced ones: functions are traced, slots made, iterators filled."""
 
 
 class TargetKind(Choice):
@@ -37,13 +47,13 @@ class TargetKind(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """A target, told apart but not yet loaded.
+    """A target that is classified but not loaded.
 
     Attributes:
-        text: What the user wrote.
-        kind: Which form it is.
+        text: The user's text.
+        kind: The kind of target.
         path: The file or folder, or the module's dotted name.
-        attribute: The name after the colon; empty where there is none.
+        attribute: The name after the colon; empty if there is none.
     """
 
     text: str
@@ -53,7 +63,7 @@ class TargetSpec:
 
     @property
     def source(self) -> Path:
-        """The file or folder that is read; of a module, where it lies in the working folder."""
+        """The file or folder to read; for a module, its file in the working folder."""
         if self.kind is TargetKind.MODULE:
             return Path(*self.path.split(".")).with_suffix(".py")
         return Path(self.path)
@@ -67,32 +77,28 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureOptions:
-    """How the step is built and run; None or empty where the user left it open.
+    """How the step is built and run; None or an empty value means the default.
 
     Attributes:
-        steps: Steps to trace; None means ``DEFAULT_STEPS``.
-        mode: ``train`` or ``infer``; empty means what the target is made for.
-        batch_size: Size of the first axis where a spec leaves it open; None means
-            ``BATCH_SIZE``.
+        steps: Steps to trace or to predict; default ``DEFAULT_STEPS``.
+        mode: ``train`` or ``infer``; default: the target's own.
+        batch_size: Size of an open first axis; default ``BATCH_SIZE``.
         shapes: Axes of inputs by name; the key ``""`` stands for the only input.
-        optimizer: Keras optimizer; empty means the compiled one, or ``OPTIMIZER``.
-        loss: Keras loss; empty means the compiled one, or one that fits the output.
-        jit: Compile with XLA; None means what the model or Keras chooses.
-        dtype_policy: Keras dtype policy to build with; empty means Keras' own.
-        inter_op_threads: Threads that run ops side by side; None means TensorFlow's choice.
-        device: ``cpu``, ``gpu`` or empty for a GPU where there is one.
-        gpu: The catalogue's name of a card that is not there: to predict for, or to trace on, where it
-            may be several (``t4,t4`` or ``2xt4``); empty for the machine's own device.
-        memory_limit_bytes: On such a card, or for a trace on a CPU: TensorFlow's limit, on a CPU in
-            whole MiB; None for its own. The graph of an estimate is optimised for it.
-        growth: The same: whether the pool grows as it is needed; None for no.
-        cpu_plan: For an estimate with XLA for a card: compile for the CPU too, even where the card's
-            own compiler is installed.
-        assume: For an estimate: what is taken for what the data decide, by name: trips of a loop, the
-            size of an op's result, the number of a branch. For a trace on a card that is not there: what
-            is taken for what its libraries would say (``phantom_assumptions``).
-        remedy: A change of the model that lowers its memory
-            (``model_changes``); empty for none.
+        optimizer: Keras optimizer; default: the compiled one, else ``OPTIMIZER``.
+        loss: Keras loss; default: the compiled one, else one that fits the output.
+        jit: Compile with XLA; default: as the model or Keras chooses.
+        dtype_policy: Keras dtype policy; default: Keras' own.
+        inter_op_threads: Threads that run ops in parallel; default: TensorFlow's.
+        device: ``cpu`` or ``gpu``; default: a GPU if there is one.
+        gpu: Simulated card, by its name in the card table; several as ``t4,t4`` or ``2xt4``.
+        memory_limit_bytes: TensorFlow's limit on a simulated card or on a traced CPU (there in whole
+            MiB); an estimate's graph is optimised for it.
+        growth: Whether the pool of a simulated card grows on demand; default: no.
+        cpu_plan: For an estimate with XLA for a card: compile for the CPU even if the card's
+            compiler is installed.
+        assume: For an estimate: trip counts, branches and result sizes that depend on data, by name.
+            For a simulated card: answers of NVIDIA's libraries (``phantom_assumptions``).
+        remedy: Change of the model that lowers its memory (``model_changes``).
     """
 
     steps: int | None = None
@@ -114,26 +120,18 @@ class CaptureOptions:
 
     @property
     def step_count(self) -> int:
-        """Steps to trace or to predict."""
+        """Number of steps to trace or to predict."""
         return DEFAULT_STEPS if self.steps is None else self.steps
 
     @property
     def open_batch_size(self) -> int:
-        """Size of a batch axis that is open."""
+        """Size of an open batch axis."""
         return BATCH_SIZE if self.batch_size is None else self.batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
-    """What the child that captures is told.
-
-    Attributes:
-        target: What to capture.
-        options: How.
-        folder: Where the run folder is made.
-        kind: What to do with it.
-        schema_version: Of this record.
-    """
+    """A request to capture one target into a run folder that is made in ``folder``."""
 
     target: TargetSpec
     options: CaptureOptions
@@ -142,26 +140,16 @@ class CaptureRequest:
     schema_version: int = REQUEST_VERSION
 
 
-WATCH_VERSION: Final = 1
-
-SCRIPT_STEPS: Final = 5
-"""Steps that are traced: two pairs of neighbours stay when the first and the last are left out."""
-
-SCRIPT_WARMUP_STEPS: Final = 3
-"""Steps before them: functions are traced, slots made, iterators filled."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """What the child that runs a script is told.
+    """A request to run a script and trace its own steps.
 
     Attributes:
-        script: The script as the user wrote it.
-        arguments: Its own arguments.
-        folder: Where the run folder is made.
-        steps, warmup: Steps to trace, and steps before them.
+        script: The script's path as the user wrote it.
+        folder: The run folder is made in it.
+        arguments: The script's own arguments.
+        steps, warmup: Number of traced steps, and of steps before them.
         options: The cards and threads.
-        schema_version: Of this record.
     """
 
     script: str

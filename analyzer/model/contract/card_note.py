@@ -1,6 +1,7 @@
-"""``card.json`` and the ``*.plan.gz`` beside it: what a card's compiler made of a step's modules.
+"""``card.json`` and ``*.plan.gz``: plans that XLA's compiler for a card made of a step's functions.
 
-``card.json`` is of version 1. A plan file is a line of JSON (``PlanHead``) and an HloProto, packed.
+A plan file is a gzipped line of JSON (``PlanHead``) followed by an HloProto. This module also holds the
+messages to and from the child process that runs the compiler.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from typing import Final, Literal
 from analyzer.model.contract.fields import Bytes, Name, Text, Word
 from analyzer.model.contract.reading import read_record
 
-CARD_VERSION: Final = 1  # of the note's layout
+CARD_VERSION: Final = 1
+COMPILE_VERSION: Final = 1
+
+REQUEST_FILE: Final = "request.json"
+ANSWER_FILE: Final = "answer.json"
+MODULE_FILE: Final = "module.hlo.pb"
+"""The serialized ``HloModuleProto`` before optimisation."""
 
 Products = Literal["triton", "cublas"]
-"""Who multiplies matrices: kernels that XLA writes with Triton, or cuBLAS."""
+"""The implementation of matrix products: Triton kernels of XLA, or cuBLAS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What the compiler says a module takes, in bytes.
+    """Memory of a compiled module, as the compiler reports it.
 
     Attributes:
-        code_bytes: The machine code, constants included; 0 where the compiler does not say.
-        argument_bytes: The parameters.
-        output_bytes: The results and the table of their addresses.
-        alias_bytes: Results that take a parameter's place.
-        temp_bytes: The temporaries.
+        code_bytes: Machine code with constants; 0 if unknown.
+        argument_bytes: Parameters.
+        output_bytes: Results and the table of their addresses.
+        alias_bytes: Results that reuse a parameter's memory.
+        temp_bytes: Temporaries.
     """
 
     code_bytes: Bytes
@@ -39,7 +46,7 @@ class Statistics:
 
     @property
     def peak_bytes(self) -> int:
-        """Arguments, results and temporaries together, each byte once."""
+        """Arguments, results and temporaries, each byte counted once."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
@@ -48,10 +55,10 @@ class PlanHead:
     """The first line of a plan file.
 
     Attributes:
-        compiler: Which compiler, with its version.
-        statistics: Its own totals.
+        compiler: Name and version of the compiler.
+        statistics: The compiler's totals.
         sha256: Digest of the HloProto that follows.
-        module_sha256: Digest of the module that was compiled; empty in a file that does not say.
+        module_sha256: Digest of the module that was compiled; empty if unknown.
     """
 
     compiler: Word
@@ -62,7 +69,7 @@ class PlanHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionPlans:
-    """The plans of one compiled function: the ops that call it, and a file for each way to multiply."""
+    """A compiled function: the ops that call it, and a plan file for each kind of product."""
 
     ops: tuple[Name, ...]
     plans: dict[Products, Name]
@@ -70,7 +77,7 @@ class FunctionPlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerFailure:
-    """Why a card's compiler gave no plan: what it says and what to do."""
+    """The reason that a compiler made no plan, and what to do."""
 
     message: Text
     hint: Text = ""
@@ -78,15 +85,14 @@ class CompilerFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFile:
-    """What ``card.json`` holds.
+    """The content of ``card.json``.
 
     Attributes:
-        schema_version: Which form of it.
-        card: The catalogue's name of the card.
-        functions: The plans, in the order of the note's functions that have a module; None where the
-            compiler gave none.
-        without_flags: Why they were made without the user's XLA flags; empty where they were not.
-        failed: Why there are none; None where there are.
+        schema_version: Version of this format.
+        card: The card's name in the card table.
+        functions: Plans, in the order of the note's functions that have a module; None on failure.
+        without_flags: Why the user's XLA flags were left out; empty if they were used.
+        failed: Why there is no plan; None on success.
     """
 
     schema_version: int = CARD_VERSION
@@ -96,11 +102,45 @@ class CardFile:
     failed: CompilerFailure | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileRequest:
+    """A request to compile a module.
+
+    Attributes:
+        library: Path of the compiler's shared library.
+        target: ``GpuTargetConfigProto`` in text form.
+        schema_version: Version of this record.
+    """
+
+    library: str
+    target: Text
+    schema_version: int = COMPILE_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileAnswer:
+    """The compiler's answer.
+
+    Attributes:
+        statistics: The compiler's totals; None if it refused the module.
+        refused: The compiler's error message; empty on success.
+        schema_version: Version of this record.
+    """
+
+    statistics: Statistics | None = None
+    refused: str = ""
+    schema_version: int = COMPILE_VERSION
+
+    def __post_init__(self) -> None:
+        if (self.statistics is None) is (not self.refused):
+            raise ValueError("it holds either the compiler's totals or an error message")
+
+
 def read_card_file(path: Path) -> CardFile:
     """Read ``card.json``.
 
     Raises:
-        TraceError: it is damaged, or a newer version wrote it.
+        TraceError: It is damaged, or a newer version wrote it.
     """
     return read_record(path, CardFile, version=CARD_VERSION, hint="Estimate again.", check=_check)
 
@@ -112,46 +152,4 @@ def write_card_file(path: Path, card: CardFile) -> None:
 
 def _check(card: CardFile) -> None:
     if card.failed is None and card.functions is None:
-        raise ValueError("it holds neither plans nor why there are none")
-
-
-COMPILE_VERSION: Final = 1
-
-REQUEST_FILE: Final = "request.json"
-MODULE_FILE: Final = "module.hlo.pb"
-"""The serialized ``HloModuleProto``, not optimised."""
-ANSWER_FILE: Final = "answer.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileRequest:
-    """What the child is to compile the module with.
-
-    Attributes:
-        library: Path of the compiler's shared library.
-        target: ``GpuTargetConfigProto`` in text form.
-        schema_version: Of this record.
-    """
-
-    library: str
-    target: Text
-    schema_version: int = COMPILE_VERSION
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileAnswer:
-    """What the compiler said: its totals, or why it refused.
-
-    Attributes:
-        statistics: Its own totals; None where it refused.
-        refused: Its message, in as many lines as it gave; empty where it compiled.
-        schema_version: Of this record.
-    """
-
-    statistics: Statistics | None = None
-    refused: str = ""
-    schema_version: int = COMPILE_VERSION
-
-    def __post_init__(self) -> None:
-        if (self.statistics is None) is (not self.refused):
-            raise ValueError("it holds either the compiler's totals or why it refused")
+        raise ValueError("it holds neither plans nor a failure")

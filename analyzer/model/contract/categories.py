@@ -1,4 +1,4 @@
-"""What a buffer is for."""
+"""The categories of buffers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from analyzer.model.choice import Choice
 
 
 class Category(Choice):
-    """What a buffer is for. The order is the order in which categories are stacked and listed."""
+    """The purpose of a buffer, in the order in which charts and tables list it."""
 
     PARAMETER = "parameter"
     OPTIMIZER_STATE = "optimizer_state"

@@ -1,7 +1,7 @@
-"""What a child tells its command: a line of JSON a message, on the standard output it was started with.
+"""Messages from a child process to its command.
 
-Whatever else a process writes there, a line cut short or a message of a kind that is not known, is no
-message and passed over: the child's end tells how it went. Error texts may hold bytes that are no text.
+A child writes lines of JSON to its standard output; a line that is no known message is ignored. Larger
+messages are JSON files with a version. File names may contain bytes that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -17,27 +17,22 @@ from analyzer.model.errors import AnalyzerError, FailureKind
 
 
 class StageBegun(Struct, frozen=True, tag_field="message", tag="stage"):
-    """What is being done now.
-
-    Attributes:
-        stage: In words.
-        share: Of all that is to be done, 0 to 1.
-    """
+    """The child begins a stage; ``share`` is the part of all work that is done, 0 to 1."""
 
     stage: str
     share: float
 
 
 class CaptureDone(Struct, frozen=True, tag_field="message", tag="done"):
-    """The run folder is whole; the child's last word."""
+    """The run folder is complete. The last message of a successful capture."""
 
 
 class ChildFailed(Struct, frozen=True, tag_field="message", tag="failed"):
-    """What went wrong; the child's last word.
+    """The child failed. Its last message.
 
     Attributes:
-        error: What happened, one line.
-        hint: What to do; empty where nothing is known to help.
+        error: One line.
+        hint: What to do; empty if nothing is known to help.
         exit_code: A member of ``ExitCode``.
         kind: Why it failed, for decisions.
     """
@@ -49,17 +44,17 @@ class ChildFailed(Struct, frozen=True, tag_field="message", tag="failed"):
 
 
 class CardFigures(Struct, frozen=True, tag_field="message", tag="figures"):
-    """What a process read of itself on a card; the last word of the one that measures a device."""
+    """Memory figures of a process on a card. The last message of a device measurement."""
 
     figures: MeasuredStages
 
 
 class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
-    """How a child ended: written by its supervisor, which knows nothing but the standard library.
+    """How a child ended. Its supervisor writes it by hand, with the standard library alone.
 
     Attributes:
-        code: Its exit status, or less than 0 for the signal that ended it; None where not known.
-        peak_rss_bytes: The most memory that it held itself.
+        code: Exit status, or minus the number of the signal that ended it; None if unknown.
+        peak_rss_bytes: Peak resident memory of the child.
     """
 
     code: int | None
@@ -67,68 +62,63 @@ class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
 
 
 class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
-    """How a copy of a child ended that did one of several captures.
-
-    Attributes:
-        code, peak_rss_bytes: As of ``ChildEnd``.
-    """
+    """How a fork of a child ended that made one of several captures; see ``ChildEnd``."""
 
     code: int
     peak_rss_bytes: int = 0
 
 
 Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | CopyEnd | ChildEnd
-"""Every message there is."""
 
 
 def encode_message(message: Message) -> bytes:
-    """Return a message as a line."""
+    """Return a message as a line of JSON."""
     return (json.dumps(to_builtins(message)) + "\n").encode()
 
 
 def parse_message(line: bytes) -> Message | None:
-    """Return the message that a line is; None where it is none."""
+    """Return the message in a line, or None if it holds none."""
     try:
-        found: Message = convert(json.loads(line), Message)
+        message: Message = convert(json.loads(line), Message)
     except (ValueError, RecursionError):
         return None
-    return found
-
-
-_Record = TypeVar("_Record", bound="Versioned")
+    return message
 
 
 class Versioned(Protocol):
-    """A record that says its version."""
+    """A record with a version."""
 
     @property
     def schema_version(self) -> int:
         """The version of the record."""
 
 
+_Record = TypeVar("_Record", bound=Versioned)
+
+
 def write_message(path: Path, message: Versioned) -> None:
-    """Write a message where the other process reads it: whole or not at all."""
+    """Write a message as a JSON file, atomically."""
     unfinished = path.with_name(f"{path.name}.part")
     unfinished.write_text(json.dumps(to_builtins(message)), encoding="utf-8")
     unfinished.replace(path)
 
 
 def read_message(path: Path, record: type[_Record], version: int) -> _Record:
-    """Return what ``write_message`` wrote.
+    """Read a file that ``write_message`` wrote.
 
     Args:
         path: The file.
         record: The class of the message.
-        version: The version that this process understands.
+        version: The version that this process reads.
 
     Raises:
-        AnalyzerError: the file is missing or damaged, or the other process is of another version.
+        AnalyzerError: The file is missing, damaged or of another version.
     """
     try:
         plain = json.loads(path.read_bytes())
-        found = plain.get("schema_version") if isinstance(plain, dict) else None
-        if found != version:
-            raise ValidationError(f"it has version {found}, and {version} is understood")
+        actual = plain.get("schema_version") if isinstance(plain, dict) else None
+        if actual != version:
+            raise ValidationError(f"it has version {actual}, expected {version}")
         return convert(plain, record)
     except (OSError, ValueError, RecursionError) as error:
         raise AnalyzerError(

@@ -1,4 +1,4 @@
-"""What a process with TensorFlow says of its own memory on the cards, beside what the driver says."""
+"""A process's own figures of its memory on the cards, and the driver's figures."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from analyzer.model.contract.fields import Bytes, Count, Name, Text, Word
 
 
 class NvmlProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that holds memory of a card.
+    """A process that uses memory of a card.
 
     Attributes:
-        pid: Its number as the driver knows it: the host's, whatever container it runs in.
-        used_bytes: All it holds: context, libraries, kernels and what it allocated. None where the
-            driver does not say (Windows' display driver).
-        name: Its program, where this system can see it; untrusted text.
-        is_own: It is the process that reads.
+        pid: Process number on the host, even if the process runs in a container.
+        used_bytes: Context, libraries, kernels and allocations together; None if the driver does not
+            report it (Windows' display driver).
+        name: Its program, if visible; untrusted text.
+        is_own: Whether it is the reading process itself.
     """
 
     pid: int
@@ -25,18 +25,18 @@ class NvmlProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NvmlCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card and what is used of it, in bytes.
+    """A card and the use of its memory, in bytes.
 
     Attributes:
-        index: NVML's number: the order of the bus, whatever ``CUDA_VISIBLE_DEVICES`` says.
-        name, uuid: What the driver calls it.
-        total_bytes: Its memory, what the driver keeps for itself included.
-        used_bytes: Used by processes, without ``reserved_bytes`` where the driver tells them apart.
-        free_bytes: What is left.
-        reserved_bytes: What the driver and the firmware keep; None where the driver does not say.
-        compute_mode: Whether several processes may use it.
-        is_partitioned: It is cut into instances (MIG): the figures are the whole card's.
-        processes: Who holds memory of it, the largest first; empty where the driver shows none, as in
+        index: NVML's number, in the order of the bus; ``CUDA_VISIBLE_DEVICES`` does not change it.
+        name, uuid: The driver's name and identifier.
+        total_bytes: All memory, including the driver's own.
+        used_bytes: Used by processes, without ``reserved_bytes`` if the driver separates them.
+        free_bytes: Free memory.
+        reserved_bytes: Used by the driver and the firmware; None if the driver does not report it.
+        compute_mode: Whether several processes may use the card.
+        is_partitioned: Whether it is split into instances (MIG); the figures are the whole card's.
+        processes: The processes that use it, the largest first; empty if the driver hides them, as in
             most containers.
     """
 
@@ -63,17 +63,17 @@ class AllocatorFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One of TensorFlow's GPUs (a logical device) and its allocator, in bytes.
 
     Attributes:
-        device: ``GPU:0``, TensorFlow's number.
-        card_uuid: The card it is on, as the driver calls it; empty where CUDA does not say.
-        card_name: The card's name as TensorFlow gives it.
-        in_use_bytes, peak_in_use_bytes: ``tf.config.experimental.get_memory_info``: chunks handed out
-            now, and the most so far (or since ``reset_memory_stats``).
-        limit_bytes: ``memory_limit`` of the device: all that the pool may become.
-        grows: Whether the pool grows on demand; None where nothing says it.
-        region_bytes: Regions of the pool in which a tensor of Python's lies, each whole, as the driver
-            gave it out; the pool is at least that.
-        regions: How many.
-        is_pool: The allocator keeps a pool of its own (BFC); else the driver does.
+        device: TensorFlow's name, such as ``GPU:0``.
+        card_uuid: The driver's identifier of the card; empty if unknown.
+        card_name: TensorFlow's name of the card.
+        in_use_bytes, peak_in_use_bytes: Allocated now, and at most so far (or since
+            ``reset_memory_stats``), from ``tf.config.experimental.get_memory_info``.
+        limit_bytes: ``memory_limit`` of the device, the upper bound of the pool.
+        grows: Whether the pool grows on demand; None if unknown.
+        region_bytes: Total size of the pool's regions that hold a tensor visible in Python; a lower
+            bound of the pool.
+        regions: Number of these regions.
+        is_pool: Whether the allocator has its own pool (BFC); otherwise the driver has it.
     """
 
     device: Word
@@ -89,27 +89,27 @@ class AllocatorFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pool_low_bytes(self) -> int:
-        """The pool is at least this."""
+        """A lower bound of the pool's size."""
         return max(self.region_bytes, self.in_use_bytes)
 
     @property
     def is_pool_exact(self) -> bool:
-        """Whether the pool is known to the byte: one that does not grow is one region, or none yet."""
+        """Whether the lower bound is exact: a pool that does not grow has at most one region."""
         is_taken = self.peak_in_use_bytes > 0
         return self.is_pool and self.grows is False and self.regions == int(is_taken)
 
 
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A process at one instant: TensorFlow's figures, the driver's, and what it has loaded.
+    """A process at one instant.
 
     Attributes:
-        stage: What was done up to this instant; empty for a program of the user's.
-        pid: Its number.
-        versions: TensorFlow's.
+        stage: The work done before this instant; empty for a user's program.
+        pid: Process number.
+        versions: Versions of TensorFlow and its libraries.
         allocators: One for each of TensorFlow's GPUs; empty before they are made.
-        libraries: CUDA libraries that are loaded.
-        settings: What the program set in TensorFlow itself, by name.
-        reading: The cards; None where the driver cannot be asked.
+        libraries: Loaded CUDA libraries.
+        settings: TensorFlow settings that the program made, by name.
+        reading: The cards; None if the driver cannot be asked.
         refusal: Why it cannot.
     """
 
@@ -124,7 +124,7 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredStages(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of ours read of itself, one thing done after the other."""
+    """Figures of a process of the package after each stage of its work."""
 
     stages: tuple[ProcessFigures, ...]
     is_phantom: bool = False

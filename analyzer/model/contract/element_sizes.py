@@ -1,4 +1,4 @@
-"""Bytes of elements and of tensors."""
+"""Sizes of elements and of tensors."""
 
 from __future__ import annotations
 
@@ -8,40 +8,26 @@ from typing import Final
 from analyzer.model.contract.fields import MOST_BYTES
 
 REHOMED_ELEMENTS: Final = 64
-"""Elements of the largest variable that a capture gives a new buffer before the first step.
+"""A capture copies variables of at most this many elements into new buffers before the first step.
 
-A variable that is made from a Python number may share NumPy's memory on the CPU, where no allocator sees
-it; whether it does depends on the address that NumPy happened to get. The prediction plays the same."""
+A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
+Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""
 
 ITEM_BYTES: Final[dict[str, int]] = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "qint8": 1,
-    "quint8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int16": 2,
-    "uint16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "float32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float64": 8,
-    "complex64": 8,
+    **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
     "string": 24,
 }
-"""Bytes of one element (``tensorflow/core/framework/types.proto``); of a string its ``TF_TString``,
-which holds up to 22 letters and refers to longer ones elsewhere. Resources and variants have no size
-that shows in a tensor's buffer."""
+"""Bytes of one element (``tensorflow/core/framework/types.proto``). A string is a ``TF_TString``, which
+stores up to 22 characters and points to longer text. Resources and variants have no fixed size."""
 
 
 def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
-    """Return the bytes of a tensor's elements; None where the shape or the element is not known."""
+    """Return the bytes of a tensor's elements; None if the shape or the element size is unknown."""
     item_bytes = ITEM_BYTES.get(dtype)
     if item_bytes is None or shape is None or any(axis < 0 for axis in shape):
         return None
@@ -49,12 +35,12 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
 
 
 def check_size(dtype: str, shape: tuple[int, ...] | None) -> None:
-    """Check that a tensor is one that a computer can hold.
+    """Check that a tensor is smaller than ``MOST_BYTES``.
 
-    The axes alone are checked too, as kernels round and pad them for elements of other sizes.
+    The number of elements is checked too, because kernels pad shapes for elements of other sizes.
 
     Raises:
-        ValueError: it is larger.
+        ValueError: The tensor is larger.
     """
     if shape is None:
         return

@@ -1,6 +1,6 @@
-"""``graph.json.gz``: the ops that run and the graph as it was traced.
+"""``graph.json.gz``: the executed ops and the traced graph.
 
-Version 1. Ops are written as TensorFlow writes nodes; what is empty is left out.
+Ops are written like TensorFlow's nodes, without empty fields.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from analyzer.model.contract.fields import Bytes, Count, Index, Integer, Name, S
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.run_note import DAMAGED, check_requests
 
-GRAPH_VERSION: Final = 1  # of the note's layout
+GRAPH_VERSION: Final = 1
 _MOST_EDGES: Final = 1 << 16
-"""Inputs or outputs of one op at most."""
+"""Limit of the inputs or outputs of one op."""
 
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
 
-_MOST_DIGITS: Final = 8  # of an output's number in a tensor's name
+_MOST_DIGITS: Final = 8  # digits of an output's index in a tensor's name
 ARGUMENT_TYPES: Final = frozenset({"_Arg", "_DeviceArg"})
-"""Types of the ops that stand for what a graph is given."""
+"""Op types of a graph's arguments."""
 
 RESULT_TYPES: Final = frozenset({"_Retval", "_DeviceRetval"})
-"""Types of the ops that stand for what a graph returns."""
+"""Op types of a graph's results."""
 
 FRAME_TYPES: Final = ARGUMENT_TYPES | RESULT_TYPES | {"Identity", "NoOp"}
-"""Types of the ops around the work of a graph that is one call."""
+"""Op types besides the call in a graph that only calls one function."""
 
 _LEAST: Final = {
     "_Arg": (0, 1),
@@ -49,7 +49,7 @@ _LEAST: Final = {
     "RefSwitch": (2, 2),
     "Switch": (2, 2),
 }
-"""Least inputs and outputs of the types that the executor itself treats apart."""
+"""Minimum number of inputs and outputs of op types with special treatment in the executor."""
 
 Number = bool | Integer | float
 
@@ -59,8 +59,8 @@ _Values = Annotated[tuple[Number | Word, ...], Meta(max_length=4096)]
 class Tensor(TypedDict, total=False):
     """An attribute that is a tensor or a function.
 
-    ``dtype``, ``shape`` and, where they are few, the flat ``values`` (a number that JSON cannot hold
-    is written as text), or ``every`` for a large tensor of equal booleans; ``function`` names one.
+    A tensor has ``dtype``, ``shape`` and, if it is small, its flat ``values`` (numbers that JSON cannot
+    hold as text). A large tensor of equal booleans has ``every``. A function has its name.
     """
 
     function: Name
@@ -75,7 +75,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         dtype: TensorFlow's name of the element type, such as ``float32`` or ``resource``.
-        shape: Sizes of the axes, -1 for one that is not known; None where the rank is not known.
+        shape: Sizes of the axes, -1 if unknown; None if the rank is unknown.
     """
 
     dtype: Word
@@ -83,12 +83,12 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes of the elements; None where the shape or the element's size is not known."""
+        """Bytes of the elements; None if the shape or the element size is unknown."""
         return tensor_bytes(self.dtype, self.shape)
 
     @property
     def shape_text(self) -> str:
-        """The shape as the allocator writes it, such as ``[32,128]``; empty where not known."""
+        """The shape in the allocator's notation, such as ``[32,128]``; empty if unknown."""
         return "" if self.shape is None else f"[{','.join(map(str, self.shape))}]"
 
 
@@ -101,11 +101,11 @@ Attribute = (
     | list[bool | Integer | float | str | Shape | Tensor | None]
     | None
 )
-"""A plain value of an attribute; dtypes by name, shapes as lists."""
+"""The value of an attribute; dtypes by name, shapes as lists."""
 
 
 class KnownAttributes(TypedDict, total=False):
-    """The attributes that rules read, with the type that TensorFlow's op registry gives them."""
+    """The attributes that the package reads, with the types of TensorFlow's op registry."""
 
     N: Count
     SrcT: str
@@ -136,19 +136,17 @@ _ATTRIBUTES: Final = dict[str, Attribute]
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One node of the graph that the executor runs (nested functions already inlined).
+    """One node of the executed graph, in which nested functions are inlined.
 
     Attributes:
-        name: Unique in the graph; what the allocator writes as ``tf_op``.
+        name: Unique in the graph; the allocator writes it as ``tf_op``.
         type: Such as ``Conv2D``.
-        inputs: Tensors it consumes, as ``node:output``, in order.
-        control_inputs: Ops it waits for without consuming anything of theirs.
+        inputs: Tensors that it consumes, as ``node:output``, in order.
+        control_inputs: Ops that it waits for without consuming their outputs.
         outputs: Its tensors, in order.
-        device: TensorFlow's device string; empty where not placed.
-        attrs: Plain values: numbers, strings, lists, dtypes by name; ``{"function": name}`` for a
-            function, ``{"dtype", "shape", "values"}`` for a tensor (values only where few; in their
-            place ``every`` for a large one of equal booleans).
-        source: ``file:line`` of the user's code; empty where none.
+        device: TensorFlow's device string; empty if not placed.
+        attrs: Attributes with values as in ``Attribute``.
+        source: ``file:line`` of the user's code; empty if there is none.
     """
 
     name: Name
@@ -162,7 +160,7 @@ class Op:
 
 
 class TracedOp(msgspec.Struct, frozen=True, array_like=True):
-    """An op as it was traced: who feeds it, and which functions it calls."""
+    """An op of the traced graph: its inputs and the functions that it calls."""
 
     name: Name
     inputs: tuple[Name, ...] = ()
@@ -171,7 +169,7 @@ class TracedOp(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class TracedGraph:
-    """The step's graph (``function`` is empty) or that of a function in it."""
+    """The traced graph of the step (``function`` is empty) or of one of its functions."""
 
     function: Name
     ops: tuple[TracedOp, ...]
@@ -179,15 +177,15 @@ class TracedGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFile:
-    """What ``graph.json.gz`` holds.
+    """The content of ``graph.json.gz``.
 
     Attributes:
-        schema_version: Which form of it.
-        ops: The ops that run.
-        inside: The ops of functions that run as one op, as they were traced.
-        compiling: For each compiled function, what lowering it asks for: (number of a buffer, its
-            bytes) where it is born, (number, 0) where it dies.
-        traced: The graph as it was traced, with the functions in it.
+        schema_version: Version of this format.
+        ops: The executed ops.
+        inside: The traced ops of functions that run as one op.
+        compiling: For each compiled function, the allocations of its lowering: (number of a buffer,
+            its bytes) for an allocation, (number, 0) for a free.
+        traced: The traced graph, with its functions.
     """
 
     schema_version: int = GRAPH_VERSION
@@ -198,10 +196,10 @@ class GraphFile:
 
 
 def read_graph_file(path: Path) -> GraphFile:
-    """Read the graph beside a note.
+    """Read the graph of a run folder.
 
     Raises:
-        TraceError: it is missing or damaged, or a newer version wrote it.
+        TraceError: It is missing or damaged, or a newer version wrote it.
     """
     return read_record(path, GraphFile, version=GRAPH_VERSION, hint=DAMAGED, check=_check)
 
@@ -236,19 +234,15 @@ def _row(op: Op) -> dict[str, Any]:
 
 
 def check_tensor(tensor: str) -> None:
-    """Check that a tensor is named ``node:output``, or by its node alone.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise a ValueError if a tensor is not named ``node:output`` or ``node``."""
     _, colon, output = tensor.rpartition(":")
     if colon and not (output.isdecimal() and len(output) < _MOST_DIGITS):
-        raise ValueError(f"{tensor[:80]!r} names no output of an op")
+        raise ValueError(f"{tensor[:80]!r} is no tensor of an op")
 
 
 def _check(graph: GraphFile) -> None:
     if len({op.name for op in graph.ops}) < len(graph.ops):
-        raise ValueError("two ops have one name")
+        raise ValueError("two ops have the same name")
     for op in (*graph.ops, *graph.inside):
         try:
             _check_op(op)

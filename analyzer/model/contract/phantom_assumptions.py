@@ -1,7 +1,7 @@
-"""What is assumed of a card that is not there, as settings: the answers of libraries that are not there.
+"""Settings for the answers of NVIDIA's libraries on a simulated card.
 
-TensorFlow asks NVIDIA's libraries how much memory they need beside the tensors. What they would say
-depends on the card and on their version; here it is a setting, with the most that TensorFlow accepts.
+TensorFlow asks these libraries for the sizes of workspaces and reserves. The answers depend on the card
+and on the library's version, so that each is a setting with an upper bound.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class Assumption:
     """One setting.
 
     Attributes:
-        name: What ``--assume NAME=N`` calls it.
-        what: What it is.
-        usual: What is taken where nothing is said.
-        most: The most that TensorFlow would accept, or that is plausible.
-        is_bytes: Whether it counts bytes; else numbers.
-        source: Where the figures come from.
+        name: The name for ``--assume NAME=N``.
+        what: What the setting is.
+        usual: The default.
+        most: The largest value that TensorFlow accepts or that is plausible.
+        is_bytes: Whether the value is in bytes; otherwise it is a plain number.
+        source: Source of the default and the upper bound.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Assumption:
 
 WORKSPACE: Final = Assumption(
     name="workspace",
-    what="workspace of each plan of a convolution",
+    what="workspace of each convolution",
     usual=0,
     most=4 << 30,
     is_bytes=True,
-    source="a plan with more than TF_CUDNN_WORKSPACE_LIMIT_IN_MB, 4 GiB, is not taken; where it "
-    "cannot be had, one without is",
+    source="TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (4 GiB); if the workspace "
+    "cannot be allocated, it uses a plan without one",
 )
 PRODUCT_WORKSPACE: Final = Assumption(
     name="product-workspace",
@@ -46,16 +46,16 @@ PRODUCT_WORKSPACE: Final = Assumption(
     usual=0,
     most=4 << 30,
     is_bytes=True,
-    source="TF_CUBLAS_WORKSPACE_LIMIT_IN_MB (4 GiB); cuBLASLt's heuristic states it",
+    source="TF_CUBLAS_WORKSPACE_LIMIT_IN_MB (4 GiB); cuBLASLt's heuristic chooses the size",
 )
 RECURRENT_RESERVE: Final = Assumption(
     name="recurrent-reserve",
-    what="numbers kept for each unit, step and row of a recurrent layer (0: 6 for an LSTM, 5 for a GRU, "
-    "2 for a plain one)",
+    what="elements reserved for each unit, time step and example of a recurrent layer (0 means 6 for "
+    "an LSTM, 5 for a GRU, 2 for a simple one)",
     usual=0,
     most=12,
     is_bytes=False,
-    source="gates, state and its tanh; cuDNN does not publish the layout, twice as much is the bound",
+    source="gates, state and its tanh; cuDNN does not document the layout, so the bound is twice that",
 )
 BATCH_NORM_RESERVE: Final = Assumption(
     name="batch-norm-reserve",
@@ -63,16 +63,16 @@ BATCH_NORM_RESERVE: Final = Assumption(
     usual=0,
     most=64 << 20,
     is_bytes=True,
-    source="cudnnGetBatchNormalizationTrainingExReserveSpaceSize: none without an activation, with one "
-    "a bit an element",
+    source="cudnnGetBatchNormalizationTrainingExReserveSpaceSize: 0 without a fused activation, one "
+    "bit an element with one",
 )
 CONTEXT: Final = Assumption(
     name="context",
-    what="what the driver's context keeps of a card",
+    what="memory of the driver's context on a card",
     usual=320 << 20,
     most=450 << 20,
     is_bytes=True,
-    source="TensorFlow's start-up line in public logs of T4, V100, A100, H100, L4, RTX 3090: 115 to "
+    source="TensorFlow's start-up line in public logs of T4, V100, A100, H100, L4 and RTX 3090: 115 to "
     "450 MiB",
 )
 ASSUMPTIONS: Final = (

@@ -1,7 +1,4 @@
-"""Bytes of untrusted files to records: unpacked within a limit, decoded and checked.
-
-What is packed here stays within that limit.
-"""
+"""Reading of untrusted files: unpacked within a limit, decoded and checked."""
 
 from __future__ import annotations
 
@@ -25,12 +22,14 @@ _Record = TypeVar("_Record")
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
 MOST_UNPACKED_BYTES: Final = (1 << 31) - 1
-"""The most that a packed file may unpack to: what a protobuf message can hold."""
+"""Limit of an unpacked file: the largest size of a protobuf message."""
 
-_FREE_BYTES: Final = 8 << 20  # that any file may unpack to, however small it is
+_FREE_BYTES: Final = 8 << 20
+"""Every file may unpack to this size, however small it is."""
+
 _MOST_RATIO: Final = 24
-"""What is unpacked beyond 8 MiB is at most so many times the packed size. Traces pack to a sixth, graphs
-to a sixteenth; what packs to a thousandth was made to fill memory."""
+"""Limit of the ratio of compression above ``_FREE_BYTES``. Traces compress by 6, graphs by 16; a
+ratio of 1000 is an attempt to fill memory."""
 
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -39,14 +38,15 @@ class _Version(msgspec.Struct):
     schema_version: int = 0
 
 
+class NewerVersionError(ValueError):
+    """A newer version of the package wrote the record."""
+
+
 def pack(content: bytes, level: int = 6) -> bytes:
-    """Return a gzip file without name and time in it, which ``unpack`` does not refuse.
+    """Return content as gzip, without name and time, which ``unpack`` accepts.
 
-    A module with a folded mask of attention packs to a thousandth: such content is stored as it is.
-
-    Args:
-        content: What to pack.
-        level: How hard to try, 1 to 9.
+    Content that compresses by more than the limit, such as a module with a constant mask of
+    attention, is stored without compression. ``level`` is gzip's, 1 to 9.
     """
     packed = gzip.compress(content, level, mtime=0)
     if len(content) > _FREE_BYTES + _MOST_RATIO * len(packed):
@@ -59,10 +59,10 @@ def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
 
     Args:
         content: The file.
-        most_ratio: What is unpacked beyond 8 MiB is at most so many times the packed size.
+        most_ratio: Limit of the ratio of compression above 8 MiB.
 
     Raises:
-        ValueError: it is damaged, or unpacks to far more than a file of its size would.
+        ValueError: The file is damaged or unpacks to more than the limit.
     """
     limit = min(_FREE_BYTES + most_ratio * len(content), MOST_UNPACKED_BYTES)
     parts: list[bytes] = []
@@ -75,10 +75,10 @@ def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
             if room < 0:
                 raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
             if not unpacker.eof:
-                raise ValueError("it is cut short")
+                raise ValueError("it is truncated")
             rest = unpacker.unused_data
     except zlib.error as error:
-        raise ValueError(f"its packing is damaged: {error}") from None
+        raise ValueError(f"its compression is damaged: {error}") from None
     if not parts or rest.strip(b"\0"):
         raise ValueError("it is no gzip file")
     return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -92,38 +92,34 @@ def read_record(
     hint: str,
     check: Callable[[_Record], None] = lambda record: None,
 ) -> _Record:
-    """Read a JSON file as a record; it is unpacked where its name ends with ``.gz``.
+    """Read a JSON file, or a gzipped one whose name ends with ``.gz``, as a record.
 
     Args:
         path: The file.
-        record: The type of the record.
-        version: The newest version of it that is understood.
-        hint: What to do where the file is damaged.
-        check: Raises a ValueError where fields contradict each other.
+        record: The class of the record.
+        version: The newest version that this package reads.
+        hint: What to do if the file is damaged.
+        check: Raises a ValueError if fields contradict each other.
 
     Raises:
-        TraceError: the file is missing or damaged, or a newer version wrote it.
+        TraceError: The file is missing or damaged, or a newer version wrote it.
     """
     try:
         content = read_regular_file(path)
         text = unpack(content) if path.suffix == ".gz" else content
-        found = decode_record(text, record, version)
-        check(found)
+        decoded = decode_record(text, record, version)
+        check(decoded)
     except NewerVersionError:
         raise TraceError(
             f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=hint) from None
-    return found
-
-
-class NewerVersionError(ValueError):
-    """A record was written by a newer version of the package."""
+    return decoded
 
 
 def decode_record(content: bytes, record: type[_Record], version: int) -> _Record:
-    """Return the record in JSON text.
+    """Return the record in a JSON text.
 
     Args:
         content: UTF-8 text.
@@ -131,12 +127,12 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
         version: The newest version that this package reads.
 
     Raises:
-        NewerVersionError: its ``schema_version`` is beyond ``version``.
-        ValueError: it is no JSON, or a field has another type or lies beyond its limits.
-        RecursionError: it is nested too deeply.
+        NewerVersionError: ``schema_version`` is above ``version``.
+        ValueError: The text is no JSON, or a field has another type or exceeds its limits.
+        RecursionError: The text is nested too deeply.
     """
     if _SURROGATE.search(content):
-        # Half a character, which JSON can hold and no file can, becomes "?".
+        # JSON can hold half a surrogate pair, UTF-8 cannot: replace it by "?".
         content = json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
     if msgspec.json.decode(content, type=_Version).schema_version > version:
         raise NewerVersionError
@@ -144,34 +140,34 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Return the content of a file that lies in a folder of others.
+    """Return the content of a file.
 
     Raises:
-        OSError: it cannot be read, or is a pipe or a device, which may never end.
-        ValueError: it is larger than any that is written here.
+        OSError: It cannot be read, or is a pipe or a device, which may never end.
+        ValueError: It is larger than ``MOST_UNPACKED_BYTES``.
     """
     with open(path, "rb", opener=open_without_blocking) as file:
-        there = os.fstat(file.fileno())
-        if not stat.S_ISREG(there.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
-        if there.st_size > MOST_UNPACKED_BYTES:
-            raise ValueError(f"it has {there.st_size >> 20} MiB")
+        if status.st_size > MOST_UNPACKED_BYTES:
+            raise ValueError(f"it has {status.st_size >> 20} MiB")
         return file.read()
 
 
 def open_without_blocking(name: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes into is not waited for."""
+    """Open a file; do not wait for a writer if it is a pipe. An ``opener`` for ``open``."""
     return os.open(name, flags | os.O_NONBLOCK)
 
 
 def sibling_file(path: Path, name: str) -> Path:
-    """Return the file ``name`` in the folder of ``path``.
+    """Return the file called ``name`` in the folder of ``path``.
 
     Raises:
-        ValueError: it would lie elsewhere, or its name cannot be shown as it is.
+        ValueError: The name contains a folder or unprintable characters.
     """
     if not name.isprintable():
-        raise ValueError(f"{name!r} is no file's name")
+        raise ValueError(f"{name!r} is no file name")
     if not name or Path(name).name != name or "\0" in name:
         raise ValueError(f"{name!r} lies outside the folder")
     return path.parent / name

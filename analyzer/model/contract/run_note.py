@@ -1,7 +1,7 @@
-"""``run.json``: what a capture knew and the trace does not say.
+"""``run.json``: facts about a captured run that the trace does not contain.
 
-Version 1. A field that is added has a default, so that older notes read; what a reader does not know is
-stepped over, so that a note of the same version with more fields reads too.
+Version 1. New fields have defaults, so that older notes can be read; unknown fields are ignored, so
+that newer notes of the same version can be read too.
 """
 
 from __future__ import annotations
@@ -33,19 +33,37 @@ from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import ExitCode, FailureKind
 
 RUN_FORMAT: Final = "tf-memory-analyzer-run"
-RUN_VERSION: Final = 1  # of the note's layout
+RUN_VERSION: Final = 1
 MOST_STEPS: Final = 500
-"""Steps of an estimate at most: each is played from the start, a few times over."""
+"""Limit of the steps of an estimate; each is simulated from the start, several times."""
 
-DAMAGED: Final = "Capture again, or open the .xplane.pb alone by moving it elsewhere."
-"""What to do where a note or its graph cannot be read."""
-
+DAMAGED: Final = "Capture again, or move the .xplane.pb to another folder and open it alone."
+"""Hint for a note or graph that cannot be read."""
 
 Mode = Literal["train", "infer", ""]
-"""What the step does; empty where it is not known."""
+"""Training or inference; empty if unknown."""
 
 GraphKind = Literal["executed", "traced", ""]
-"""The graph that the executor ran, or the one that was traced; empty where there is none."""
+"""Whether the graph is the executor's or the traced one; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """How the step is built and run; empty or None if unknown.
+
+    Attributes:
+        mode: ``train`` or ``infer``; empty for a user-defined step.
+        jit: Whether XLA compiles the step.
+        batch_size: Size of the first axis of its inputs.
+        optimizer: Class of the optimizer.
+        dtype_policy: Keras dtype policy.
+    """
+
+    mode: str = ""
+    jit: bool | None = None
+    batch_size: int | None = None
+    optimizer: str = ""
+    dtype_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +72,11 @@ class VariableNote:
 
     Attributes:
         path: Its name.
-        dtype, shape: Of its value; shape None where not known.
-        category: Whose it is.
-        role: Finer than the category, in words; may be empty.
-        trainable: Whether gradients are taken with respect to it.
-        argument: Index among the step function's arguments, None where it is not captured.
+        dtype, shape: Of its value; shape None if unknown.
+        category: Its category.
+        role: More specific than the category; may be empty.
+        trainable: Whether gradients are computed for it.
+        argument: Index among the arguments of the step's function; None if it is not captured.
     """
 
     path: Name
@@ -72,7 +90,7 @@ class VariableNote:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One tensor that the step is fed, with the address of its bytes."""
+    """One input tensor of the step; None for an unknown shape or address."""
 
     name: Name
     dtype: Word
@@ -82,14 +100,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class BirthNote:
-    """How one variable came to be.
+    """How one variable was created.
 
     Attributes:
-        variable: Index of the variable in the note, None where the step does not know it.
-        events: (number of a buffer, its bytes) where it is born, (number, 0) where it dies; the last
-            that lives on is the value, others are numbers that TensorFlow keeps on a card.
-        traced: Made while the step was traced, as slots are.
-        sharing: Equal for variables that begin with the same value.
+        variable: Index of the variable in the note; None if the step does not use it.
+        events: (number of a buffer, its bytes) for an allocation, (number, 0) for a free. The last
+            buffer that stays is the value; others are constants that TensorFlow keeps on a card.
+        traced: Whether it was created while the step was traced, as optimizer slots are.
+        sharing: Equal for variables that have the same initial value.
     """
 
     variable: Index | None
@@ -103,10 +121,10 @@ class DataSize:
     """A size that depends on data.
 
     Attributes:
-        op: The op whose result has it.
-        size: What it is taken as, elements or rows.
-        basis: ``inputs`` (worked out from the inputs given), ``told`` by the user, or ``most`` that it
-            can be.
+        op: The op whose result has this size.
+        size: Assumed number of elements or rows.
+        basis: ``inputs`` (computed from the inputs), ``told`` (set by the user) or ``most`` (the upper
+            bound).
     """
 
     op: Name
@@ -116,16 +134,16 @@ class DataSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledFunction:
-    """A function of the step that XLA compiles, and the files that hold it.
+    """A function of the step that XLA compiles, and its files.
 
     Attributes:
         ops: Names of the ops that call it.
         function: Its name.
         platform: The device that ``plan`` was compiled for.
-        module: File with the module before XLA's passes (gzip, HloModuleProto); None where not kept.
-        plan: File with the compiled module and its buffer assignment; None where not kept.
-        fixed: The inputs of such an op whose values are compiled in, and the op that needs each.
-        compilations: How often it was compiled while it ran; 0 where nothing ran.
+        module: File with the module before XLA's passes (gzip, HloModuleProto); None if absent.
+        plan: File with the compiled module and its buffer assignment; None if absent.
+        fixed: Inputs whose values are compiled in, each with the op that needs the value.
+        compilations: Number of compilations during the run; 0 if nothing ran.
     """
 
     ops: tuple[Name, ...]
@@ -139,16 +157,11 @@ class CompiledFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNote:
-    """How the step is run; an empty text or None where it is not known.
+    """How the step is built and run; see ``StepConfig``.
 
     Attributes:
-        mode: ``train`` or ``infer``.
-        jit: The whole step is compiled with XLA.
-        batch_size: Size of the first axis of what it is fed.
-        optimizer: Class of the optimizer.
-        dtype_policy: Keras dtype policy.
-        eager: It runs op by op, without a graph.
-        own: It is a function of the user's own, no model's training or inference step.
+        eager: Whether it runs op by op, without a graph.
+        own: Whether it is a user-defined function instead of a model's training or inference step.
     """
 
     mode: Mode = ""
@@ -162,7 +175,7 @@ class StepNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNote:
-    """The device of the step; ``id`` is the catalogue's name of a card that is predicted for."""
+    """The device of the step; ``id`` is the name of a simulated card in the card table."""
 
     kind: Literal["cpu", "gpu", ""] = ""
     name: Name = ""
@@ -171,7 +184,7 @@ class DeviceNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsNote:
-    """Threads for one op, for ops side by side, and whether the user fixed the latter number."""
+    """Threads within one op and between ops; whether the user set the latter number."""
 
     intra_op: Threads = 1
     inter_op: Threads = 1
@@ -180,7 +193,7 @@ class ThreadsNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNote:
-    """What was captured: as the user named it, which form of target that is, and a short name."""
+    """The captured target: the user's text, its kind and a short name."""
 
     text: Text = ""
     kind: Word = ""
@@ -193,9 +206,9 @@ class Failure:
 
     Attributes:
         type: Class of the error.
-        message: What it says.
-        exit_code: The command's exit code for it.
-        where: ``file:line`` of the user's code; empty if not known, None if it has no place.
+        message: The error message.
+        exit_code: The command's exit code.
+        where: ``file:line`` of the user's code; empty if unknown, None if the error has no place.
         kind: Why it failed, for decisions.
     """
 
@@ -206,20 +219,19 @@ class Failure:
     kind: FailureKind = FailureKind.OTHER
 
     def plain(self) -> dict[str, Any]:
-        """Return JSON values; ``where`` is left out where the error has no place."""
-        told = {"type": self.type, "message": self.message, "exit_code": int(self.exit_code)}
-        return told if self.where is None else {**told, "where": self.where}
+        """Return JSON values; without ``where`` if the error has no place."""
+        values = {"type": self.type, "message": self.message, "exit_code": int(self.exit_code)}
+        return values if self.where is None else {**values, "where": self.where}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomNote:
-    """The cards that were not there, and what was assumed of them.
+    """The simulated cards and the assumptions about them.
 
     Attributes:
-        cards: Their names in the catalogue, in order.
-        assumed: What was taken for what NVIDIA's libraries would say, by the names of
-            ``phantom_assumptions``; what is not named is the usual.
-        memory_limit_bytes: The limit that the user set on each card; None for TensorFlow's own.
+        cards: Names in the card table, in order.
+        assumed: Settings of ``phantom_assumptions`` by name; a missing one has its default.
+        memory_limit_bytes: The user's limit on each card; None for TensorFlow's own.
     """
 
     cards: tuple[Word, ...] = ()
@@ -229,36 +241,31 @@ class PhantomNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """What ``run.json`` holds.
+    """The content of ``run.json``.
 
     Attributes:
-        format, schema_version: What kind of file it is.
         kind: ``static`` for an estimate, empty for a trace.
-        step, device, target, versions, environment: What was run, on what and with what.
-        from_process_start: The trace sees every allocation of the process.
-        steps_wanted, steps_done: Steps to run, or to predict; steps run.
+        from_process_start: Whether the trace contains every allocation of the process.
+        steps_wanted, steps_done: Steps to run or to predict; steps that ran.
         notes: Sentences for the reader.
-        variables: The step's variables.
-        snapshots: For each moment (before the first step, after each) the variables' addresses.
-        inputs: What the step is fed.
-        inputs_after: For each input, how many variables were made before it; None for all.
-        gradients: Graph tensors that are gradients of parameters.
+        snapshots: Addresses of the variables before the first step and after each step.
+        inputs_after: For each input, how many variables were created before it; None for all.
+        gradients: Tensors of the graph that are gradients of parameters.
         nested_gradients: The same inside functions.
-        eager_gradients: Index of the marker -> addresses of gradients.
-        scopes: Name scope -> (kind, path) of who opened it.
+        eager_gradients: Index of a marker -> addresses of gradients.
+        scopes: Name scope -> kind and path of the object that opened it.
         graph: File with the graph; None for an eager step.
-        graph_kind: ``executed`` or ``traced``; empty for an eager step.
         function: Name of the step's function.
-        error: How the step failed; None where it did not.
-        births: How the variables came to be, in order; empty where the trace shows it.
-        kept_by_tracing, kept_by_slots: Constants that the traced graph and the making of slots keep.
-        threads: Of the machine that made the note.
+        error: How the step failed; None on success.
+        births: How the variables were created, in order; empty if the trace shows it.
+        kept_by_tracing: Constants that the traced graph keeps.
+        kept_by_slots: Constants that the creation of optimizer slots keeps.
+        threads: Threads of the machine that made the note.
         xla: The functions of the step that XLA compiles.
-        sizes: Sizes that depend on data, and what they are taken as.
-        assumed: Trips of loops, branches and sizes that the user told, by name.
-        phantom: The cards that TensorFlow ran on without their being there; None for none.
-        watch: What was seen of a program whose own steps were traced; None where the capture made
-            the step.
+        sizes: Sizes that depend on data, with the assumed values.
+        assumed: The user's assumptions about trip counts, branches and sizes, by name.
+        phantom: The simulated cards; None for real devices.
+        watch: Observations of a watched script; None if the capture made the step.
     """
 
     format: Word = RUN_FORMAT
@@ -297,12 +304,12 @@ class RunFile:
 
     @property
     def is_estimate(self) -> bool:
-        """Whether nothing ran: the graph is there to be predicted from."""
+        """Whether it is an estimate: nothing ran and the graph is the input of a prediction."""
         return self.kind == "static"
 
     @property
     def is_inference(self) -> bool:
-        """Whether the step trains nothing."""
+        """Whether the step is an inference step."""
         return self.step.mode == "infer"
 
 
@@ -318,7 +325,7 @@ def read_run_file(path: Path) -> RunFile:
     """Read ``run.json``.
 
     Raises:
-        TraceError: it is missing or damaged, or a newer version wrote it.
+        TraceError: It is missing or damaged, or a newer version wrote it.
     """
     return read_record(path, RunFile, version=RUN_VERSION, hint=DAMAGED, check=_check)
 
@@ -336,52 +343,33 @@ def _check(run: RunFile) -> None:
             raise ValueError(f"{times} births of variable {index}")
     for birth in run.births:
         if birth.variable is not None and birth.variable >= len(run.variables):
-            raise ValueError(f"a birth of variable {birth.variable}, which is not listed")
+            raise ValueError(f"a birth of the unknown variable {birth.variable}")
         check_requests(birth.events)
         if birth.variable is not None and not _may_hold(run.variables[birth.variable]):
             freed = {number for number, size_bytes in birth.events if not size_bytes}
             if {number for number, _ in birth.events} - freed:
-                raise ValueError(f"variable {birth.variable} is empty, and its birth leaves bytes")
+                raise ValueError(f"variable {birth.variable} is empty but has a buffer")
 
 
 def _may_hold(variable: VariableNote) -> bool:
-    """Say whether a variable may have bytes: it has no axis of size 0."""
+    """Say whether a variable may have bytes, that is, has no axis of size 0."""
     return variable.shape is None or 0 not in variable.shape
 
 
 def check_requests(events: tuple[tuple[int, int], ...]) -> None:
-    """Check that each buffer is born before it dies.
+    """Check that each buffer is allocated before it is freed.
 
     Args:
-        events: (number of a buffer, its bytes) where it is born, (number, 0) where it dies.
+        events: (number of a buffer, its bytes) for an allocation, (number, 0) for a free.
 
     Raises:
-        ValueError: a buffer dies that does not live, or is born while it lives.
+        ValueError: A buffer is freed that is not alive, or allocated while it is alive.
     """
     alive: set[int] = set()
     for number, size_bytes in events:
         if bool(size_bytes) == (number in alive):
-            raise ValueError(f"buffer {number} is {'born' if size_bytes else 'freed'} twice")
+            raise ValueError(f"buffer {number} is {'allocated' if size_bytes else 'freed'} twice")
         if size_bytes:
             alive.add(number)
         else:
             alive.discard(number)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepConfig:
-    """How the step is run; an empty string or None where it is not known.
-
-    Attributes:
-        mode: ``train`` or ``infer``; empty for a step of the user's own, which does what its code says.
-        jit: XLA compiles it.
-        batch_size: Size of the first axis of what it is fed.
-        optimizer: Class of the optimizer.
-        dtype_policy: Keras dtype policy.
-    """
-
-    mode: str = ""
-    jit: bool | None = None
-    batch_size: int | None = None
-    optimizer: str = ""
-    dtype_policy: str = ""

@@ -1,7 +1,6 @@
-"""What a capture saw of a program that ran by itself: its steps, and what stayed from one to the next.
+"""Observations of a watched script: its steps, and the memory that remains between them.
 
-It lies in ``run.json`` beside what is known of the traced steps. Every place is ``file:line`` of the
-user's own code, empty where there is none.
+They are a part of ``run.json``. A place is ``file:line`` of the user's code, empty if there is none.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from msgspec import Meta
 from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text, Word
 
 MOST_ROWS: Final = 4096
-"""Rows of one kind at most; what writes them keeps fewer."""
+"""Limit of the rows of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is held after one step.
+    """Memory in use after one step.
 
     Attributes:
-        step: How many steps had been made.
-        in_use_bytes: In use in the allocator of the device.
-        host_bytes: Resident memory of the process; None where it was not read this time.
+        step: Number of steps so far.
+        in_use_bytes: In use in the device's allocator.
+        host_bytes: Resident memory of the process; None if it was not read.
     """
 
     step: Index
@@ -34,17 +33,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTensors:
-    """Live tensors made in the traced steps that one Python object holds when they have ended.
+    """Tensors of the traced steps that one Python object keeps alive after them.
 
     Attributes:
-        holder: What holds them, in words: the list ``kept`` of train.py.
-        where: The line that puts them there.
-        count: How many.
-        size_bytes: Their bytes.
-        addresses: Where each lies.
-        shapes: Their shapes, each once.
-        grows: The holder is a container, and not a name that is bound anew in each step.
-        by_traceback: It holds exceptions, whose tracebacks hold the local names of what raised them.
+        holder: The object in words: the list ``kept`` of train.py.
+        where: The line that adds them.
+        count: Number of tensors.
+        size_bytes: Their total size.
+        addresses: Their addresses.
+        shapes: Their distinct shapes.
+        grows: Whether the object is a container, instead of a name that each step assigns again.
+        by_traceback: Whether it holds exceptions, whose tracebacks keep local variables alive.
     """
 
     holder: Text
@@ -59,15 +58,15 @@ class HeldTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapesNote:
-    """Gradient tapes that one line made and that still hold what they recorded.
+    """Gradient tapes of one line that keep recorded tensors alive.
 
     Attributes:
         where: The line that makes them.
-        persistent: They were made with ``persistent=True``.
-        made: How many were made in the traced steps.
-        alive: How many of all that were made there hold what they recorded after the traced steps.
-        unused: How many of those were never asked for a gradient.
-        holder: What holds them, in words; empty where it is a name bound anew in each step.
+        persistent: Whether they have ``persistent=True``.
+        made: Number made in the traced steps.
+        alive: Number of all tapes of this line that keep tensors after the traced steps.
+        unused: Number of those that never computed a gradient.
+        holder: The object that holds them; empty if each step assigns the name again.
     """
 
     where: Name
@@ -80,12 +79,12 @@ class TapesNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrace:
-    """One time that a function was traced anew.
+    """A retracing of a function.
 
     Attributes:
-        step: How many steps had been made.
-        call: Which call of the function it was, from 1.
-        changed: What was new about the call's arguments, in words.
+        step: Number of steps so far.
+        call: Number of the call, from 1.
+        changed: The change in the arguments that caused it, in words.
     """
 
     step: Index
@@ -95,22 +94,22 @@ class Retrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedFunction:
-    """A function that TensorFlow traced, by where it is defined.
+    """A function that TensorFlow traced.
 
     Attributes:
         name: Its name.
         where: Where it is defined.
         called_at: Where it was called when it was traced last.
-        objects: How many ``tf.function`` objects were made of it.
-        alive: How many of those are alive at the end.
-        calls: How often it was called outside another function.
-        traces: How often it was traced.
-        nodes: Nodes in the graphs of the last trace.
-        graph_bytes: Bytes of that graph as TensorFlow saves it, constants included.
-        constant_bytes: Bytes of its constants.
-        holder: What holds the objects, where there are several.
-        retraces: The latest times that it was traced.
-        is_keras: It is Keras' own loop, such as ``model.fit``.
+        objects: Number of ``tf.function`` objects made of it.
+        alive: Number of those that are alive at the end.
+        calls: Number of calls from outside of functions.
+        traces: Number of tracings.
+        nodes: Nodes in the graphs of the last tracing.
+        graph_bytes: Size of that graph as TensorFlow saves it, with constants.
+        constant_bytes: Size of its constants.
+        holder: The object that holds the ``tf.function`` objects, if there are several.
+        retraces: The latest retracings.
+        is_keras: Whether it is Keras' own loop, such as ``model.fit``.
     """
 
     name: Name
@@ -130,16 +129,15 @@ class TracedFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeConstant:
-    """Data that stays whole for as long as the program runs.
+    """Data that stays in memory until the program ends.
 
     Attributes:
-        kind: ``graph`` for a constant of a traced graph, ``captured`` for a tensor that a function
-            captured, ``held`` for a live tensor that Python holds, ``slices`` for a data set made of
-            arrays in memory.
-        where: The line that made it, or that holds it.
-        dtype, shape, size_bytes: What it is.
-        name: Of the op, or what holds it, in words.
-        copies: In how many traced graphs it is.
+        kind: ``graph``: a constant of a traced graph; ``captured``: a tensor that a function captured;
+            ``held``: a tensor that Python holds; ``slices``: a data set of arrays in memory.
+        where: The line that makes or holds it.
+        dtype, shape, size_bytes: Of its value.
+        name: The op, or the object that holds it.
+        copies: Number of traced graphs that contain it.
     """
 
     kind: Literal["graph", "captured", "held", "slices"]
@@ -153,13 +151,13 @@ class LargeConstant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataStage:
-    """A stage of a ``tf.data`` pipeline that holds elements.
+    """A stage of a ``tf.data`` pipeline that buffers elements.
 
     Attributes:
-        kind: ``shuffle``, ``cache`` or ``prefetch``.
+        kind: The kind of stage.
         where: The line that makes it.
-        elements: How many it holds at most; None where not known.
-        element_bytes: Bytes of one element; None where a shape is open.
+        elements: Maximum number of buffered elements; None if unknown.
+        element_bytes: Size of one element; None if a shape is open.
     """
 
     kind: Literal["shuffle", "cache", "prefetch"]
@@ -170,13 +168,13 @@ class DataStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveModels:
-    """Keras models that one line made and that are all alive at the end.
+    """Keras models that one line makes and that are alive at the end.
 
     Attributes:
-        where: The line that makes them.
-        alive: How many.
-        size_bytes: Bytes of their variables, their optimizers' included.
-        holder: What holds them, in words.
+        where: The line.
+        alive: Number of models.
+        size_bytes: Size of their variables and of their optimizers' variables.
+        holder: The object that holds them.
     """
 
     where: Name
@@ -187,21 +185,19 @@ class LiveModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchNote:
-    """What was seen of a program.
+    """All observations of one program.
 
     Attributes:
-        step: What one step is, in words: a call of ``train_step``.
-        where: Where that is defined or called.
-        warmup: Steps before the traced ones.
-        steps: Steps made in all.
-        readings: What was held after steps, in order; thinned out where there were many.
-        held: What Python holds of what the traced steps made.
-        on_host: Containers that got NumPy arrays, bytes or texts in each traced step: ``count`` entries
-            of ``size_bytes`` together.
-        held_later: Containers with tensors that came since the traced steps, where the program grew.
-        later_step: How many steps had been made then.
-        tapes, functions, constants, stages, models: See there.
-        ended: How the program ended, in words; empty for by itself.
+        step: The definition of a step, in words: a call of ``train_step``.
+        where: Where the step is defined or called.
+        warmup: Number of steps before the traced ones.
+        steps: Number of all steps.
+        readings: Memory in use after steps, in order; thinned out if there are many.
+        held: Tensors of the traced steps that Python holds after them.
+        on_host: Containers that grew by NumPy arrays, bytes or texts in each traced step.
+        held_later: Containers with tensors from after the traced steps, if the program grew.
+        later_step: Number of steps at the time of ``held_later``.
+        ended: How the program ended; empty for a normal end.
     """
 
     step: Text = ""

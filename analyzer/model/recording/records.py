@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from analyzer.model.choice import Choice
 from analyzer.model.contract.report.finding import Finding as Finding
 from analyzer.model.contract.report.finding import Severity as Severity
 from analyzer.model.contract.report.peak_figures import UnmodelledType
@@ -22,6 +23,7 @@ from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
 from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.contract.run_note import Failure, PhantomNote, StepConfig
 from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.units import times
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,35 +57,65 @@ class Step:
         return (self.end_ps - self.start_ps) / 1e12
 
 
+class DamageReason(Choice):
+    """Why a trace is incomplete or altered."""
+
+    LOST_EVENTS = "lost-events"
+    ALTERED_EVENTS = "altered-events"
+    UNREADABLE_EVENTS = "unreadable-events"
+    LOST_BEGINNING = "lost-beginning"
+    LOST_END = "lost-end"
+    STEP_MARKS = "step-marks"
+    CAPTURE_MARKS = "capture-marks"
+    VARIABLES = "variables"
+    FAILURE_FITS = "failure-fits"
+
+
+_DAMAGE_TEXTS: Final = {
+    DamageReason.LOST_EVENTS: "memory events contradict earlier ones, so events are missing or altered",
+    DamageReason.ALTERED_EVENTS: "allocations have a size that contradicts their request or shape",
+    DamageReason.UNREADABLE_EVENTS: "events cannot be read",
+    DamageReason.LOST_BEGINNING: "memory is in use before the first event of the process",
+    DamageReason.LOST_END: "steps ran ops after the last memory event",
+    DamageReason.STEP_MARKS: "step marks are missing or misplaced",
+    DamageReason.CAPTURE_MARKS: "marks of the capture are missing or misplaced",
+    DamageReason.VARIABLES: "variables are not in the buffers where the capture saw them",
+    DamageReason.FAILURE_FITS: "the request that failed would have fitted after the last event",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One kind of thing in a trace that an undamaged trace cannot hold.
+    """A reason why a trace is incomplete or altered.
 
     Attributes:
-        id: Stable name, such as ``double-free``.
-        count: How many events, marks or notes are so.
-        message: One sentence with the count in it.
-        allocator: The allocator whose events they are; empty where they are of none.
-        time_ps: Time of the first of them on the trace's clock; None where it has none.
+        reason: The reason.
+        count: Number of events, marks or variables that show it.
+        allocator: Allocator of the events; empty if it concerns no single allocator.
+        time_ps: Time of the first of them on the trace's clock; None if unknown.
     """
 
-    id: str
+    reason: DamageReason
     count: int
-    message: str
     allocator: str = ""
     time_ps: int | None = None
 
+    @property
+    def message(self) -> str:
+        """The reason and the count in words."""
+        return f"{_DAMAGE_TEXTS[self.reason]} ({times(self.count)})."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BooksCheck:
-    """The sum of one allocator's events beside the bytes in use that TensorFlow wrote into each.
+class CounterCheck:
+    """Comparison of the sum of one allocator's events with TensorFlow's bytes in use.
 
     Attributes:
         allocator: Its name.
-        events: Events that were compared; 0 where TensorFlow wrote no bytes in use.
-        disagreeing: Events after which the two differ.
-        first_time_ps: Time of the first of them; None where there is none.
-        largest_difference_bytes: The largest difference, in allocated bytes.
+        events: Number of compared events; 0 if TensorFlow recorded no bytes in use.
+        disagreeing: Number of events after which the two differ.
+        first_time_ps: Time of the first of these; None if there is none.
+        largest_difference_bytes: The largest difference.
     """
 
     allocator: str
@@ -95,20 +127,15 @@ class BooksCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integrity:
-    """What was checked of a trace, and what of it cannot be.
+    """Whether a trace is complete: one check for each allocator, and the damages."""
 
-    Attributes:
-        books: One for each allocator of the trace.
-        damages: What an undamaged trace cannot hold; empty for a trace that is whole.
-    """
-
-    books: tuple[BooksCheck, ...] = ()
+    counters: tuple[CounterCheck, ...] = ()
     damages: tuple[Damage, ...] = ()
 
-    def of(self, allocator: str) -> BooksCheck:
-        """Return the books of ``allocator``."""
-        found = (books for books in self.books if books.allocator == allocator)
-        return next(found, BooksCheck(allocator=allocator, events=0))
+    def counter_check(self, allocator: str) -> CounterCheck:
+        """Return the check of one allocator."""
+        checks = (check for check in self.counters if check.allocator == allocator)
+        return next(checks, CounterCheck(allocator=allocator, events=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

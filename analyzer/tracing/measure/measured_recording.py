@@ -34,10 +34,10 @@ from analyzer.tracing.measure.attribution import (
     match_outputs,
 )
 from analyzer.tracing.measure.attribution_labels import Labels
-from analyzer.tracing.measure.checks.trace_checks import check
 from analyzer.tracing.measure.event_order import settled
 from analyzer.tracing.measure.free_pairing import pair
 from analyzer.tracing.measure.step_bounds import find_steps, step_of_birth
+from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.unowned_variables import roles_of_state
 from analyzer.tracing.measure.values_read import values_warning
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings, size_of
@@ -153,7 +153,7 @@ def measure(
     raw, table = replace(raw, events=events, step_markers=_steps_of(raw, note)), pair(events)
     steps = find_steps(events, raw.step_markers)
     table = add_unseen(events, table, *_unseen(table, raw, note))
-    integrity = check(raw, table, steps, note)
+    integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=step_of_birth(table["born"].to_numpy(), steps))
     structure = structure_of(note)
     table, sharing = _attribute(table, raw, note, structure, steps)

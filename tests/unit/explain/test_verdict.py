@@ -22,7 +22,7 @@ from analyzer.explain.verdict.fit_verdict import (
     outcome_of,
 )
 from analyzer.explain.verdict.judgement import judge
-from analyzer.model.recording.records import Damage, Integrity
+from analyzer.model.recording.records import Damage, DamageReason, Integrity
 from analyzer.session.opening import open_result
 
 GIB = 2**30
@@ -180,7 +180,7 @@ def test_tensors_of_unknown_size_leave_the_answer_open() -> None:
 def test_a_damaged_trace_is_not_said_to_fit() -> None:
     result = open_result(sample_folder("cnn"), what_if=WhatIf(memory_limit_bytes=GIB))
     assert result.document["fits"] is True
-    integrity = Integrity(damages=(Damage(id="x", count=1, message="Events are missing."),))
+    integrity = Integrity(damages=(Damage(reason=DamageReason.LOST_EVENTS, count=1),))
     recording = replace(result.recording, integrity=integrity)
     judged = judge(replace(result.analysis, recording=recording), GIB)
     assert judged.verdict is not None

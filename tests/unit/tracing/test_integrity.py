@@ -35,9 +35,9 @@ def integrity_of(raw: RawTrace, name: str = "") -> Integrity:
 
 
 def ids(raw: RawTrace, name: str = "") -> set[str]:
-    found = integrity_of(raw, name)
-    told = {damage.id for damage in found.damages}
-    return told | ({"sums"} if any(books.disagreeing for books in found.books) else set())
+    integrity = integrity_of(raw, name)
+    reasons = {str(damage.reason) for damage in integrity.damages}
+    return reasons | ({"sums"} if any(one.disagreeing for one in integrity.counters) else set())
 
 
 def altered(raw: RawTrace, change: Callable[[pd.DataFrame], pd.DataFrame]) -> RawTrace:
@@ -50,8 +50,8 @@ def test_a_whole_trace_is_not_called_damaged(name: str, noted: bool) -> None:
     raw = read_trace(sample_trace(name))
     found = integrity_of(raw, name if noted else "")
     assert found.damages == ()
-    assert [books.events for books in found.books] == [len(raw.events)]
-    assert all(books.disagreeing == 0 for books in found.books)
+    assert [one.events for one in found.counters] == [len(raw.events)]
+    assert all(one.disagreeing == 0 for one in found.counters)
 
 
 def test_the_allocations_that_are_lost_are_told_and_tensorflows_peak_with_them(
@@ -62,7 +62,6 @@ def test_the_allocations_that_are_lost_are_told_and_tensorflows_peak_with_them(
     assert ids(altered(raw, lambda events: events.drop(birth[::10])), "accumulation") >= {
         "sums",
         "lost-events",
-        "free-without-allocation",
     }
 
 
@@ -87,14 +86,12 @@ def test_a_capture_of_ours_that_lacks_its_beginning_is_damaged() -> None:
     ("column", "change", "expected"),
     [
         ("in_use_bytes", lambda value: value + 256, "lost-events"),
-        ("peak_in_use_bytes", lambda value: value * 2, "unseen-peak"),
-        ("available_bytes", lambda value: value - 1, "limit-changes"),
-        ("allocated_bytes", lambda value: value + 1, "impossible-chunk"),
-        ("allocated_bytes", lambda value: value * 4, "impossible-chunk"),
-        ("requested_bytes", lambda value: value * 1000, "chunk-below-request"),
-        ("requested_bytes", lambda value: 0, "impossible-chunk"),
-        ("address", lambda value: value + 1, "unaligned-address"),
-        ("address", lambda value: value ^ (1 << 20), "free-without-allocation"),
+        ("allocated_bytes", lambda value: value + 1, "altered-events"),
+        ("allocated_bytes", lambda value: value * 4, "altered-events"),
+        ("requested_bytes", lambda value: value * 1000, "altered-events"),
+        ("requested_bytes", lambda value: 0, "altered-events"),
+        ("address", lambda value: value + 1, "sums"),
+        ("address", lambda value: value ^ (1 << 20), "sums"),
     ],
 )
 def test_an_altered_number(column: str, change: Callable[[int], int], expected: str) -> None:
@@ -115,22 +112,15 @@ def test_a_size_that_no_machine_has_is_refused(size: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        ([(1, 0x1000), (1, 0x1000)], "address-in-use"),
-        ([(1, 0x1000), (-1, 0x1000), (-1, 0x1000)], "double-free"),
-        ([(-1, 0x5000)], "free-without-allocation"),
-        ([(1, 0x1000), (1, 0x1080)], "overlapping-chunks"),
-        ([(1, 0x1080), (1, 0x1000)], "overlapping-chunks"),
-    ],
+    "events", [[(1, 0x1000), (1, 0x1000)], [(1, 0x1000), (-1, 0x1000), (-1, 0x1000)]]
 )
-def test_what_no_allocator_does(
-    events: list[tuple[int, int]], expected: str, tmp_path: Path
+def test_an_address_is_neither_allocated_nor_freed_twice(
+    events: list[tuple[int, int]], tmp_path: Path
 ) -> None:
     trace = small_trace()
     for time, (kind, address) in enumerate(events, start=500):
         trace.allocate(time, address, 256) if kind > 0 else trace.free(time, address, size=256)
-    assert expected in ids(read_trace(trace.write(tmp_path / "a.xplane.pb")))
+    assert "lost-events" in ids(read_trace(trace.write(tmp_path / "a.xplane.pb")))
 
 
 def marks(*spans: tuple[int, int]) -> TraceBuilder:
@@ -151,10 +141,8 @@ def marks(*spans: tuple[int, int]) -> TraceBuilder:
     [
         ([(0, 99), (100, 199), (200, 299)], set()),
         ([(0, 99), (10, 90), (100, 199)], set()),  # a mark in a mark, as `fit` in a user's own
-        ([(0, 99), (199, 100), (200, 299)], {"inverted-mark"}),
-        ([(0, 150), (100, 199), (200, 299)], {"overlapping-marks"}),
-        ([(0, 99), (100, 115), (200, 299)], {"cut-step", "short-step"}),
-        ([(0, 99), (100, 199), (2000, 2999)], {"step-without-events", "step-without-runs"}),
+        ([(0, 99), (199, 100), (200, 299)], {"step-marks"}),
+        ([(0, 99), (100, 199), (2000, 2999)], {"step-marks"}),
     ],
 )
 def test_step_marks(spans: list[tuple[int, int]], expected: set[str], tmp_path: Path) -> None:
@@ -182,17 +170,17 @@ def test_a_lost_end_with_its_step_marks_still_there() -> None:
     raw = read_trace(sample_trace("transformer"))
     steps = raw.step_markers
     before = (raw.events["time_ps"] < steps[-1].start_ps).to_numpy()
-    assert "step-without-events" in ids(altered(raw, lambda events: events[before]))
+    assert "step-marks" in ids(altered(raw, lambda events: events[before]))
     middle = (steps[-1].start_ps + steps[-1].end_ps) // 2
     cut = altered(raw, lambda events: events[(events["time_ps"] < middle).to_numpy()])
-    assert ids(cut) & {"short-step", "cut-step"}
+    assert "lost-end" in ids(cut)
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda raw: replace(raw, step_markers=raw.step_markers[:-1]), "lost-steps"),
-        (lambda raw: replace(raw, markers=raw.markers[:-1]), "lost-notes"),
+        (lambda raw: replace(raw, step_markers=raw.step_markers[:-1]), "step-marks"),
+        (lambda raw: replace(raw, markers=raw.markers[:-1]), "capture-marks"),
         (
             lambda raw: replace(
                 raw,
@@ -201,7 +189,7 @@ def test_a_lost_end_with_its_step_marks_still_there() -> None:
                     *raw.step_markers[1:],
                 ),
             ),
-            "moved-note",
+            "capture-marks",
         ),
     ],
 )
@@ -209,41 +197,6 @@ def test_a_capture_of_ours_knows_its_marks(
     change: Callable[[RawTrace], RawTrace], expected: str
 ) -> None:
     assert expected in ids(change(read_trace(sample_trace("infer"))), "infer")
-
-
-def test_events_between_the_steps_of_a_capture_of_ours_were_moved() -> None:
-    # GIVEN a trace of ours whose last step's events are half of the time between steps early
-    raw = read_trace(sample_trace("jit"))
-    one, two = raw.step_markers[-2:]
-    early = (two.start_ps - one.end_ps) // 2
-    moved = altered(
-        raw,
-        lambda events: events.assign(
-            time_ps=events["time_ps"] - early * (events["time_ps"] > one.end_ps)
-        ),
-    )
-    # WHEN it is checked THEN that is told, of a capture of ours alone
-    assert "moved-events" not in ids(moved)
-    assert "moved-events" in ids(moved, "jit")
-
-
-def test_a_pinned_buffer_may_be_given_back_after_the_step() -> None:
-    # GIVEN a trace of ours with an event of another allocator between its last two steps
-    raw = read_trace(sample_trace("jit"))
-    one, two = raw.step_markers[-2:]
-    late = (one.end_ps + two.start_ps) // 2
-
-    def with_event(kind: int) -> RawTrace:
-        def added(events: pd.DataFrame) -> pd.DataFrame:
-            row = events.iloc[[0]].assign(time_ps=late, kind=kind, allocator="gpu_host_bfc")
-            both = pd.concat([events, row]).sort_values("time_ps", kind="stable")
-            return both.astype({"allocator": "category"})
-
-        return altered(raw, added)
-
-    # WHEN it is checked THEN what gives memory back is a copy's end, what asks for some was moved
-    assert "moved-events" not in ids(with_event(-1), "jit")
-    assert "moved-events" in ids(with_event(1), "jit")
 
 
 def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
@@ -268,35 +221,7 @@ def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
 def test_a_note_of_the_variables_that_moved() -> None:
     raw = read_trace(sample_trace("oom"))
     early = replace(raw.markers[0], start_ps=0, end_ps=1)
-    assert "variable-moved" in ids(replace(raw, markers=(early, *raw.markers[1:])), "oom")
-
-
-@pytest.mark.parametrize("name", ["op", "region", "shape"])
-def test_a_statistic_that_some_events_lack(name: str) -> None:
-    raw = read_trace(sample_trace("infer"))
-    at = int(np.flatnonzero((raw.events["kind"] > 0) & (raw.events["run_id"] != 0))[5])
-    column = raw.events[name].cat.add_categories(
-        [""] if "" not in raw.events[name].cat.categories else []
-    )
-    column[at] = ""
-    assert "lost-statistics" in ids(replace(raw, events=raw.events.assign(**{name: column})))
-
-
-@pytest.mark.parametrize("name", ["phase", "gradients"])
-def test_a_lost_note_of_an_eager_step(name: str) -> None:
-    raw = read_trace(sample_trace("eager"))
-    lost = next(span for span in raw.markers if span.name == f"analyzer:{name}")
-    kept = tuple(span for span in raw.markers if span is not lost)
-    assert "lost-phases" in ids(replace(raw, markers=kept), "eager")
-
-
-@pytest.mark.parametrize("shift_ps", [-(10**9), 10**9])
-def test_a_note_of_gradients_in_another_place(shift_ps: int) -> None:
-    raw = read_trace(sample_trace("eager"))
-    note = next(span for span in raw.markers if span.name == "analyzer:gradients")
-    moved = replace(note, start_ps=note.start_ps + shift_ps, end_ps=note.end_ps + shift_ps)
-    markers = tuple(moved if span is note else span for span in raw.markers)
-    assert ids(replace(raw, markers=markers), "eager")
+    assert "variables" in ids(replace(raw, markers=(early, *raw.markers[1:])), "oom")
 
 
 def without(trace: TraceBuilder, *names: str) -> TraceBuilder:
@@ -389,7 +314,7 @@ def on_a_card(seed: int, *, growth: bool) -> TraceBuilder:
 def test_a_cards_trace_is_whole(seed: int, growth: bool, tmp_path: Path) -> None:
     raw = read_trace(on_a_card(seed, growth=growth).write(tmp_path / "a.xplane.pb"))
     assert ids(raw) == set()
-    assert len(integrity_of(raw).books) == 2
+    assert len(integrity_of(raw).counters) == 2
     assert "lost-events" in ids(altered(raw, lambda events: events.drop(index=[30, 31, 90])))
 
 

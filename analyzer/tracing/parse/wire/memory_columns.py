@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.recording.records import Damage
+from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
-from analyzer.model.units import times
 from analyzer.tracing.parse.dtypes import DTYPE_NAMES
 from analyzer.tracing.parse.untrusted_text import text_of
 from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
@@ -115,21 +114,9 @@ class MemoryColumns:
         return found
 
     def damages(self, unnamed: int) -> tuple[Damage, ...]:
-        """Return what could not be read; ``unnamed`` events of any kind have no name."""
-        found = (
-            ("no-address", self._without_address, "memory events have no address; left out"),
-            (
-                "unreadable-event",
-                self._unreadable,
-                "memory events end before they begin or refer to a name that the trace lacks",
-            ),
-            ("unnamed-event", unnamed, "events refer to a name that the trace lacks; left out"),
-        )
-        return tuple(
-            Damage(id=name, count=count, message=f"{text} ({times(count)}).")
-            for name, count, text in found
-            if count
-        )
+        """Return the unreadable events; ``unnamed`` is the number of events without a known name."""
+        count = self._without_address + self._unreadable + unnamed
+        return (Damage(reason=DamageReason.UNREADABLE_EVENTS, count=count),) if count else ()
 
     def table(self, base_ps: Positions) -> pd.DataFrame:
         """Return the events sorted by time; equal times keep the order of the file.
