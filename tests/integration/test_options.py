@@ -19,12 +19,12 @@ TARGETS = Path(__file__).parent / "targets"
 T = "option_targets.py:"
 SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     # name: target, options, what the refusal says
-    "step, batch": (T + "step", {"batch_size": 4}, "--batch-size cannot be honoured"),
-    "step, shape": (T + "step", {"shapes": {"x": [4]}}, "--shape cannot be honoured"),
-    "step, optimizer": (T + "step", {"optimizer": "sgd"}, "--optimizer cannot be honoured"),
-    "step, loss": (T + "step", {"loss": "mse"}, "--loss cannot be honoured"),
+    "step, batch": (T + "step", {"batch_size": 4}, "--batch-size cannot be used"),
+    "step, shape": (T + "step", {"shapes": {"x": [4]}}, "--shape cannot be used"),
+    "step, optimizer": (T + "step", {"optimizer": "sgd"}, "--optimizer cannot be used"),
+    "step, loss": (T + "step", {"loss": "mse"}, "--loss cannot be used"),
     "step, both": (T + "step", {"loss": "mse", "optimizer": "sgd"}, "--optimizer and --loss"),
-    "step, mode": (T + "step", {"mode": "infer"}, "--mode cannot be honoured"),
+    "step, mode": (T + "step", {"mode": "infer"}, "--mode cannot be used"),
     "step, no policy": (
         T + "signature",
         {"dtype_policy": "mixed_float16"},
@@ -32,12 +32,12 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "inside": (T + "compiled_inside", {"jit": False}, "calls inner, which says jit_compile=True"),
     "eager, jit": (T + "eager_step", {"jit": True}, "Decorate it with @tf.function"),
-    "eager, batch": (T + "eager_step", {"batch_size": 4}, "--batch-size cannot be honoured"),
+    "eager, batch": (T + "eager_step", {"batch_size": 4}, "--batch-size cannot be used"),
     "signature, optimizer": (T + "signature", {"optimizer": "sgd"}, "--optimizer cannot be"),
-    "signature, mode": (T + "signature", {"mode": "train"}, "--mode cannot be honoured"),
+    "signature, mode": (T + "signature", {"mode": "train"}, "--mode cannot be used"),
     "signature, fixed": (T + "fixed_signature", {"batch_size": 4}, "'features' has a batch of 6"),
     "signature, name": (T + "signature", {"shapes": {"x": [8]}}, "Its inputs: features."),
-    "nothing, batch": (T + "nothing", {"batch_size": 4}, "--batch-size cannot be honoured"),
+    "nothing, batch": (T + "nothing", {"batch_size": 4}, "--batch-size cannot be used"),
     "fixed, batch": (T + "fixed_batch", {"batch_size": 4}, "'features' has a batch of 6"),
     "signature, parts": (
         T + "unnamed_signature",
@@ -67,8 +67,8 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
         "its layers follow float32",
     ),
     "saved, train": ("saved", {"mode": "train"}, "holds no training step"),
-    "saved, optimizer": ("saved", {"optimizer": "sgd"}, "--optimizer cannot be honoured"),
-    "saved, jit": ("saved", {"jit": True}, "--jit cannot be honoured"),
+    "saved, optimizer": ("saved", {"optimizer": "sgd"}, "--optimizer cannot be used"),
+    "saved, jit": ("saved", {"jit": True}, "--jit cannot be used"),
     "saved, policy": ("saved", {"dtype_policy": "mixed_float16"}, "--dtype-policy cannot be"),
     "saved, shape": ("saved", {"shapes": {"x": [8]}}, "Its inputs: features."),
 }
@@ -92,10 +92,7 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {
             "optimizer": "Lion",
             "loss": "mae",
-            "notes": [
-                "As asked, lion takes the place of what the model is compiled with: "
-                "the optimizer RMSprop."
-            ],
+            "notes": ["As asked, lion replaces the optimizer RMSprop of the compiled model."],
         },
     ),
     "compiled, loss": (
@@ -122,8 +119,8 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {
             "shapes": [[4, 7], [4, 3], [4, 5, 2]],
             "notes": [
-                "The first axes of 'tokens', 'pair_0', 'pair_1' are taken as one batch; where one is "
-                "not, write its size in the signature."
+                "The first axes of 'tokens', 'pair_0', 'pair_1' are taken as one batch; if one of "
+                "them is not, write its size in the signature."
             ],
         },
     ),

@@ -1,17 +1,18 @@
 """Let Keras decide as it would on a machine with a GPU.
 
-Keras asks TensorFlow which devices there are: whether ``fit`` compiles the step with XLA
+Keras asks for a GPU in three places: whether ``fit`` compiles the step with XLA
 (``Trainer._resolve_auto_jit_compile``), whether an LSTM or GRU is one cuDNN kernel
-(``_is_gpu_available`` in ``backend/tensorflow/rnn.py``), and whether a convolution in NCHW has to be
-turned round (``_cpu_only`` in ``nn.py``). While the block runs, those three find a GPU; nothing else
-does, so that user code which sets up real devices is left alone.
+(``_is_gpu_available`` in ``backend/tensorflow/rnn.py``), and whether a convolution in NCHW must be
+transposed (``_cpu_only`` in ``nn.py``). Only these three see a GPU here: user code that sets up real
+devices is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+from unittest.mock import patch
 
 from analyzer.capture.private_names import (
     CPU_ONLY,
@@ -24,8 +25,8 @@ from analyzer.capture.private_names import (
     keras_trainer,
 )
 
-RESOLVED = "_analyzer_auto_jit"
-"""Set on a model whose ``jit_compile`` Keras chose itself."""
+_RESOLVED: Final = "_analyzer_auto_jit"
+"""Set on a model if Keras chose its ``jit_compile``."""
 
 
 @contextlib.contextmanager
@@ -33,91 +34,83 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
     """Let Keras find a GPU in the block.
 
     Args:
-        cudnn: Let recurrent layers use cuDNN's kernels, which XLA cannot compile; False where the user
-            asked for XLA.
+        cudnn: Let recurrent layers use cuDNN's kernels. False if the user asked for XLA, which cannot
+            compile them.
     """
-    rnn = import_keras_module("rnn")
-    nn = import_keras_module("nn")
     changes: list[tuple[Any, str, Any]] = [
-        (keras_trainer.Trainer, RESOLVE_JIT, _resolve),
-        (nn, CPU_ONLY, lambda: False),
+        (keras_trainer.Trainer, RESOLVE_JIT, _resolve_jit),
+        (import_keras_module("nn"), CPU_ONLY, lambda: False),
     ]
     if cudnn:
-        changes.append((rnn, IS_GPU_AVAILABLE, lambda: True))
-    old = [
-        (owner, name, getattr(owner, name)) for owner, name, _ in changes if hasattr(owner, name)
-    ]
-    for owner, name, _ in old:
-        setattr(owner, name, next(new for o, n, new in changes if o is owner and n == name))
-    try:
+        changes.append((import_keras_module("rnn"), IS_GPU_AVAILABLE, lambda: True))
+    with contextlib.ExitStack() as stack:
+        for owner, name, new in changes:
+            if hasattr(owner, name):
+                stack.enter_context(patch.object(owner, name, new))
         yield
-    finally:
-        for owner, name, value in old:
-            setattr(owner, name, value)
 
 
-def _resolve(model: Any) -> bool:
-    """Return what ``jit_compile="auto"`` means where there is a GPU."""
-    setattr(model, RESOLVED, True)
+def _resolve_jit(model: Any) -> bool:
+    """Return the meaning of ``jit_compile="auto"`` on a machine with a GPU."""
+    setattr(model, _RESOLVED, True)
     if is_distributed(model):
         return False
     for layer in get_layers(model):
-        if _runs_on_cudnn(layer):
-            layer.supports_jit = False  # as the layer itself says where it is made beside a GPU
+        if _uses_cudnn(layer):
+            layer.supports_jit = False  # as the layer says itself when it is made on a GPU machine
     return bool(keras_trainer.model_supports_jit(model))
 
 
-def _runs_on_cudnn(layer: Any) -> bool:
-    """Say whether an LSTM or GRU takes cuDNN's kernel; a model may have been made before the block."""
+def _uses_cudnn(layer: Any) -> bool:
+    """Say whether an LSTM or GRU uses cuDNN's kernel; it may have been made before the block."""
     cell = getattr(layer, "cell", None)
     if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
         return False
-    more = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
+    options = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
     return bool(
         keras_backend.cudnn_ok(
-            cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, **more
+            cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, **options
         )
     )
 
 
 def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
-    """Return a sentence on why a Keras model's step is compiled with XLA on a GPU, or is not.
+    """Return a sentence on why a Keras model's step uses XLA on a GPU, or not.
 
     Args:
         model: The model, compiled inside ``pretend_gpu``.
         jit: Whether its step is compiled.
-        asked: What the user asked for; None for Keras' choice.
+        asked: The user's choice; None for Keras' own.
     """
     if asked is not None:
-        choice = "compile this step with XLA" if _resolve(model) else "run this step op by op"
+        choice = "compile this step with XLA" if _resolve_jit(model) else "run this step op by op"
         how = "with XLA" if jit else "op by op"
-        return f"Estimated {how} as asked; left alone, Keras' fit would {choice} on a GPU."
+        return f"Estimated {how} as asked; by default Keras' fit would {choice} on a GPU."
     if jit:
         return (
-            "Estimated with XLA, which Keras' fit uses on any machine with a GPU; a custom training "
-            "loop runs op by op (--no-jit) and needs another amount."
+            "Estimated with XLA, as Keras' fit runs on any GPU. A custom training loop runs op by op "
+            "(--no-jit) and needs a different amount."
         )
     blocking = [layer for layer in get_layers(model) if not layer.supports_jit]
-    if blocking and getattr(model, RESOLVED, False):
+    if blocking and getattr(model, _RESOLVED, False):
         names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
         return (
-            f"Estimated op by op: on a GPU Keras' fit does not compile this model with XLA, because of "
-            f"{names}; recurrent layers with use_cudnn=False can be compiled (--jit)."
+            f"Estimated op by op: Keras' fit cannot compile {names} with XLA. Recurrent layers with "
+            "use_cudnn=False can be compiled (--jit)."
         )
     return (
-        "Estimated op by op: the model is compiled with jit_compile=False or distributed; with "
-        "jit_compile='auto' Keras' fit would compile the step with XLA on a GPU (--jit)."
+        "Estimated op by op: the model has jit_compile=False or is distributed. With "
+        "jit_compile='auto' Keras' fit would use XLA on a GPU (--jit)."
     )
 
 
 def explain_custom_jit(jit: bool) -> str:
-    """Return the sentence for a ``tf.function`` of the user's."""
+    """Return a sentence on why a custom ``tf.function`` uses XLA, or not."""
     if jit:
         return (
-            "Estimated with XLA: the tf.function asks for it (jit_compile=True); --no-jit shows it op "
-            "by op."
+            "Estimated with XLA: the tf.function has jit_compile=True; --no-jit runs it op by op."
         )
     return (
-        "Estimated op by op: a tf.function is compiled with XLA only where it says jit_compile=True. "
-        "Keras' fit would compile the same model's step, and needs another amount."
+        "Estimated op by op: the tf.function has no jit_compile=True. Keras' fit would compile the "
+        "same model's step with XLA, and needs a different amount."
     )

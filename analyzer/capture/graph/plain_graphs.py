@@ -1,4 +1,4 @@
-"""TensorFlow's graphs to plain ops: the graph that was traced, and the one that really ran."""
+"""Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.graph_index import find_inlined
 
-_FEW_VALUES: Final = 64
-"""Constants up to this many elements keep their values (axes, paddings, shapes)."""
+_MAX_VALUES: Final = 64
+"""Constants with at most this many elements keep their values (axes, paddings, shapes)."""
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
+_PRIVATE_ATTRIBUTES: Final = frozenset({"_handle_dtypes", "_handle_shapes", "_XlaMustCompile"})
+"""Attributes beginning with an underscore that matter for memory."""
 
 
 def read_executed_ops(
@@ -28,21 +30,21 @@ def read_executed_ops(
     """Return the ops of the graphs that the executor ran.
 
     Args:
-        partitions: GraphDefs, one a device, as ``RunMetadata`` holds them.
-        traced: Output specs by name of the traced graph (``read_traced_outputs``): the executed
-            graph has lost its shapes.
-        sources: ``file:line`` of the user's code by name.
+        partitions: GraphDefs, one a device, as in ``RunMetadata``.
+        traced: Output specs by op name; the executed graph has lost its shapes.
+        sources: ``file:line`` of the user's code by op name.
     """
     ops: dict[str, Op] = {}
     for graph_def in partitions:
         for node in graph_def.node:
             if node.name not in ops:
-                ops[node.name] = _op(node, traced, sources)
+                ops[node.name] = _read_op(node, traced, sources)
     return list(ops.values())
 
 
-def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]) -> Op:
-    inputs = [name for name in node.input if not name.startswith("^")]
+def _read_op(
+    node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]
+) -> Op:
     known = find_inlined(node.name, traced) or ()
     dtypes = get_output_dtypes(node)
     if node.op == "_Arg":
@@ -51,36 +53,29 @@ def _op(node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mappin
         outputs = tuple(
             known[index]
             if index < len(known) and known[index].dtype == dtype
-            else TensorSpec(dtype, _declared_shape(node))
+            else TensorSpec(dtype, _get_declared_shape(node))
             for index, dtype in enumerate(dtypes)
         )
+    values = {key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()}
     return Op(
         name=node.name,
         type=node.op,
-        inputs=tuple(name if ":" in name else f"{name}:0" for name in inputs),
+        inputs=tuple(n if ":" in n else f"{n}:0" for n in node.input if not n.startswith("^")),
         control_inputs=tuple(name[1:] for name in node.input if name.startswith("^")),
         outputs=outputs,
         device=node.device,
-        attrs={
-            key: plain
-            for key, attr in node.attr.items()
-            if (plain := _plain(key, attr)) is not None
-        },
+        attrs={key: value for key, value in values.items() if value is not None},
         source=find_inlined(node.name, sources) or "",
     )
 
 
-def _declared_shape(node: Any) -> tuple[int, ...] | None:
-    """Return the shape that a constant or placeholder states itself."""
+def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
+    """Return the shape stated by a constant or placeholder."""
     for key in ("value", "shape"):
         attr = node.attr.get(key)
-        if attr is None:
-            continue
-        shape = attr.tensor.tensor_shape if attr.HasField("tensor") else attr.shape
-        if attr.HasField("tensor") or attr.HasField("shape"):
-            if shape.unknown_rank:
-                return None
-            return tuple(dim.size for dim in shape.dim)
+        if attr is not None and attr.WhichOneof("value") in ("tensor", "shape"):
+            shape = attr.tensor.tensor_shape if attr.HasField("tensor") else attr.shape
+            return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
     return None
 
 
@@ -92,24 +87,24 @@ def get_output_dtypes(node: Any) -> list[str]:
     dtypes: list[str] = []
     for output in definition.output_arg:
         if output.type_list_attr:
-            dtypes.extend(_dtype(number) for number in node.attr[output.type_list_attr].list.type)
+            dtypes += map(_get_dtype_name, node.attr[output.type_list_attr].list.type)
             continue
         number = output.type or node.attr[output.type_attr].type
         count = int(node.attr[output.number_attr].i) if output.number_attr else 1
-        dtypes.extend([_dtype(number)] * count)
+        dtypes += [_get_dtype_name(number)] * count
     return dtypes
 
 
-def _dtype(number: int) -> str:
+def _get_dtype_name(number: int) -> str:
     try:
         return str(tf.dtypes.as_dtype(number).name)
     except TypeError:
         return ""
 
 
-def _plain(key: str, attr: Any) -> Any:
-    """Return an attribute as plain values; None for what says nothing of memory."""
-    if key.startswith("_") and key not in ("_handle_dtypes", "_handle_shapes", "_XlaMustCompile"):
+def _get_plain_attribute(key: str, attr: Any) -> Any:
+    """Return an attribute as plain values; None if it does not matter for memory."""
+    if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
     field = attr.WhichOneof("value")
     if field == "s":
@@ -117,26 +112,27 @@ def _plain(key: str, attr: Any) -> Any:
     if field in ("i", "f", "b"):
         return getattr(attr, field)
     if field == "type":
-        return _dtype(attr.type)
+        return _get_dtype_name(attr.type)
     if field == "shape":
-        return None if attr.shape.unknown_rank else [dim.size for dim in attr.shape.dim]
+        return _get_plain_shape(attr.shape)
     if field == "func":
         return {"function": attr.func.name}
     if field == "tensor":
-        return _plain_tensor(attr.tensor)
+        return _get_plain_tensor(attr.tensor)
     if field == "list":
-        return _plain_list(attr.list)
+        return _get_plain_list(attr.list)
     return None
 
 
-def _plain_list(values: Any) -> list[Any]:
+def _get_plain_shape(shape: Any) -> list[int] | None:
+    return None if shape.unknown_rank else [dim.size for dim in shape.dim]
+
+
+def _get_plain_list(values: Any) -> list[Any]:
     if values.type:
-        return [_dtype(number) for number in values.type]
+        return [_get_dtype_name(number) for number in values.type]
     if values.shape:
-        return [
-            None if shape.unknown_rank else [dim.size for dim in shape.dim]
-            for shape in values.shape
-        ]
+        return [_get_plain_shape(shape) for shape in values.shape]
     if values.s:
         return [text.decode("utf-8", "replace") for text in values.s]
     if values.func:
@@ -144,11 +140,11 @@ def _plain_list(values: Any) -> list[Any]:
     return [*values.i, *values.f, *values.b]
 
 
-def _plain_tensor(tensor: Any) -> dict[str, Any]:
+def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
     shape = [dim.size for dim in tensor.tensor_shape.dim]
-    plain: dict[str, Any] = {"dtype": _dtype(tensor.dtype), "shape": shape}
+    plain: dict[str, Any] = {"dtype": _get_dtype_name(tensor.dtype), "shape": shape}
     count = int(np.prod(shape)) if shape else 1
-    if count <= _FEW_VALUES and plain["dtype"] not in ("string", "resource", "variant"):
+    if count <= _MAX_VALUES and plain["dtype"] not in ("string", "resource", "variant"):
         values = tensor_util.MakeNdarray(tensor).ravel()
         if values.dtype.kind in "biuf":
             plain["values"] = [
@@ -175,19 +171,19 @@ def get_spec(tensor: Any) -> TensorSpec:
 
 
 def get_shape(tensor: Any) -> tuple[int, ...] | None:
-    """Return the static shape of a tensor or variable: -1 for an axis that is not known."""
+    """Return the static shape of a tensor or variable, -1 for an unknown axis."""
     if tensor.shape.rank is None:
         return None
     return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
 
 
 def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
-    """Return the ops of the traced graph and, where it only calls one, of the called ones.
+    """Return the ops of a traced graph and of the functions that it calls.
 
-    Used where nothing finer ran: XLA compiles the whole of them into one kernel launch.
+    Used for a step that XLA compiles as a whole: the executed graph is one launch.
     """
     ops: dict[str, Op] = {}
-    # What feeds the function is a placeholder here, and an argument in the graph that runs.
+    # Placeholders of a traced function are arguments of the graph that runs.
     arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
     for nested in collect_graphs(graph):
         for op in nested.get_operations():
@@ -219,12 +215,7 @@ def collect_function_graphs(function: Any) -> dict[str, Any]:
 
 
 def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
-    """Return the ops of functions that run as one op of the step, as they were traced.
-
-    Args:
-        function: The step's concrete function.
-        names: Names of the functions: its own, or those of functions in it.
-    """
+    """Return the traced ops of the named functions, each of which is one op of the executed step."""
     wanted = list(names)
     if not wanted:
         return []
@@ -239,7 +230,7 @@ def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
 
 
 def read_traced_graphs(graph: Any) -> list[TracedGraph]:
-    """Return the graph and its functions as they were traced, callers before the called."""
+    """Return the traced graph and its functions, callers before callees."""
     names: dict[int, str] = {id(graph): ""}
     for nested in collect_graphs(graph):
         for name, function in get_functions(nested).items():
@@ -248,7 +239,7 @@ def read_traced_graphs(graph: Any) -> list[TracedGraph]:
         TracedGraph(
             names.get(id(nested), ""),
             tuple(
-                TracedOp(op.name, tuple(tensor.name for tensor in op.inputs), _calls(op))
+                TracedOp(op.name, tuple(tensor.name for tensor in op.inputs), _list_callees(op))
                 for op in nested.get_operations()
             ),
         )
@@ -256,38 +247,38 @@ def read_traced_graphs(graph: Any) -> list[TracedGraph]:
     ]
 
 
-def _calls(op: Any) -> tuple[str, ...]:
+def _list_callees(op: Any) -> tuple[str, ...]:
     """Return the names of the functions that the op calls."""
-    if not op.outputs and not op.inputs:
+    if not (op.outputs or op.inputs) or not ("Call" in op.type or op.type in _CALLERS):
         return ()
-    calls: list[str] = []
-    for attr in op.node_def.attr.values() if "Call" in op.type or op.type in _CALLERS else ():
+    callees: list[str] = []
+    for attr in op.node_def.attr.values():
         if attr.HasField("func"):
-            calls.append(attr.func.name)
-        calls.extend(function.name for function in attr.list.func)
-    return tuple(calls)
+            callees.append(attr.func.name)
+        callees.extend(function.name for function in attr.list.func)
+    return tuple(callees)
 
 
 def decode_name(name: Any) -> str:
-    """Return a function's or node's name as text, which TensorFlow may keep as bytes."""
+    """Return a function's or node's name as text; TensorFlow may keep it as bytes."""
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
 def collect_graphs(graph: Any) -> list[Any]:
-    """Return the graph and those of every function in it, each once, outermost first."""
-    found = [graph]
+    """Return the graph and the graphs of all functions in it, each once, outermost first."""
+    graphs = [graph]
     seen = {id(graph)}
-    for current in found:
+    for current in graphs:
         for function in get_functions(current).values():
             nested = getattr(function, "graph", None)
             if nested is not None and id(nested) not in seen:
                 seen.add(id(nested))
-                found.append(nested)
-    return found
+                graphs.append(nested)
+    return graphs
 
 
 def find_sources(graph: Any) -> dict[str, str]:
-    """Return ``file:line`` of the innermost line of the user's own code for each op that has one."""
+    """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}
     for nested in collect_graphs(graph):
         for op in nested.get_operations():

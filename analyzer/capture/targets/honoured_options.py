@@ -1,10 +1,9 @@
-"""Which options each form of target honours, and the sentence with which it refuses the others.
+"""Which options each form of target accepts, and why the others are refused.
 
-An option that a user gives is either honoured or refused; it is never passed over. The table here is the
-whole of what is decided from the form alone. Four things show only later and are decided where they are
-known, with sentences from here too: whether an input's batch axis is open, whether a layer follows the
-dtype policy asked for, whether a step of the user's own applies the optimizer or the loss asked for, and
-whether a step asked to run op by op calls a function that XLA compiles.
+An option is either honoured or refused, never ignored. ``REFUSALS`` holds the refusals that follow from
+the form of the target alone. Other refusals need the loaded model or the traced step; their errors are
+made here too: a fixed batch axis, layers with another dtype policy, a step that never uses the optimizer
+or the loss, and a function inside the step that XLA compiles.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from analyzer.model.errors import FailureKind, InputError
 
 
 class Option(Choice):
-    """The options that say how a step is made and run."""
+    """The options that say how a step is built and run."""
 
     BATCH_SIZE = "--batch-size"
     SHAPE = "--shape"
@@ -35,13 +34,13 @@ class Option(Choice):
 
 
 class TargetForm(Choice):
-    """What a target turns out to be once it is looked at or loaded."""
+    """The form of a target, known once it has been inspected or loaded."""
 
     TRACE = "a trace that exists"
     ESTIMATE = "an estimate that exists"
     MODEL = "a Keras model that is not compiled"
     COMPILED_MODEL = "a compiled Keras model"
-    INFERENCE = "a Keras model that only infers"
+    INFERENCE = "a Keras model in inference mode"
     SAVED_MODEL = "a SavedModel"
     SIGNATURE = "a tf.function with an input signature"
     STEP = "a step with its own arguments"
@@ -51,10 +50,10 @@ class TargetForm(Choice):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an option cannot be honoured, and what to do.
+    """Why an option cannot be used, and what to do.
 
     Attributes:
-        because: What follows "--option cannot be honoured: "; no full stop.
+        because: The reason, a clause without a full stop.
         hint: What to do.
     """
 
@@ -63,77 +62,62 @@ class Refusal:
 
 
 _TRACED: Final = Refusal(
-    "a trace shows the step as it ran", "Leave it out, or name the model or step itself."
+    "a trace shows the step as it ran", "Leave it out, or name the model or the step itself."
 )
 _NOTED: Final = Refusal(
-    "the folder holds the graph of one step, made before", "Leave it out, or estimate the target."
+    "the folder holds the graph of one captured step", "Leave it out, or estimate the target."
 )
 _ARGUMENTS: Final = Refusal(
-    "the step comes with arguments of its own, which have their shapes",
+    "the step comes with its own arguments, and their shapes are fixed",
     "Leave it out, and change the arguments that your function returns.",
 )
 _OWN_TRAINING: Final = Refusal(
-    "the step applies what its own code says", "Leave it out, and change the step's code."
+    "the code of the step decides this", "Leave it out, and change the step's code."
 )
 _OWN_MODE: Final = Refusal(
-    "the step does what its own code says", "Leave it out, or name the model to have both modes."
+    "the code of the step decides this", "Leave it out, or name the model to use either mode."
 )
 _INFERS: Final = Refusal("inference uses none", "Leave it out, or use --mode train.")
 _SAVED: Final = Refusal(
-    "a SavedModel holds a traced graph for inference, with its dtypes",
+    "a SavedModel holds a traced inference graph with fixed dtypes",
     "Leave it out, or give the model's code as file.py:name.",
 )
 _EAGER: Final = Refusal(
-    "the step is a plain Python function, which runs op by op",
-    "Decorate it with @tf.function, or leave it out.",
+    "a plain Python function runs op by op", "Decorate it with @tf.function, or leave it out."
 )
-
 _OWN_SCRIPT: Final = Refusal(
-    "it is run as it is", "Leave it out, or name the model or step in it: script.py:name."
+    "a script runs unchanged", "Leave it out, or name the model or step in it: script.py:name."
 )
 
-_EVERYTHING: Final = tuple(Option)
-_TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
+_TRAINING: Final = dict.fromkeys((Option.OPTIMIZER, Option.LOSS), _OWN_TRAINING)
+_FIXED_STEP: Final = {
+    **_TRAINING,
+    **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
+    Option.MODE: _OWN_MODE,
+}
+_RUNTIME: Final = frozenset({Option.DEVICE, Option.INTER_OP_THREADS})
 
 REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
-    TargetForm.TRACE: dict.fromkeys(_EVERYTHING, _TRACED),
-    TargetForm.ESTIMATE: {
-        option: _NOTED
-        for option in _EVERYTHING
-        # The device is compared with the noted one; threads are simulated anew.
-        if option not in (Option.DEVICE, Option.INTER_OP_THREADS)
-    },
+    TargetForm.TRACE: dict.fromkeys(Option, _TRACED),
+    # An estimate compares the device with the recorded one and simulates any number of threads.
+    TargetForm.ESTIMATE: {option: _NOTED for option in Option if option not in _RUNTIME},
     TargetForm.MODEL: {},
     TargetForm.COMPILED_MODEL: {},
     TargetForm.INFERENCE: dict.fromkeys(_TRAINING, _INFERS),
     TargetForm.SAVED_MODEL: dict.fromkeys((*_TRAINING, Option.JIT, Option.DTYPE_POLICY), _SAVED),
-    TargetForm.SIGNATURE: {
-        **dict.fromkeys(_TRAINING, _OWN_TRAINING),
-        Option.MODE: _OWN_MODE,
-    },
-    TargetForm.STEP: {
-        **dict.fromkeys(_TRAINING, _OWN_TRAINING),
-        **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
-        Option.MODE: _OWN_MODE,
-    },
-    TargetForm.EAGER_STEP: {
-        **dict.fromkeys(_TRAINING, _OWN_TRAINING),
-        **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
-        Option.MODE: _OWN_MODE,
-        Option.JIT: _EAGER,
-    },
+    TargetForm.SIGNATURE: {**_TRAINING, Option.MODE: _OWN_MODE},
+    TargetForm.STEP: _FIXED_STEP,
+    TargetForm.EAGER_STEP: {**_FIXED_STEP, Option.JIT: _EAGER},
     TargetForm.SCRIPT: {
-        option: _OWN_SCRIPT
-        for option in _EVERYTHING
-        if option not in (Option.STEPS, Option.DEVICE, Option.INTER_OP_THREADS)
+        option: _OWN_SCRIPT for option in Option if option not in (*_RUNTIME, Option.STEPS)
     },
 }
-"""What each form refuses; what is not named here it honours."""
+"""The refused options of each form; every other option is honoured."""
 
 
 def list_given_options(options: CaptureOptions) -> frozenset[Option]:
-    """Return the options that the user gave."""
-    asked = {
+    """Return the options that the user gave, even with the default value."""
+    given = {
         Option.STEPS: options.steps is not None,
         Option.MODE: bool(options.mode),
         Option.BATCH_SIZE: options.batch_size is not None,
@@ -146,68 +130,48 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
         Option.INTER_OP_THREADS: options.inter_op_threads is not None,
         Option.DEVICE: bool(options.device),
     }
-    return frozenset(option for option, is_given in asked.items() if is_given)
+    return frozenset(option for option, is_given in given.items() if is_given)
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
-    """Refuse the options that a form of target cannot honour.
+    """Refuse given options that a form of target cannot honour.
 
-    Args:
-        name: What the user called the target.
-        form: Which form it is.
-        given: The options that the user gave.
+    Options with the same reason share one error.
 
     Raises:
-        InputError: there is one.
+        InputError: the form refuses an option.
     """
-    refusals = REFUSALS[form]
-    refused = [option for option in _EVERYTHING if option in refusals and option in set(given)]
+    refusals, wanted = REFUSALS[form], set(given)
+    refused = [option for option in Option if option in refusals and option in wanted]
     if not refused:
         return
     first = refusals[refused[0]]
-    alike = [option for option in refused if refusals[option] == first]
-    raise make_refusal(name, form, alike, first)
-
-
-def make_refusal(name: str, form: TargetForm, options: list[Option], why: Refusal) -> InputError:
-    """Return the error that says that options of a target cannot be honoured.
-
-    Args:
-        name: The target, as the user named it.
-        form: Which form of target it is.
-        options: The options that it cannot honour, at least one.
-        why: The reason, and what to do instead.
-    """
-    return InputError(
-        f"{name} is {form}: {' and '.join(options)} cannot be honoured, for {why.because}.",
-        hint=why.hint if len(options) == 1 else why.hint.replace("Leave it out", "Leave them out"),
-        kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in options else None,
+    options = [option for option in refused if refusals[option] == first]
+    raise InputError(
+        f"{name} is {form}: {' and '.join(options)} cannot be used, because {first.because}.",
+        hint=first.hint
+        if len(options) == 1
+        else first.hint.replace("Leave it out", "Leave them out"),
     )
 
 
 def make_fixed_batch_error(name: str, batch_size: int | None, asked: int) -> InputError:
-    """Return the error for an input whose batch axis is not open; None where it has no axes.
-
-    Args:
-        name: Name of the input.
-        batch_size: Its fixed batch size; None where it has no axes.
-        asked: The batch size that was asked for.
-    """
-    what = "no axes" if batch_size is None else f"a batch of {batch_size}"
+    """Return the error for an input whose batch axis is fixed (None: it has no axes)."""
+    axis = "no axes" if batch_size is None else f"a batch of {batch_size}"
     return InputError(
-        f"The input {name!r} has {what}: --batch-size {asked} cannot be honoured.",
+        f"The input {name!r} has {axis}: --batch-size {asked} cannot be used.",
         hint="Leave it out, or leave the input's first axis open.",
         kind=FailureKind.FIXED_SIZE,
     )
 
 
 def make_policy_error(name: str, policy: str, found: str) -> InputError:
-    """Return the error for a target of which no layer follows the dtype policy asked for.
+    """Return the error for a target without a layer that follows the requested dtype policy.
 
     Args:
         name: The target, as the user named it.
-        policy: The policy that was asked for.
-        found: The policies that its layers follow; empty where it has no Keras layers.
+        policy: The requested policy.
+        found: The policies of its layers; empty if it has no Keras layers.
     """
     own = f"its layers follow {found}" if found else "it has no Keras layers"
     return InputError(
@@ -217,30 +181,24 @@ def make_policy_error(name: str, policy: str, found: str) -> InputError:
 
 
 def make_unused_error(name: str, option: Option, value: str) -> InputError:
-    """Return the error for a step of the user's own that passes over a compiled optimizer or loss.
-
-    Args:
-        name: The target, as the user named it.
-        option: ``--optimizer`` or ``--loss``.
-        value: What was asked for.
-    """
+    """Return the error for a custom train_step that ignores the requested optimizer or loss."""
     return InputError(
-        f"{option} {value} cannot be honoured: the train_step of {name} never uses it.",
+        f"{option} {value} cannot be used: the train_step of {name} never calls it.",
         hint="Leave it out, and change the model's own train_step or compile.",
     )
 
 
 def make_eager_jit_error(name: str) -> InputError:
-    """Return the error for a Keras model that is made to run eagerly."""
+    """Return the error for --jit on a Keras model that runs eagerly."""
     return InputError(
-        f"--jit cannot be honoured: {name} is compiled with run_eagerly=True.",
+        f"--jit cannot be used: {name} is compiled with run_eagerly=True.",
         hint="Leave it out, or compile the model without run_eagerly.",
     )
 
 
 def make_inner_jit_error(name: str, function: str) -> InputError:
-    """Return the error for a step that asks for XLA deeper down than ``--no-jit`` reaches."""
+    """Return the error for --no-jit on a step that calls a function compiled with XLA."""
     return InputError(
-        f"--no-jit cannot be honoured: {name} calls {function}, which says jit_compile=True.",
+        f"--no-jit cannot be used: {name} calls {function}, which says jit_compile=True.",
         hint="Leave it out, or change that function.",
     )

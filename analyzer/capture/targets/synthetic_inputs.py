@@ -1,8 +1,7 @@
-"""Inputs and labels made from specs: right in dtype and shape, meaningless in value.
+"""Inputs and labels made from specs: right in dtype and shape, arbitrary in value.
 
-They are made by TensorFlow's own kernels: on a CPU a tensor made from a NumPy array may share the
-array's memory, and would then be missing from the allocator's books. An estimate runs nothing, so that
-what it is fed needs no bytes: it gets specs.
+TensorFlow's kernels make them: on a CPU, a tensor made from a NumPy array may share the array's memory
+and would be missing from the allocator's statistics. In an estimate they take no memory.
 """
 
 from __future__ import annotations
@@ -10,23 +9,106 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from analyzer.capture.initializers.variable_births import make_unbacked_value, record_input
+from analyzer.capture.private_names import get_build_shapes, get_layers
 from analyzer.capture.targets.honoured_options import make_fixed_batch_error
+from analyzer.capture.targets.keras_api import get_input_specs
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import TargetError
 from analyzer.model.units import format_bytes
 
-Axes = tuple[int | None, ...] | None
+Axes: TypeAlias = tuple[int | None, ...] | None
+"""Sizes of the axes of an input; None for an open axis, or for an unknown number of axes."""
 
-_SEED = (0, 0)
-_MOST_BYTES: Final = 1 << 46
-"""Half of the addresses that a process has on x86-64 and on most 64-bit ARM: no mapping is larger."""
+_SEED: Final = (0, 0)
+_ADDRESS_SPACE_BYTES: Final = 1 << 46
+"""Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _SPARSE_SHARE: Final = 10
-"""One in so many places of a sparse input holds a value: nothing says how many do."""
+"""One in so many elements of a sparse input has a value; the true share is unknown."""
+
+
+def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tuple[Any, int | None]:
+    """Return the inputs of a Keras model, in the structure that it takes, and the batch size.
+
+    Args:
+        model: A Keras model.
+        options: Batch size and shapes by input name.
+        messages: Receives a sentence for each assumption beyond shapes.
+
+    Raises:
+        TargetError: the inputs are unknown, leave axes open, or do not fit the options.
+    """
+    structure = get_input_specs(model)
+    if structure is None:
+        structure = _guess_specs(model, options)
+    specs = tf.nest.flatten(structure)
+    if not specs:
+        raise TargetError(
+            f"The model {model.name!r} has no inputs.",
+            hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
+        )
+    axes = {str(spec.name): None if spec.shape is None else tuple(spec.shape) for spec in specs}
+    check_names([str(spec.name) for spec in specs], options)
+    check_batch(axes, options)
+    batch_axes = find_batch_axes(axes, options)
+    messages.extend(describe_batch_axes(batch_axes))
+    tensors = []
+    for spec in specs:
+        name = str(spec.name)
+        own = None if spec.shape is None else tuple(spec.shape)
+        filled = fill_batch_axis(name, own, batch_axes, options.open_batch_size)
+        tensor = make_tensor_like(spec, fill_axes(name, filled, options, only=len(specs) == 1))
+        tensors.append(tensor)
+        messages.extend(describe_values(name, tensor))
+    batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
+    if batch_axes:
+        batch_size = options.batch_size
+    return tf.nest.pack_sequence_as(structure, tensors), batch_size
+
+
+def _guess_specs(model: Any, options: CaptureOptions) -> Any:
+    """Return input specs of a model that was not made from Inputs: its built shapes, or --shape."""
+    built = get_build_shapes(model)
+    if built and len(built) == 1:
+        shape = next(iter(built.values()))
+        if _is_shape(shape):
+            return _make_spec(model, shape[1:], "input")
+        if isinstance(shape, dict) and all(map(_is_shape, shape.values())):
+            return {name: _make_spec(model, axes[1:], name) for name, axes in shape.items()}
+    if options.shapes:
+        named = {
+            name or "input": _make_spec(model, shape, name or "input")
+            for name, shape in options.shapes.items()
+        }
+        return next(iter(named.values())) if len(named) == 1 else named
+    raise TargetError(
+        f"The inputs of the model {model.name!r} are unknown: it is not built and states no shape.",
+        hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
+    )
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(
+        axis is None or isinstance(axis, int) for axis in shape
+    )
+
+
+def _make_spec(model: Any, axes: Any, name: str) -> Any:
+    """Return the spec of an input of which only the axes but the batch are known.
+
+    An input with at most one axis holds token numbers if the model has an embedding. Keras casts floats
+    before it looks them up, so a wrong guess changes only the dtype.
+    """
+    has_embedding = any(type(layer).__name__ == "Embedding" for layer in get_layers(model))
+    dtype = str(getattr(model, "input_dtype", None) or "float32")
+    if has_embedding and len(axes) < 2:
+        dtype = "int32"
+    return keras.KerasTensor((None, *axes), dtype=dtype, name=name)
 
 
 def make_tensor(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
@@ -35,112 +117,116 @@ def make_tensor(shape: tuple[int | None, ...], dtype: Any, classes: int | None =
     Args:
         shape: Axes, all known.
         dtype: TensorFlow or Keras dtype.
-        classes: Integers are drawn below this; None makes them all 0, which any embedding takes.
+        classes: Draw integers below this; None makes them 0, which any embedding accepts.
 
     Raises:
-        TargetError: it has more elements than TensorFlow can count, or this machine memory for them.
+        TargetError: it is larger than this machine's memory (a run) or address space (an estimate).
     """
-    _check_size(shape, tf.as_dtype(dtype))
-    value = _value(tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype), classes)
+    axes, dtype = tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype)
+    size_bytes = math.prod(axes) * dtype.size
+    takes_memory = make_unbacked_value(tf.uint8, (1,)) is None
+    limit_bytes = _get_memory_bytes() if takes_memory else _ADDRESS_SPACE_BYTES
+    if size_bytes > limit_bytes:
+        raise TargetError(
+            f"An input or label of shape {_format_axes(shape)} takes {format_bytes(size_bytes)}; at "
+            f"most {format_bytes(limit_bytes)} are possible here.",
+            hint="Try a smaller --batch-size or --shape.",
+        )
+    value = _make_value(axes, dtype, classes)
     record_input(value)
     return value
 
 
-def _check_size(shape: tuple[int | None, ...], dtype: Any) -> None:
-    """Refuse what cannot be made here: a real run needs the memory, an estimate only the numbers."""
-    size_bytes = math.prod(int(axis or 1) for axis in shape) * dtype.size
-    most_bytes = _MOST_BYTES if make_unbacked_value(tf.uint8, (1,)) is not None else _memory_bytes()
-    if size_bytes > most_bytes:
-        raise TargetError(
-            f"An input or label of shape {_show(shape)} takes {format_bytes(size_bytes)}, more than "
-            f"the {format_bytes(most_bytes)} that can be made here.",
-            hint="Try a smaller --batch-size or --shape.",
-        )
-
-
-def _memory_bytes() -> int:
-    """Return this machine's memory, or no limit where the system does not say."""
+def _get_memory_bytes() -> int:
+    """Return this machine's memory; the address space if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return _MOST_BYTES
+        return _ADDRESS_SPACE_BYTES
+
+
+def _make_value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
+    if dtype == tf.string:
+        return tf.fill(axes, "")
+    if dtype == tf.bool and axes:  # a mask: with nothing masked out, the step takes the most memory
+        return tf.fill(axes, True)
+    unbacked = make_unbacked_value(dtype, axes)
+    if unbacked is not None:
+        return unbacked
+    if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+        return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
+    if dtype == tf.int32 and classes:
+        with tf.device("CPU:0"):  # int32 tensors of a data set are in host memory
+            return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
+    if dtype == tf.int64 and classes:
+        return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
+    return tf.zeros(axes, dtype=dtype)
 
 
 def make_tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
-    """Return a tensor of this shape with a spec's dtype, sparse or ragged where the spec is.
+    """Return a tensor of this shape with a spec's dtype; sparse or ragged if the spec is.
 
-    A ragged one has rows of full length; a sparse one holds a value in one of ten places.
+    A ragged tensor has rows of full length; a sparse one has a value in one of ten elements.
     """
-    whole = make_tensor(shape, spec.dtype)
+    dense = make_tensor(shape, spec.dtype)
     if getattr(spec, "ragged", False) and len(shape) > 1:
-        return tf.RaggedTensor.from_tensor(whole)
+        return tf.RaggedTensor.from_tensor(dense)
     if not getattr(spec, "sparse", False):
-        return whole
+        return dense
     count = max(math.prod(shape) // _SPARSE_SHARE, 1)
-    places = tf.range(count, dtype=tf.int64) * (math.prod(shape) // count)
-    indices = tf.transpose(tf.unravel_index(places, tf.constant(shape, tf.int64)))
-    return tf.SparseTensor(indices, tf.gather_nd(whole, indices), shape)
+    positions = tf.range(count, dtype=tf.int64) * (math.prod(shape) // count)
+    indices = tf.transpose(tf.unravel_index(positions, tf.constant(shape, tf.int64)))
+    return tf.SparseTensor(indices, tf.gather_nd(dense, indices), shape)
 
 
 def describe_values(name: str, tensor: Any) -> Iterator[str]:
-    """Yield a sentence where more than a shape was made up."""
+    """Yield a sentence on a ragged or sparse input, whose row lengths or values are assumed."""
     if isinstance(tensor, tf.RaggedTensor):
-        yield f"The input {name!r} is ragged: every row was made as long as the longest."
+        yield f"The input {name!r} is ragged: all rows are assumed to have the maximum length."
     if isinstance(tensor, tf.SparseTensor):
-        yield (
-            f"The input {name!r} is sparse: one in {_SPARSE_SHARE} of its places was given a value."
-        )
+        yield f"The input {name!r} is sparse: one in {_SPARSE_SHARE} elements is assumed non-zero."
 
 
 def check_names(names: Sequence[str], options: CaptureOptions) -> None:
-    """Refuse a ``--shape`` that speaks of none of the inputs.
+    """Refuse a ``--shape`` whose input name is unknown, or missing with several inputs.
 
     Raises:
-        TargetError: a name is no input's, or there is none and several inputs.
+        TargetError: there is such a ``--shape``.
     """
     unknown = sorted(name for name in options.shapes if name and name not in names)
     inputs = ", ".join(sorted(names))
     if unknown:
         raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
     if "" in options.shapes and len(names) != 1:
+        shape = ",".join(map(str, options.shapes[""]))
         raise TargetError(
             f"--shape names none of the {len(names)} inputs.",
-            hint=f"Write it as --shape NAME={','.join(map(str, options.shapes['']))}; the inputs: "
-            f"{inputs}.",
+            hint=f"Write it as --shape NAME={shape}; the inputs: {inputs}.",
         )
 
 
 def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
-    """Refuse a batch size where no input's first axis is open, unless it is the fixed one.
-
-    Args:
-        specs: Axes of each input by its name.
-        options: The batch size asked for.
+    """Refuse a batch size if no axis is open for it and no fixed batch equals it.
 
     Raises:
         InputError: it cannot be honoured.
     """
     asked = options.batch_size
     fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
-    if asked is None or _opens_first(specs) or asked in fixed.values():
+    if asked is None or _has_open_batch(specs) or asked in fixed.values():
         return
-    if find_batch_axes(specs, options):
-        return
-    name = next(iter(fixed), next(iter(specs), ""))
-    raise make_fixed_batch_error(name, fixed.get(name), asked)
+    if not find_batch_axes(specs, options):
+        name = next(iter(fixed), next(iter(specs), ""))
+        raise make_fixed_batch_error(name, fixed.get(name), asked)
 
 
 def find_batch_axes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, int]:
-    """Return, by input, the axis that is the batch where it is not the first; none where it is.
+    """Return the batch axis of each input if it is not the first axis; empty if it is.
 
-    Where a batch size is asked for and no input leaves its first axis open, the batch is the only axis
-    that one leaves open: the second of what comes time step by time step.
-
-    Args:
-        specs: Axes of each input by its name.
-        options: The batch size asked for, and shapes by name.
+    If a batch size is requested and no input leaves its first axis open, the batch is the only open
+    axis of an input: the second axis of time-major data.
     """
-    if options.batch_size is None or options.shapes or _opens_first(specs):
+    if options.batch_size is None or options.shapes or _has_open_batch(specs):
         return {}
     return {
         name: axes.index(None)
@@ -149,114 +235,75 @@ def find_batch_axes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[
     }
 
 
-def fill_batch_axis(name: str, axes: Axes, elsewhere: Mapping[str, int], size: int) -> Axes:
-    """Return an input's axes with the batch in its place where that is not the first.
-
-    Args:
-        name: The input.
-        axes: Its axes.
-        elsewhere: What ``find_batch_axes`` found.
-        size: The batch size.
-    """
-    at = elsewhere.get(name)
+def fill_batch_axis(name: str, axes: Axes, batch_axes: Mapping[str, int], size: int) -> Axes:
+    """Return an input's axes with the batch size at the axis from ``find_batch_axes``."""
+    at = batch_axes.get(name)
     if at is None or axes is None:
         return axes
     return (*axes[:at], size, *axes[at + 1 :])
 
 
-def describe_batch_axes(elsewhere: Mapping[str, int]) -> Iterator[str]:
-    """Yield a sentence on which axes are the batch where they are not the first."""
-    if elsewhere:
-        told = ", ".join(f"axis {at} of {name!r}" for name, at in elsewhere.items())
-        yield f"The batch is {told}, counted from 0: the only axis that is open."
+def describe_batch_axes(batch_axes: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence on the batch axes that are not the first ones."""
+    if batch_axes:
+        axes = ", ".join(f"axis {at} of {name!r}" for name, at in batch_axes.items())
+        yield f"The batch is {axes}, counted from 0: no other axis is open."
 
 
 def describe_shared_batch(names: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence where several inputs' first axes are taken as one batch.
-
-    They may be counts of different things.
-
-    Args:
-        names: The inputs whose first axis is open.
-    """
+    """Yield a sentence if several inputs have an open first axis: they may count different things."""
     if len(names) > 1:
-        told = ", ".join(map(repr, names))
+        inputs = ", ".join(map(repr, names))
         yield (
-            f"The first axes of {told} are taken as one batch; where one is not, write its size in the "
-            "signature."
+            f"The first axes of {inputs} are taken as one batch; if one of them is not, write its size "
+            "in the signature."
         )
 
 
-def _opens_first(specs: Mapping[str, Axes]) -> bool:
+def _has_open_batch(specs: Mapping[str, Axes]) -> bool:
     return any(axes is None or (axes and axes[0] is None) for axes in specs.values())
 
 
-def _value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
-    if dtype == tf.string:
-        return tf.fill(axes, "")
-    if dtype == tf.bool and axes:  # a mask: nothing is masked out, which takes the most
-        return tf.fill(axes, True)
-    nothing_runs = make_unbacked_value(dtype, axes)
-    if nothing_runs is not None:
-        return nothing_runs
-    if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
-        return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
-    if dtype == tf.int32 and classes:
-        with tf.device("CPU:0"):  # where a data set's are, and where a step takes them
-            return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
-    if dtype == tf.int64 and classes:
-        return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
-    return tf.zeros(axes, dtype=dtype)
-
-
-def fill_axes(
-    name: str,
-    axes: tuple[int | None, ...] | None,
-    options: CaptureOptions,
-    *,
-    only: bool,
-    has_batch: bool = True,
-) -> tuple[int, ...]:
-    """Return axes with the unknown ones filled from the batch size and ``--shape``.
+def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> tuple[int, ...]:
+    """Return axes with the open ones filled from the batch size and ``--shape``.
 
     Args:
         name: The input's name.
-        axes: Its axes, None for an unknown one; None where not even their number is known.
+        axes: Its axes.
         options: Batch size and shapes by name.
-        only: Whether it is the only input, which an unnamed ``--shape`` speaks of.
-        has_batch: Whether the first axis is the batch.
+        only: It is the only input, so a ``--shape`` without a name is meant for it.
 
     Raises:
-        TargetError: an axis is unknown and nothing fills it.
+        TargetError: an axis remains open, or ``--shape`` does not fit.
     """
-    given = options.shapes.get(name, options.shapes.get("") if only else None)
+    shape = options.shapes.get(name, options.shapes.get("") if only else None)
     if axes is None:
-        if given is None:
+        if shape is None:
             raise TargetError(
                 f"The input {name!r} has no shape.", hint=f"Give it: --shape {name}=224,224,3."
             )
-        return (options.open_batch_size, *given) if has_batch else given
-    rest = axes[1:] if has_batch and axes else axes
-    if given is not None:
-        if len(given) != len(rest) or any(
-            axis is not None and axis != wanted for axis, wanted in zip(rest, given, strict=True)
+        return (options.open_batch_size, *shape)
+    rest = axes[1:]
+    if shape is not None:
+        if len(shape) != len(rest) or any(
+            axis is not None and axis != wanted for axis, wanted in zip(rest, shape, strict=True)
         ):
             raise TargetError(
-                f"--shape {name}={','.join(map(str, given))} does not fit the input's axes "
-                f"{_show(rest)}.",
+                f"--shape {name}={','.join(map(str, shape))} does not fit the input's axes "
+                f"{_format_axes(rest)}.",
                 hint="Give every axis but the batch.",
             )
-        rest = given
+        rest = shape
     if any(axis is None for axis in rest):
         raise TargetError(
-            f"The input {name!r} leaves axes open: {_show(rest)}.",
-            hint=f"Fill them: --shape {name}={_show(tuple(a or 128 for a in rest))}.",
+            f"The input {name!r} leaves axes open: {_format_axes(rest)}.",
+            hint=f"Fill them: --shape {name}={_format_axes(tuple(a or 128 for a in rest))}.",
         )
     filled = tuple(int(axis) for axis in rest if axis is not None)
-    if not (has_batch and axes):
+    if not axes:
         return filled
     return (int(axes[0]) if axes[0] is not None else options.open_batch_size, *filled)
 
 
-def _show(axes: tuple[int | None, ...]) -> str:
+def _format_axes(axes: tuple[int | None, ...]) -> str:
     return ",".join("?" if axis is None else str(axis) for axis in axes)

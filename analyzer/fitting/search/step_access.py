@@ -139,8 +139,8 @@ class BatchCaptures:
                 ) from None
             if _BATCH not in error.message:
                 raise
-            because = error.message.replace(f"{_BATCH} {size} cannot be honoured", "it is fixed")
-            because = because.replace(f"{_BATCH} cannot be honoured", "none can be chosen")
+            because = error.message.replace(f"{_BATCH} {size} cannot be used", "it is fixed")
+            because = because.replace(f"{_BATCH} cannot be used", "none can be chosen")
             raise InputError(
                 f"There is no batch to look for: {because}",
                 hint="Leave the first axis of the inputs open, or name the model itself.",

@@ -11,7 +11,7 @@ from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
-    _value,
+    _make_value,
     check_batch,
     fill_batch_axis,
     find_batch_axes,
@@ -234,5 +234,5 @@ def test_the_batch_is_the_only_open_axis_where_the_first_is_fixed():
 
 def test_a_mask_that_is_made_up_takes_all() -> None:
     """A step that is given one must not be told to need nothing; a switch alone stays off."""
-    assert tf.reduce_all(_value((3, 2), tf.bool, None))
-    assert not _value((), tf.bool, None)
+    assert tf.reduce_all(_make_value((3, 2), tf.bool, None))
+    assert not _make_value((), tf.bool, None)

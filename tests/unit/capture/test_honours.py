@@ -48,7 +48,7 @@ def test_every_pair(form: TargetForm, option: Option) -> None:
     with pytest.raises(InputError) as raised:
         check_honoured("the target", form, {option})
     error = raised.value
-    assert error.message.startswith(f"the target is {form}: {option} cannot be honoured, for ")
+    assert error.message.startswith(f"the target is {form}: {option} cannot be used, because ")
     assert error.message.endswith(f"{refusal.because}.")
     assert error.hint == refusal.hint
 
@@ -65,9 +65,9 @@ def test_options_refused_for_one_reason_share_one_sentence() -> None:
 
 
 def test_the_python_functions_pass_over_nothing_either() -> None:
-    with pytest.raises(InputError, match="--batch-size cannot be honoured"):
+    with pytest.raises(InputError, match="--batch-size cannot be used"):
         analyzer.trace(sample_folder("infer"), batch_size=8)
     with pytest.raises(InputError, match="gpu cannot be honoured"):
         analyzer.trace(sample_folder("infer"), gpu="t4")
-    with pytest.raises(InputError, match="--optimizer cannot be honoured"):
+    with pytest.raises(InputError, match="--optimizer cannot be used"):
         analyzer.estimate(sample_folder("infer"), optimizer="sgd")

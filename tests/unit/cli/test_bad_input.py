@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing": (lambda folder: folder / "gone.xplane.pb", "There is no"),
     "missing folder": (lambda folder: folder / "gone/logs", "There is no"),
     "folder without a trace": (empty_folder, "holds no trace"),
-    "an image": (write(b"\x89PNG\r\n", "a.png"), "is no model and no trace"),
+    "an image": (write(b"\x89PNG\r\n", "a.png"), "is neither a model nor a trace"),
     "damaged note": (damaged_note, "is damaged"),
     "damaged graph": (damaged_graph, "is damaged"),
     "newer note": (newer_note, "newer version"),

@@ -89,7 +89,7 @@ OPTIONS = (
 def test_a_trace_takes_no_option_of_a_capture(option: list[str], folder: Path) -> None:
     done = analyze("trace", sample_folder("infer"), *option)
     assert (done.code, done.out) == (2, "")
-    assert f"{option[0]} cannot be honoured, for a trace shows the step as it ran." in done.err
+    assert f"{option[0]} cannot be used, because a trace shows the step as it ran." in done.err
 
 
 @pytest.mark.parametrize(

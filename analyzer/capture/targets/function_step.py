@@ -1,0 +1,210 @@
+"""Make the step of a ``tf.function`` or a plain function that the user wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from analyzer.capture.private_names import get_function_options, is_jit_compiled
+from analyzer.capture.targets.honoured_options import (
+    Option,
+    TargetForm,
+    check_honoured,
+    list_given_options,
+)
+from analyzer.capture.targets.step_program import NothingCompiled, Program
+from analyzer.capture.targets.synthetic_inputs import (
+    Axes,
+    check_batch,
+    check_names,
+    describe_batch_axes,
+    describe_shared_batch,
+    fill_axes,
+    fill_batch_axis,
+    find_batch_axes,
+    make_tensor,
+)
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.errors import TargetError
+
+_OWNERS: Final = ("model", "models", "optimizer", "optimizers")
+"""Attributes of a step that may hold its model and optimizer."""
+
+
+def is_tf_function(thing: Any) -> bool:
+    """Say whether a thing can be called and traced."""
+    return hasattr(thing, "get_concrete_function") and callable(thing)
+
+
+def get_signature(function: Any) -> Any:
+    """Return the specs of a ``tf.function``'s arguments; None if it has no input signature."""
+    signature = getattr(function, "input_signature", None)
+    if signature is None and hasattr(function, "structured_input_signature"):
+        signature = function.structured_input_signature[0]
+    return signature
+
+
+def get_axes(spec: Any) -> Axes:
+    """Return the axes of a ``tf.TensorSpec``."""
+    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+
+
+def check_arguments(function: Any, args: Any, text: str, options: CaptureOptions) -> None:
+    """Refuse options for a step that comes with arguments, unless its batch size is the given one.
+
+    Raises:
+        InputError: the step cannot honour an option.
+    """
+    form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
+    given = list_given_options(options)
+    if options.batch_size is not None and options.batch_size == _get_batch_size(args):
+        given -= {Option.BATCH_SIZE}
+    check_honoured(text, form, given)
+
+
+def make_signature_program(function: Any, text: str, options: CaptureOptions) -> Program:
+    """Return the step of a ``tf.function``, with arguments made from its input signature.
+
+    Raises:
+        TargetError: it has no signature, or its arguments cannot be made.
+    """
+    signature = get_signature(function)
+    if signature is None:
+        code = getattr(getattr(function, "python_function", None), "__code__", None)
+        if code is not None and code.co_argcount == 0:
+            return make_function_program(function, (), text, options)
+        raise TargetError(
+            f"{text} is a tf.function without an input signature.",
+            hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
+        )
+    specs = tf.nest.flatten(signature)
+    for spec in specs:
+        if not isinstance(spec, tf.TensorSpec):
+            raise TargetError(
+                f"{text} takes a {type(spec).__name__}, for which no value can be made.",
+                hint="Return (tf_function, args) with real arguments.",
+            )
+    names = _name_inputs(function, signature)
+    axes = {name: get_axes(spec) for name, spec in zip(names, specs, strict=True)}
+    check_names(names, options)
+    check_batch(axes, options)
+    batch_axes = find_batch_axes(axes, options)
+    tensors = []
+    for name, spec in zip(names, specs, strict=True):
+        filled = fill_batch_axis(name, axes[name], batch_axes, options.open_batch_size)
+        shape = fill_axes(name, filled, options, only=len(specs) == 1)
+        tensors.append(make_tensor(shape, spec.dtype))
+    args = tuple(tf.nest.pack_sequence_as(signature, tensors))
+    program = make_function_program(function, args, text, options)
+    shared = [name for name, own in axes.items() if own and own[0] is None]
+    program.messages.extend(describe_shared_batch(shared))
+    program.messages.extend(describe_batch_axes(batch_axes))
+    if batch_axes:
+        program.config = replace(program.config, batch_size=options.batch_size)
+    return program
+
+
+def make_function_program(
+    function: Any, args: tuple[Any, ...], text: str, options: CaptureOptions
+) -> Program:
+    """Return the step of a function; its attributes may hold its model and optimizer."""
+    function = _apply_jit(function, text, options.jit)
+    models = _get_owned(function, *_OWNERS[:2])
+    optimizers = _get_owned(function, *_OWNERS[2:])
+    for model in models:
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and all(optimizer is not known for known in optimizers):
+            optimizers.append(optimizer)
+    return Program(
+        call=lambda: function(*args),
+        # A ragged or sparse tensor is fed as its component tensors.
+        args=tuple(x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)),
+        function=function if is_tf_function(function) else None,
+        traced_args=args,
+        models=models,
+        optimizers=optimizers,
+        promises=[NothingCompiled(text)] if options.jit is False else [],
+        config=StepConfig(
+            jit=is_jit_compiled(function),
+            batch_size=_get_batch_size(args),
+            optimizer=type(optimizers[0]).__name__ if optimizers else "",
+            dtype_policy=keras.config.dtype_policy().name,
+        ),
+    )
+
+
+def _name_inputs(function: Any, signature: Any) -> list[str]:
+    """Return a unique name for each tensor of a signature.
+
+    The name is the spec's own, or the function's parameter with the path inside it.
+    """
+    code = getattr(function, "python_function", None)
+    parameters: list[str] = []
+    if callable(code):
+        with contextlib.suppress(ValueError):
+            parameters = [name for name in inspect.signature(code).parameters if name != "self"]
+    names: list[str] = []
+    for index, specs in enumerate(signature):
+        parameter = parameters[index] if index < len(parameters) else f"arg{index}"
+        for path, spec in _flatten_with_paths(specs, parameter):
+            name, number = spec.name or path, 1
+            while name in names:
+                name, number = f"{spec.name or path}_{number}", number + 1
+            names.append(name)
+    return names
+
+
+def _flatten_with_paths(specs: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the specs of a structure with their paths, in the order of ``tf.nest.flatten``."""
+    if isinstance(specs, Mapping):
+        for key in sorted(specs):
+            yield from _flatten_with_paths(specs[key], f"{path}_{key}")
+    elif isinstance(specs, list | tuple):
+        for index, part in enumerate(specs):
+            yield from _flatten_with_paths(part, f"{path}_{index}")
+    else:
+        yield path, specs
+
+
+def _get_batch_size(args: Any) -> int | None:
+    """Return the size of the first axis of the first argument that has axes."""
+    for thing in tf.nest.flatten(args):
+        if tf.is_tensor(thing) and thing.shape.rank:
+            return int(thing.shape[0])
+    return None
+
+
+def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
+    """Return the function, rebuilt if ``jit`` differs from its own ``jit_compile``."""
+    if jit is None or not is_tf_function(function) or is_jit_compiled(function) == jit:
+        return function
+    python_function = getattr(function, "python_function", None)
+    if python_function is None:
+        raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
+    rebuilt = tf.function(
+        python_function,
+        input_signature=function.input_signature,
+        **get_function_options(function),
+        jit_compile=jit,
+    )
+    attributes = getattr(function, "__dict__", {})
+    for name in _OWNERS:
+        if name in attributes:
+            setattr(rebuilt, name, attributes[name])
+    return rebuilt
+
+
+def _get_owned(function: Any, *names: str) -> list[Any]:
+    owned: list[Any] = []
+    for name in names:
+        value = getattr(function, name, None)
+        if value is not None:
+            owned.extend(value if isinstance(value, list | tuple) else [value])
+    return owned
