@@ -1,10 +1,10 @@
-"""Shapes that the graph alone does not tell, and what they are taken from.
+"""Shapes that the graph alone does not tell, from the best available source.
 
-In this order: what the traced function says of a tensor (``set_shape`` after a Python function is in
-no node); the values of the inputs that the step is given, from which small kernels work out what shapes
-follow (the rows of a ragged tensor, the elements of a mask); what the user tells; and the most that an
-op's result can be, such as every element of what ``Where`` looks at. For the last the stated range
-begins with one element.
+The sources, in this order: the traced function (``set_shape`` after a Python function leaves no node);
+the elements that are put into lists; the values of the given inputs, from which small kernels compute
+shapes (the rows of a ragged tensor, the elements of a mask); the user's assumptions; and the upper bound
+of an op's result, such as all elements for ``Where``. With an upper bound, the stated range begins at
+one element.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.list_elements import infer_list_elements
 from analyzer.capture.graph.plain_graphs import read_traced_outputs
 from analyzer.capture.graph.shape_inference import (
     Known,
@@ -25,31 +24,35 @@ from analyzer.capture.graph.shape_inference import (
     get_argument_shapes,
     get_argument_sizes,
     infer_graph,
-    infer_outputs,
 )
-from analyzer.capture.graph.value_evaluation import Evaluator, Outputs, is_open, look_up_spec
+from analyzer.capture.graph.value_evaluation import (
+    Evaluator,
+    Outputs,
+    infer_list_elements,
+    is_open,
+    look_up_spec,
+)
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.graph.graph_index import find_inlined
 
 _IMAGE_RANKS: Final = (4, 5)
-"""Axes of what the layout pass transposes (``generic_layout_optimizer.cc``)."""
+"""Ranks of the tensors that the layout pass transposes (``generic_layout_optimizer.cc``)."""
 _CALLS: Final = frozenset(
     ("PartitionedCall", "StatefulPartitionedCall", "PyFunc", "PyFuncStateless", "EagerPyFunc")
 )
-"""Types that the layout pass leaves as they are."""
-
-_ROUNDS: Final = 12  # of inference; what one learns, the next begins with
+"""Op types that the layout pass does not change."""
+_MAX_ROUNDS: Final = 12  # of inference; each starts with the shapes learnt in earlier rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class InferredSizes:
     """The output specs of a graph's ops.
 
     Attributes:
-        outputs: By name of the op.
-        least: The same with one element where the most was taken; those alone that differ.
-        sizes: Sizes that depend on data.
+        outputs: By op name.
+        least: The specs with one element instead of the upper bound; only ops that differ.
+        sizes: The sizes that depend on data.
     """
 
     outputs: Outputs
@@ -61,41 +64,40 @@ def infer_sizes(
     function: Any,
     partitions: Sequence[Any],
     given: Sequence[Any],
-    told: Mapping[str, int],
+    assumed: Mapping[str, int],
     *,
     transposed: bool = False,
-) -> Sized:
+) -> InferredSizes:
     """Return the output specs of the executed graphs' ops.
 
     Args:
         function: The step's concrete function.
         partitions: The graphs, one a device.
         given: The tensors that it is called with.
-        told: Sizes that the user told, by op.
-        transposed: The graphs' images may have another order of axes than the traced ones.
+        assumed: The user's sizes by op.
+        transposed: Images in the graphs may have another order of axes than in the traced graphs.
     """
-    found = Sized(outputs={}, least={}, sizes=())
+    result = InferredSizes(outputs={}, least={}, sizes=())
     traced = read_traced_outputs(function.graph)
     for graph_def in partitions:
-        sizing = _Sizing(function, graph_def, given, traced, told, transposed)
-        sized = sizing.run()
-        found = Sized(
-            outputs=found.outputs | sized.outputs,
-            least=found.least | sized.least,
-            sizes=found.sizes + sized.sizes,
+        sized = _Sizing(function, graph_def, given, traced, assumed, transposed).run()
+        result = InferredSizes(
+            outputs=result.outputs | sized.outputs,
+            least=result.least | sized.least,
+            sizes=result.sizes + sized.sizes,
         )
-    return found
+    return result
 
 
 @dataclass(slots=True)
 class _Sizing:
-    """The rounds for one graph: what is learnt in one lets the shapes of more ops be inferred."""
+    """The rounds of inference for one graph."""
 
     function: Any
     graph_def: Any
     given: Sequence[Any]
     traced: Mapping[str, tuple[TensorSpec, ...]]
-    told: Mapping[str, int]
+    assumed: Mapping[str, int]
     transposed: bool = False
     known: Known = field(default_factory=Known)
     sizes: dict[str, DataSize] = field(default_factory=dict)
@@ -107,29 +109,30 @@ class _Sizing:
         self.shapes = get_argument_shapes(self.function, self.given)
         self.values = get_argument_sizes(self.function, self.given)
 
-    def run(self) -> Sized:
-        """Learn shapes until there is nothing more to learn."""
+    def run(self) -> InferredSizes:
+        """Infer shapes, and learn from the next source, until nothing is open or can be learnt."""
         outputs: Outputs = {}
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             outputs, graph = self._infer()
             if not any(map(is_open, (spec for specs in outputs.values() for spec in specs))):
                 break
-            learnt = (
-                self._from_trace(outputs)
-                or self._from_lists(outputs, graph)
-                or self._from_inputs(outputs, graph)
-                or self._from_user(outputs)
-                or self._from_bounds(outputs)
-            )
-            if not learnt:
+            if not (
+                self._learn_from_trace(outputs)
+                or self._learn_from_lists(outputs, graph)
+                or self._learn_from_inputs(outputs, graph)
+                or self._learn_from_user(outputs)
+                or self._learn_from_bounds(outputs)
+            ):
                 break
-        return Sized(outputs=outputs, least=self._least(outputs), sizes=tuple(self.sizes.values()))
+        return InferredSizes(
+            outputs=outputs, least=self._infer_least(outputs), sizes=tuple(self.sizes.values())
+        )
 
     def _infer(self) -> tuple[Outputs, Any]:
-        """Infer the shapes; one that was learnt and that the rest contradicts is forgotten for good.
+        """Infer the shapes; drop a learnt shape for good if another shape contradicts it.
 
-        A traced op of the same name may be another one: bodies of functions are inlined under the name
-        of their call.
+        A traced op of the same name may be a different op: bodies of functions are inlined under the
+        name of their call.
         """
         while True:
             try:
@@ -141,8 +144,8 @@ class _Sizing:
                 self.refuted.add(tensor)
 
     def _learn(self, tensor: str, spec: TensorSpec, shape: Shape) -> bool:
-        """Note a shape where it says more than what is known."""
-        merged = _merged(spec.shape, shape)
+        """Record a shape if it says more than the known one; return whether it does."""
+        merged = _merge_shapes(spec.shape, shape)
         if tensor in self.refuted:
             return False
         if merged is None or merged == spec.shape or self.known.shapes.get(tensor) == merged:
@@ -150,22 +153,21 @@ class _Sizing:
         self.known.shapes[tensor] = merged
         return True
 
-    def _from_trace(self, outputs: Outputs) -> bool:
+    def _learn_from_trace(self, outputs: Outputs) -> bool:
         learnt = False
         calls = {node.name for node in self.graph_def.node if node.op in _CALLS}
         for name, specs in outputs.items():
             if not any(map(is_open, specs)):
                 continue
-            for index, (spec, other) in enumerate(
-                zip(specs, find_inlined(name, self.traced) or (), strict=False)
-            ):
+            traced = find_inlined(name, self.traced) or ()
+            for index, (spec, other) in enumerate(zip(specs, traced, strict=False)):
                 if self.transposed and name not in calls and len(other.shape or ()) in _IMAGE_RANKS:
                     continue
                 if is_open(spec) and other.dtype == spec.dtype:
                     learnt |= self._learn(f"{name}:{index}", spec, other.shape)
         return learnt
 
-    def _from_lists(self, outputs: Outputs, graph: Any) -> bool:
+    def _learn_from_lists(self, outputs: Outputs, graph: Any) -> bool:
         learnt = False
         for element in infer_list_elements(self.graph_def, graph, outputs):
             spec = look_up_spec(outputs, element.tensor)
@@ -176,29 +178,28 @@ class _Sizing:
                 learnt = True
         return learnt
 
-    def _from_inputs(self, outputs: Outputs, graph: Any) -> bool:
-        evaluating = Evaluator(self.graph_def, graph, self.function, self.given, outputs)
+    def _learn_from_inputs(self, outputs: Outputs, graph: Any) -> bool:
+        evaluator = Evaluator(self.graph_def, graph, self.function, self.given, outputs)
         learnt = False
-        for tensor, value in evaluating.open_values().items():
+        for tensor, value in evaluator.evaluate_open_tensors().items():
             name, _, index = tensor.rpartition(":")
-            spec = outputs[name][int(index)]
-            if self._learn(tensor, spec, tuple(value.shape)):
+            if self._learn(tensor, outputs[name][int(index)], tuple(value.shape)):
                 learnt = True
-                if value.ndim and not evaluating.is_behind(name):
+                if value.ndim and not evaluator.has_open_input(name):
                     self.sizes[name] = DataSize(op=name, size=int(value.shape[0]), basis="inputs")
-        for tensor, value in evaluating.numbers().items():
+        for tensor, value in evaluator.evaluate_numbers().items():
             if tensor not in self.known.values:
                 self.known.values[tensor] = value
                 learnt = True
-        for name, shape in evaluating.special_shapes().items():
+        for name, shape in evaluator.infer_special_shapes().items():
             if self._learn(f"{name}:0", outputs[name][0], shape):
                 learnt = True
                 self.sizes[name] = DataSize(op=name, size=int(shape[0]), basis="inputs")
         return learnt
 
-    def _from_user(self, outputs: Outputs) -> bool:
+    def _learn_from_user(self, outputs: Outputs) -> bool:
         learnt = False
-        for name, size in self.told.items():
+        for name, size in self.assumed.items():
             for index, spec in enumerate(outputs.get(name, ())):
                 if spec.shape is None or -1 not in spec.shape:
                     continue
@@ -209,7 +210,7 @@ class _Sizing:
                     self.sizes[name] = DataSize(op=name, size=size, basis="told")
         return learnt
 
-    def _from_bounds(self, outputs: Outputs) -> bool:
+    def _learn_from_bounds(self, outputs: Outputs) -> bool:
         learnt = False
         for node in self.graph_def.node:
             rule = _BOUNDS.get(node.op)
@@ -228,61 +229,68 @@ class _Sizing:
                     self.sizes[node.name] = DataSize(op=node.name, size=most, basis="most")
         return learnt
 
-    def _least(self, outputs: Outputs) -> Outputs:
-        """Return the specs with one element where the most was taken."""
-        most = {name for name, size in self.sizes.items() if size.basis == "most"}
-        if not most:
+    def _infer_least(self, outputs: Outputs) -> Outputs:
+        """Return the specs with one element instead of the upper bound; only ops that differ."""
+        bounded = {name for name, size in self.sizes.items() if size.basis == "most"}
+        if not bounded:
             return {}
-        open_shapes = infer_outputs(
-            self.graph_def, self.shapes, self.values, _without(self.known, most)
-        )
         shapes = {
+            tensor: shape
+            for tensor, shape in self.known.shapes.items()
+            if tensor.rpartition(":")[0] not in bounded
+        }
+        known = replace(self.known, shapes=shapes)
+        open_outputs, _ = infer_graph(self.graph_def, self.shapes, self.values, known)
+        least = {
             f"{name}:{index}": tuple(1 if axis < 0 else axis for axis in spec.shape)
-            for name in most
-            for index, spec in enumerate(open_shapes[name])
+            for name in bounded
+            for index, spec in enumerate(open_outputs[name])
             if spec.shape is not None and is_open(spec)
         }
-        known = replace(self.known, shapes={**_without(self.known, most).shapes, **shapes})
+        known = replace(known, shapes=shapes | least)
         try:
-            least = infer_outputs(self.graph_def, self.shapes, self.values, known)
+            inferred, _ = infer_graph(self.graph_def, self.shapes, self.values, known)
         except (ValueError, tf.errors.OpError):
             return {}
-        return {name: specs for name, specs in least.items() if specs != outputs[name]}
+        return {name: specs for name, specs in inferred.items() if specs != outputs[name]}
 
 
-def _elements(inputs: list[TensorSpec | None]) -> int | None:
-    first = inputs[0]
-    if first is None or first.shape is None or is_open(first):
-        return None
-    return math.prod(first.shape)
+_Rule = Callable[[list[TensorSpec | None]], int | None]
 
 
-def _rows(inputs: list[TensorSpec | None]) -> int | None:
+def _count_elements(position: int) -> _Rule:
+    """Return a rule: at most as many rows as the input at ``position`` has elements."""
+
+    def count(inputs: list[TensorSpec | None]) -> int | None:
+        spec = inputs[position]
+        return (
+            None if spec is None or spec.shape is None or is_open(spec) else math.prod(spec.shape)
+        )
+
+    return count
+
+
+def _count_rows(inputs: list[TensorSpec | None]) -> int | None:
     first = inputs[0]
     if first is None or not first.shape or first.shape[0] < 0:
         return None
     return first.shape[0]
 
 
-_BOUNDS: Final[dict[str, Callable[[list[TensorSpec | None]], int | None]]] = {
-    "Where": _elements,
-    "Unique": _elements,
-    "UniqueV2": _elements,
-    "UniqueWithCounts": _elements,
-    "UniqueWithCountsV2": _elements,
-    "ListDiff": _elements,
-    "DynamicPartition": _rows,
-    "SparseSegmentSum": lambda inputs: _elements(inputs[2:]),
-    "SparseSegmentMean": lambda inputs: _elements(inputs[2:]),
-    "SparseSegmentSqrtN": lambda inputs: _elements(inputs[2:]),
-    "SegmentSum": lambda inputs: _elements(inputs[1:]),
-    "SegmentMean": lambda inputs: _elements(inputs[1:]),
+_BOUNDS: Final[dict[str, _Rule]] = {
+    **dict.fromkeys(["Where", "Unique", "UniqueV2", "ListDiff"], _count_elements(0)),
+    **dict.fromkeys(["UniqueWithCounts", "UniqueWithCountsV2"], _count_elements(0)),
+    "DynamicPartition": _count_rows,
+    **dict.fromkeys(["SegmentSum", "SegmentMean"], _count_elements(1)),
+    **dict.fromkeys(
+        ["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"], _count_elements(2)
+    ),
 }
-"""Ops whose result has as many rows as the data say, and the most that these can be."""
+"""Ops whose number of output rows depends on data -> the rule for its upper bound."""
 
 
-def _merged(one: Shape, other: Shape) -> tuple[int, ...] | None:
-    """Return what two shapes say together; None where they say nothing or not the same."""
+def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:
+    """Return the union of two partial shapes; None if both are unknown or they differ."""
     if one is None or other is None:
         return other if one is None else one
     if len(one) != len(other):
@@ -290,8 +298,3 @@ def _merged(one: Shape, other: Shape) -> tuple[int, ...] | None:
     if any(a != b and a >= 0 and b >= 0 for a, b in zip(one, other, strict=True)):
         return None
     return tuple(max(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _without(known: Known, ops: set[str]) -> Known:
-    shapes = {t: shape for t, shape in known.shapes.items() if t.rpartition(":")[0] not in ops}
-    return replace(known, shapes=shapes)

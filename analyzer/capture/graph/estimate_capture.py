@@ -1,4 +1,4 @@
-"""Everything that an estimate needs of a step, with nothing of it run."""
+"""Capture everything that an estimate needs of a step, without running it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,22 @@ import keras
 import tensorflow as tf
 from numpy.linalg import LinAlgError
 
-from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.as_if_gpu import explain_custom_jit, pretend_gpu
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph
+from analyzer.capture.graph.plain_graphs import read_inner_ops
 from analyzer.capture.initializers.hollow_variables import record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.run.instrumentation import observe_step
-from analyzer.capture.run.step_capture import (
-    Captured,
-    Capturing,
-    describe_capture,
-    trace_function,
-)
+from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import LoweredFunction, build_compiled_graph, compile_calls
 from analyzer.cards import Gpu, find_gpu
 from analyzer.cards.xla_compiler import has_compiler
-from analyzer.model.contract import run_note as contract
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.run_note import DeviceNote, ThreadsNote
+from analyzer.model.contract.run_note import BirthNote, DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
 from analyzer.model.gc_pause import pause_collector
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST
@@ -48,70 +42,41 @@ def capture_unrun_step(
     options: CaptureOptions,
     dump: Path | None = None,
 ) -> Captured:
-    """Make the step, trace it, and return the graph that would run.
+    """Build the step, trace it, and return the graph that would run.
 
-    The model's variables get no bytes. Where the user's code needs their values (it calls the model to
-    build it), the model is made again with them.
+    The model's variables take no memory. If the user's code needs their values (it calls the model to
+    build it), the model is built again with real variables.
 
     Args:
-        make: Returns the step; called a second time where it needs the variables' values.
+        make: Returns the step; called again if it needs the variables' values.
         report: Called with the stage and the share done.
-        options: How the step is made; its card is predicted for where it names one.
-        dump: Folder that XLA leaves compiled modules in, None where it leaves none.
+        options: How the step is built; they may name the card to predict for.
+        dump: Folder where XLA leaves compiled modules; None if it leaves none.
 
     Raises:
-        TargetError: the step cannot be made or traced, or runs eagerly or through XLA.
+        TargetError: the step cannot be built or traced, or runs eagerly.
     """
-    started_in = Path.cwd()
+    folder = Path.cwd()
     try:
         return _capture(make, report, options, dump, hollow=True)
     except (TargetError, tf.errors.OpError) as error:
-        if not _needs_values(error):
+        if not _may_need_values(error):
             raise
-    os.chdir(started_in)  # the user's code may have left it
+    os.chdir(folder)  # the user's code may have changed it
     keras.utils.clear_session()
-    found = _capture(make, report, options, dump, hollow=False)
-    told = "The model's code reads its weights: they were made in full."
-    found.run = replace(found.run, notes=(*found.run.notes, told))
-    return found
+    capture = _capture(make, report, options, dump, hollow=False)
+    message = "The model's code reads its weights, so they were allocated in full."
+    capture.run = replace(capture.run, notes=(*capture.run.notes, message))
+    return capture
 
 
 def capture_unrun_live_step(make: Callable[[], Program], options: CaptureOptions) -> Captured:
-    """Capture the graph of a step that lives in this process, with its variables as they are."""
+    """Capture the graph of a step in this process, with its variables as they are."""
     return _capture(make, lambda stage, share: None, options, None, hollow=False)
 
 
-def _executed(
-    program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
-) -> StaticStep:
-    """Return the graph that the executor would run, on the CPU or on a card."""
-    if not program.config.jit:
-        if gpu is None:
-            return build_executor_graph(function, program.args, options.assume)
-        return build_gpu_graph(
-            function, gpu, options.memory_limit_bytes, given=program.args, told=options.assume
-        )
-    step = build_compiled_graph(function, program.args)
-    if gpu is not None:  # this machine has only its CPU to put the ops on
-        step = replace(step, ops=tuple(replace(op, device="") for op in step.ops))
-    return step
-
-
-def _compiled(
-    program: Program, function: Any, step: StaticStep, options: CaptureOptions, dump: Path | None
-) -> list[LoweredFunction]:
-    """Lower what XLA compiles of the step; tell the program of what it could not compile."""
-    # The CPU's compilation takes longer than all the rest: not where a card's own will be had.
-    is_for_card = bool(options.gpu) and not options.cpu_plan and has_compiler()
-    compiled, doubts = compile_calls(
-        function, step.ops, dump, args=program.args, plans=not is_for_card
-    )
-    program.messages.extend(doubts)
-    return compiled
-
-
-def _needs_values(error: BaseException | None) -> bool:
-    """Say whether code may have failed because weights are zeros: it computes with them, or checks."""
+def _may_need_values(error: BaseException | None) -> bool:
+    """Say whether code may have failed because weights are zeros: an arithmetic error, or a check."""
     while error is not None:
         if isinstance(error, tf.errors.OpError | ArithmeticError | AssertionError | LinAlgError):
             return True
@@ -132,26 +97,26 @@ def _capture(
         if gpu is not None:
             stack.enter_context(pretend_gpu(cudnn=not options.jit))
         observed = stack.enter_context(observe_step())
-        hosted = VARIABLES_ON_HOST if gpu else frozenset()
-        births = stack.enter_context(record_births(hollow=hollow, host_dtypes=hosted))
+        host_dtypes = VARIABLES_ON_HOST if gpu else frozenset()
+        births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host_dtypes))
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
             reason = program.jit_reason or explain_custom_jit(bool(program.config.jit))
             program.messages.append(reason)
-        _refuse(program)
+        _check_traceable(program)
         report("tracing the step", 0.2)
         (variables := StepVariables(program)).refresh()
-        function, kept = _trace(program, births)
+        function, kept_bytes = _trace(program, births)
         variables.function = function
-        stack.enter_context(pause_collector())  # nothing of the user's runs from here on
+        stack.enter_context(pause_collector())  # no code of the user runs from here on
         report("optimising the graph", 0.5)
-        step = _executed(program, function, gpu, options)
+        step = _build_graph(program, function, gpu, options)
         slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
-        compiled = _compiled(program, function, step, options, dump)
+        compiled = _compile(program, function, step, options, dump)
         report("reading the graph", 0.9)
-        found = describe_capture(
+        capture = describe_capture(
             Capturing(
                 program=program,
                 observed=observed,
@@ -162,25 +127,25 @@ def _capture(
             ),
             ops=list(step.ops),
         )
-    on_card = None if gpu is None else DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
-    found.run = replace(
-        found.run,
+    card = None if gpu is None else DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
+    capture.run = replace(
+        capture.run,
         kind="static",
-        device=on_card or found.run.device,
-        births=_rows(slots, variables.raw),
+        device=card or capture.run.device,
+        births=_note_births(slots, variables.raw),
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
-        kept_by_tracing=kept // GRANULE_BYTES,
+        kept_by_tracing=kept_bytes // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
-        threads=_threads(),
+        threads=_note_threads(),
         sizes=step.sizes,
         assumed=dict(options.assume),
     )
-    found.compiled = compiled
-    found.inside = graphs.read_inner_ops(function, [one.function for one in compiled])
-    return found
+    capture.compiled = compiled
+    capture.inside = read_inner_ops(function, [one.function for one in compiled])
+    return capture
 
 
-def _refuse(program: Program) -> None:
+def _check_traceable(program: Program) -> None:
     if program.function is None:
         raise TargetError(
             "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
@@ -198,11 +163,40 @@ def _trace(program: Program, births: Births) -> tuple[Any, int]:
     return function, max(get_bytes_in_use() - births.made_bytes - before, 0)
 
 
-def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.BirthNote, ...]:
+def _build_graph(
+    program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
+) -> StaticStep:
+    """Return the graph that the executor would run, on the CPU or on a card."""
+    if program.config.jit:
+        step = build_compiled_graph(function, program.args)
+        if gpu is None:
+            return step
+        # Placement on this machine knew only the CPU.
+        return replace(step, ops=tuple(replace(op, device="") for op in step.ops))
+    if gpu is None:
+        return build_executor_graph(function, program.args, options.assume)
+    limit_bytes = options.memory_limit_bytes
+    return build_gpu_graph(function, gpu, limit_bytes, given=program.args, assumed=options.assume)
+
+
+def _compile(
+    program: Program, function: Any, step: StaticStep, options: CaptureOptions, dump: Path | None
+) -> list[LoweredFunction]:
+    """Lower the functions that XLA compiles; add a message for each that cannot be compiled."""
+    # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
+    is_for_card = bool(options.gpu) and not options.cpu_plan and has_compiler()
+    compiled, messages = compile_calls(
+        function, step.ops, dump, args=program.args, plans=not is_for_card
+    )
+    program.messages.extend(messages)
+    return compiled
+
+
+def _note_births(births: list[Birth], variables: list[Any]) -> tuple[BirthNote, ...]:
     """Return one record a birth; ``variable`` is an index into the note's variables."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     return tuple(
-        contract.BirthNote(
+        BirthNote(
             variable=numbers.get(id(get_raw_variable(birth.variable))),
             traced=birth.traced,
             sharing=birth.sharing,
@@ -212,21 +206,20 @@ def _rows(births: list[Birth], variables: list[Any]) -> tuple[contract.BirthNote
     )
 
 
-def _threads() -> ThreadsNote:
-    """Return how many threads a kernel may use, how many ops may run side by side, and who says so.
+def _note_threads() -> ThreadsNote:
+    """Return the threads of a kernel, the number of parallel ops, and whether the latter is fixed.
 
     The configuration comes first, then the environment, then the number of cores
     (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``).
     """
     cores = len(os.sched_getaffinity(0))
-    intra = int(tf.config.threading.get_intra_op_parallelism_threads())
-    inter = int(tf.config.threading.get_inter_op_parallelism_threads())
-    intra = intra or _from_environment("TF_NUM_INTRAOP_THREADS")
-    inter = inter or _from_environment("TF_NUM_INTEROP_THREADS")
+    threading = tf.config.threading
+    intra = threading.get_intra_op_parallelism_threads() or _read_count("TF_NUM_INTRAOP_THREADS")
+    inter = threading.get_inter_op_parallelism_threads() or _read_count("TF_NUM_INTEROP_THREADS")
     return ThreadsNote(intra_op=intra or cores, inter_op=inter or cores, inter_op_fixed=bool(inter))
 
 
-def _from_environment(name: str) -> int:
-    """Return the number in a variable; 0 where there is none."""
+def _read_count(name: str) -> int:
+    """Return the number in an environment variable; 0 if it has none."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else 0

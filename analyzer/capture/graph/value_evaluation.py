@@ -1,13 +1,17 @@
-"""Values that follow from the inputs that a step is given: the small kernels that decide shapes, run.
+"""Values and list elements that decide shapes and follow from the step's inputs.
 
-Nothing of the step itself runs: no node with a state, a weight or a branch before it is worked out.
+Small stateless kernels run on the given inputs; an op that depends on state, weights or a branch is not
+evaluated. A loop's backward pass takes from lists what its forward pass put in (``TensorListPushBack``
+and ``TensorListPopBack``, ``while_v2.py``). No shape function looks into a list, so the elements' shapes
+are inferred here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,37 +20,48 @@ from analyzer.capture.initializers.variable_births import is_stand_in
 from analyzer.capture.private_names import op_def_registry
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 
-Outputs = dict[str, tuple[TensorSpec, ...]]
+Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
+"""The output specs of ops, by name."""
 
-_SMALL: Final = 64
-"""Elements of a whole-number tensor that may be a shape, a limit or a number of segments."""
-_EVALUATED_BYTES: Final = 64 << 20
-"""Most bytes of a tensor that is worked out to learn a shape."""
-_NO_VALUE: Final = frozenset(
-    (
-        *("Switch", "RefSwitch", "_SwitchN", "Merge", "RefMerge", "Enter", "Exit", "NextIteration"),
-        *(
-            "LoopCond",
-            "Placeholder",
-            "VarHandleOp",
-            "_Arg",
-            "_DeviceArg",
-            "_Retval",
-            "_DeviceRetval",
-        ),
-    )
+_MAX_NUMBERS: Final = 64
+"""Elements of an integer tensor that may be a shape, a limit or a number of segments."""
+_MAX_BYTES: Final = 64 << 20
+"""Largest tensor that is evaluated to learn a shape, bytes."""
+_CONTROL_FLOW: Final = frozenset(
+    [
+        "Switch",
+        "RefSwitch",
+        "_SwitchN",
+        "Merge",
+        "RefMerge",
+        "Enter",
+        "Exit",
+        "NextIteration",
+        "LoopCond",
+    ]
+)
+_NOT_EVALUATED: Final = _CONTROL_FLOW | frozenset(
+    ["Placeholder", "VarHandleOp", "_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"]
 )
 _SEGMENTS: Final = {
-    **dict.fromkeys(("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"), 1),
-    **dict.fromkeys(("SegmentSumV2", "SegmentProdV2", "SegmentMaxV2", "SegmentMinV2"), 1),
-    **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),
+    **dict.fromkeys(["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"], 1),
+    **dict.fromkeys(["SegmentSumV2", "SegmentProdV2", "SegmentMaxV2", "SegmentMinV2"], 1),
+    **dict.fromkeys(["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"], 2),
 }
-"""Sums by segment, and which input says the segment of each row, in rising order: the last one tells how
-many there are (``SegmentReductionOp``, ``SparseSegmentReductionOpBase``)."""
+"""Segment sums -> the input with the rows' segments in rising order: the last one gives their number
+(``SegmentReductionOp``, ``SparseSegmentReductionOpBase``)."""
 
 
 class Evaluator:
-    """Values that follow from the inputs given alone, by kernels without a state."""
+    """Computes values that follow from the given inputs, by stateless kernels.
+
+    Args:
+        graph_def: The executed graph.
+        graph: The importable copy of it, from ``infer_graph``.
+        function: The step's concrete function.
+        given: The tensors that it is called with.
+        outputs: The output specs so far.
+    """
 
     def __init__(
         self, graph_def: Any, graph: Any, function: Any, given: Sequence[Any], outputs: Outputs
@@ -63,122 +78,121 @@ class Evaluator:
                 continue
             if given[index].dtype == function.inputs[index].dtype:
                 self._fed[node.name] = given[index]
-        self._follows: dict[str, bool] = {}
+        self._is_known: dict[str, bool] = {}
         for node in graph_def.node:
             self._record(node.name)
 
     def _record(self, name: str) -> None:
-        """Say of a node and of all before it whether its value follows from the inputs."""
+        """Record whether the values of a node and of all its ancestors follow from the inputs."""
         stack = [(name, False)]
         while stack:
             current, is_ready = stack.pop()
-            sources = [_op_of(source) for source in self._nodes[current].input]
+            sources = [_get_op(source) for source in self._nodes[current].input]
             if is_ready:
-                self._follows[current] = all(self._follows[source] for source in sources)
-            elif current not in self._follows:
-                self._follows[current] = current in self._fed  # and so is what comes back to itself
-                if self._may_follow(self._nodes[current]):
+                self._is_known[current] = all(self._is_known[source] for source in sources)
+            elif current not in self._is_known:
+                self._is_known[current] = current in self._fed  # also ends cycles
+                if self._can_evaluate(self._nodes[current]):
                     stack.append((current, True))
                     stack.extend((source, False) for source in sources)
 
-    def _may_follow(self, node: Any) -> bool:
+    def _can_evaluate(self, node: Any) -> bool:
         definition = op_def_registry.get(node.op)
         specs = self._outputs.get(node.name, ())
         return (
             definition is not None
             and not definition.is_stateful
-            and node.op not in _NO_VALUE
+            and node.op not in _NOT_EVALUATED
             and bool(specs)
             and all(spec.dtype not in ("resource", "variant", "string", "") for spec in specs)
-            and all((spec.size_bytes or 0) <= _EVALUATED_BYTES for spec in specs)
+            and all((spec.size_bytes or 0) <= _MAX_BYTES for spec in specs)
         )
 
-    def open_values(self) -> dict[str, Any]:
-        """Return the values of tensors whose shape is not known."""
-        return self._values(
+    def evaluate_open_tensors(self) -> dict[str, Any]:
+        """Return the values of tensors of unknown shape."""
+        return self._evaluate(
             f"{name}:{index}"
             for name, specs in self._outputs.items()
             for index, spec in enumerate(specs)
-            if is_open(spec) and self._follows.get(name) and name not in self._fed
+            if is_open(spec) and self._is_known.get(name) and name not in self._fed
         )
 
-    def is_behind(self, name: str) -> bool:
-        """Say whether the shape of one of an op's inputs is not known either."""
+    def has_open_input(self, name: str) -> bool:
+        """Say whether the shape of one of an op's inputs is unknown."""
         specs = (look_up_spec(self._outputs, source) for source in self._nodes[name].input)
         return any(spec is not None and is_open(spec) for spec in specs)
 
-    def numbers(self) -> dict[str, Any]:
-        """Return the values of small whole numbers that ops read whose shape is not known."""
+    def evaluate_numbers(self) -> dict[str, Any]:
+        """Return the values of small integer inputs of ops with an unknown output shape."""
         wanted = {
-            _tensor_of(source)
+            _get_tensor_name(source)
             for name, specs in self._outputs.items()
-            if any(map(is_open, specs)) and not self._follows.get(name)
+            if any(map(is_open, specs)) and not self._is_known.get(name)
             for source in self._nodes[name].input
             if source[0] != "^" and self._is_number(source)
         }
-        return self._values(sorted(wanted))
+        return self._evaluate(sorted(wanted))
 
     def _is_number(self, source: str) -> bool:
-        name = _op_of(source)
+        name = _get_op(source)
         spec = look_up_spec(self._outputs, source)
-        if not self._follows.get(name) or self._nodes[name].op in ("Const", "HostConst"):
+        if not self._is_known.get(name) or self._nodes[name].op in ("Const", "HostConst"):
             return False
         if spec is None or spec.dtype not in ("int32", "int64") or is_open(spec):
             return False
-        return math.prod(spec.shape or ()) <= _SMALL
+        return math.prod(spec.shape or ()) <= _MAX_NUMBERS
 
-    def special_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes that whole numbers tell, and no shape function."""
-        found: dict[str, tuple[int, ...]] = {}
+    def infer_special_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return shapes that follow from integers, for ops whose shape function ignores them."""
+        shapes: dict[str, tuple[int, ...]] = {}
         for name, specs in self._outputs.items():
             node = self._nodes[name]
-            if not specs or not is_open(specs[0]) or self._follows.get(name):
+            if not specs or not is_open(specs[0]) or self._is_known.get(name):
                 continue
+            shape = None
             if node.op in _SEGMENTS:
-                shape = self._segments(node)
+                shape = self._infer_segments(node)
             elif node.op == "RaggedTensorToTensor":
-                shape = self._padded(node)
-            else:
-                continue
+                shape = self._infer_padded(node)
             if shape is not None:
-                found[name] = shape
-        return found
+                shapes[name] = shape
+        return shapes
 
-    def _segments(self, node: Any) -> tuple[int, ...] | None:
+    def _infer_segments(self, node: Any) -> tuple[int, ...] | None:
         data = look_up_spec(self._outputs, node.input[0])
-        ids = _tensor_of(node.input[_SEGMENTS[node.op]])
-        if data is None or not data.shape or not self._follows.get(_op_of(ids)):
+        ids = _get_tensor_name(node.input[_SEGMENTS[node.op]])
+        if data is None or not data.shape or not self._is_known.get(_get_op(ids)):
             return None
-        found = self._values([ids]).get(ids)
-        if found is None or any(axis < 0 for axis in data.shape[1:]):
+        value = self._evaluate([ids]).get(ids)
+        if value is None or any(axis < 0 for axis in data.shape[1:]):
             return None
-        return (int(found[-1]) + 1 if len(found) else 0, *data.shape[1:])
+        return (int(value[-1]) + 1 if len(value) else 0, *data.shape[1:])
 
-    def _padded(self, node: Any) -> tuple[int, ...] | None:
-        """Return the shape of a ragged tensor made whole, which its rows tell: with bytes for values."""
+    def _infer_padded(self, node: Any) -> tuple[int, ...] | None:
+        """Return the shape of a padded ragged tensor, computed with one-byte elements."""
         values = look_up_spec(self._outputs, node.input[1])
-        if values is None or is_open(values) or math.prod(values.shape or ()) > _EVALUATED_BYTES:
+        if values is None or is_open(values) or math.prod(values.shape or ()) > _MAX_BYTES:
             return None
         rows = [name for name in node.input[3:] if name[0] != "^"]
-        if not all(self._follows.get(_op_of(name)) for name in [node.input[0], *rows]):
+        if not all(self._is_known.get(_get_op(name)) for name in [node.input[0], *rows]):
             return None
         with self._graph.as_default():
-            made = tf.raw_ops.RaggedTensorToTensor(
-                shape=self._graph.get_tensor_by_name(_tensor_of(node.input[0])),
+            padded = tf.raw_ops.RaggedTensorToTensor(
+                shape=self._graph.get_tensor_by_name(_get_tensor_name(node.input[0])),
                 values=tf.zeros(values.shape, tf.uint8),
                 default_value=tf.zeros((), tf.uint8),
                 row_partition_tensors=[
-                    self._graph.get_tensor_by_name(_tensor_of(name)) for name in rows
+                    self._graph.get_tensor_by_name(_get_tensor_name(name)) for name in rows
                 ],
                 row_partition_types=[
                     kind.decode() for kind in node.attr["row_partition_types"].list.s
                 ],
             )
-        found = self._values([made.name]).get(made.name)
-        return None if found is None else tuple(found.shape)
+        value = self._evaluate([padded.name]).get(padded.name)
+        return None if value is None else tuple(value.shape)
 
-    def _values(self, tensors: Iterable[str]) -> dict[str, Any]:
-        """Return the values of those that can be worked out."""
+    def _evaluate(self, tensors: Iterable[str]) -> dict[str, Any]:
+        """Return the values of the tensors that can be evaluated."""
         wanted = list(tensors)
         if not wanted:
             return {}
@@ -187,36 +201,136 @@ class Evaluator:
             for name, tensor in self._fed.items()
             if self._graph.get_operation_by_name(name).type == "Placeholder"
         }
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         with tf.compat.v1.Session(graph=self._graph) as session:
             try:
-                found = dict(zip(wanted, session.run(wanted, feeds), strict=True))
+                values = dict(zip(wanted, session.run(wanted, feeds), strict=True))
             except (tf.errors.OpError, ValueError):
                 for tensor in wanted:
                     try:
-                        found[tensor] = session.run(tensor, feeds)
+                        values[tensor] = session.run(tensor, feeds)
                     except (tf.errors.OpError, ValueError):
                         continue
-        return {tensor: np.asarray(value) for tensor, value in found.items()}
+        return {tensor: np.asarray(value) for tensor, value in values.items()}
+
+
+_PUT: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+"""Ops that put an element into a list -> the input that is the element."""
+_TAKE: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
+"""Ops that take elements from a list -> the output with the element, or with all of them."""
+_RESERVE: Final = "TensorListReserve"
+_MAKE: Final = ("EmptyTensorList", _RESERVE)
+_PASS_ON: Final = (_CONTROL_FLOW - {"_SwitchN", "LoopCond"}) | frozenset(
+    ("Identity", "TensorListPopBack", *_PUT, *_MAKE)
+)
+"""Ops that make a list or pass it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """The known properties of a tensor that is taken from a list.
+
+    Attributes:
+        tensor: Its name (``node:output``).
+        shape: Its shape; None if unknown.
+        value: Its value if it is a shape itself; None if unknown.
+    """
+
+    tensor: str
+    shape: tuple[int, ...] | None
+    value: Any = None
+
+
+def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterator[Element]:
+    """Yield the known properties of each tensor that an executed graph takes from a list.
+
+    Args:
+        graph_def: The executed graph.
+        graph: The importable copy of it, in which known shapes have a value.
+        outputs: The output specs so far.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    for node in graph_def.node:
+        if node.op not in _TAKE:
+            continue
+        elements, makers = _trace_list(nodes, node.input[0])
+        if not elements:
+            continue
+        element = _merge_elements(f"{node.name}:{_TAKE[node.op]}", elements, graph, outputs)
+        if node.op == "TensorListStack":
+            element = Element(element.tensor, _stack_shape(element.shape, makers, graph))
+        yield element
+
+
+def _trace_list(nodes: dict[str, Any], source: str) -> tuple[set[str], list[Any]]:
+    """Return the tensors put into a list and the nodes that make it; none if its origin is unknown."""
+    elements: set[str] = set()
+    makers: list[Any] = []
+    seen: set[str] = set()
+    remaining = [source]
+    while remaining:
+        name = _get_op(remaining.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        node = nodes.get(name)
+        if node is None or node.op not in _PASS_ON:
+            return set(), []
+        if node.op in _MAKE:
+            makers.append(node)
+            continue
+        if node.op in _PUT:
+            elements.add(node.input[_PUT[node.op]])
+        lists = node.input if node.op in ("Merge", "RefMerge") else node.input[:1]
+        remaining += [name for name in lists if name[0] != "^"]
+    return elements, makers
+
+
+def _merge_elements(tensor: str, elements: set[str], graph: Any, outputs: Outputs) -> Element:
+    """Return the common properties of the tensors put into a list, for a tensor taken from it."""
+    specs = [look_up_spec(outputs, source) for source in elements]
+    shapes = {None if spec is None or is_open(spec) else spec.shape for spec in specs}
+    shape = shapes.pop() if len(shapes) == 1 else None
+    if shape is None or len(shape) > 1 or not all(one and one.dtype == "int32" for one in specs):
+        return Element(tensor, shape)
+    values = [_get_static_value(graph, source) for source in elements]
+    is_same = all(one is not None and np.array_equal(one, values[0]) for one in values)
+    return Element(tensor, shape, values[0] if is_same else None)
+
+
+def _stack_shape(
+    shape: tuple[int, ...] | None, makers: list[Any], graph: Any
+) -> tuple[int, ...] | None:
+    """Return the shape of a list's stacked elements, from the size that its makers reserve."""
+    sizes = set()
+    for node in makers:
+        value = _get_static_value(graph, node.input[1]) if node.op == _RESERVE else None
+        sizes.add(None if value is None or value.size != 1 else int(value))
+    size = sizes.pop() if len(sizes) == 1 else None
+    return None if size is None or shape is None else (size, *shape)
+
+
+def _get_static_value(graph: Any, source: str) -> Any:
+    return tf.get_static_value(graph.get_tensor_by_name(_get_tensor_name(source)))
 
 
 def is_open(spec: TensorSpec) -> bool:
-    """Say whether a tensor's size is not known."""
+    """Say whether a tensor's size is unknown."""
     if spec.dtype in ("resource", "variant", ""):
         return False
     return spec.shape is None or any(axis < 0 for axis in spec.shape)
 
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
-    """Return what a node's input is, by its name there; None where it is not known."""
-    name, _, index = _tensor_of(source).rpartition(":")
+    """Return the spec of a node's input by its name there; None if unknown."""
+    name, _, index = _get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
     return specs[int(index)] if int(index) < len(specs) else None
 
 
-def _op_of(source: str) -> str:
+def _get_op(source: str) -> str:
     return source.removeprefix("^").partition(":")[0]
 
 
-def _tensor_of(source: str) -> str:
+def _get_tensor_name(source: str) -> str:
     return source if ":" in source else f"{source}:0"

@@ -1,15 +1,14 @@
-"""Variables that have a shape, can be read and assigned, and have no memory behind them.
+"""Variables that have a shape, can be read and assigned, and take no memory.
 
-While the block of ``record_births`` runs, a variable made by an initializer gets zeros with no
-memory behind them, be it Keras', Keras 2's or TensorFlow's own; the initializer is traced instead of
-run. Such a variable can be read, copied, saved and given other values as any other: what is assigned
-to it is checked for its shape and let go, for values say nothing of memory. Small variables are made
-as always: Python may decide by them (a learning rate, a step counter).
+In the block of ``record_births``, a variable made by an initializer of Keras 3, Keras 2 or TensorFlow
+gets zeros without memory; the initializer is traced instead of run. Such a variable can be read, copied,
+saved and assigned: an assigned value is checked for its shape and dropped, because values do not matter
+for memory. Small variables are real: Python may read them (a learning rate, a step counter).
 
-TensorFlow makes a variable in two ways. Outside of a function, or lifted out of one with
-``init_scope``, it has its value at once. Inside a function that is being traced it is an
-``UnliftedInitializerVariable``, whose initial value is computed by the function's first tracing and
-assigned after it (``polymorphic_function.py``): the slots of an optimizer that was not built before.
+TensorFlow makes variables in two ways. Outside of a function, or lifted out of it by ``init_scope``, a
+variable has its value at once. Inside a function that is being traced it is an
+``UnliftedInitializerVariable``: the first tracing computes its initial value, and it is assigned
+afterwards (``polymorphic_function.py``). Slots of an optimizer that was not built before are made so.
 """
 
 from __future__ import annotations
@@ -25,7 +24,11 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns
-from analyzer.capture.initializers.variable_births import Births, active_births, get_bytes_in_use
+from analyzer.capture.initializers.variable_births import (
+    Births,
+    active_births,
+    get_bytes_in_use,
+)
 from analyzer.capture.private_names import (
     CONVERT_TO_TENSOR,
     INITIALIZE_KERAS_VARIABLE,
@@ -45,18 +48,18 @@ from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
 from analyzer.model.units import GRANULE_BYTES
 
 _LARGE_BYTES: Final = 1 << 20
-"""A value of so many bytes that a variable is given is not kept; a smaller one may be a table."""
+"""A given value of at least this size is dropped; a smaller one may be a lookup table."""
 _HOLLOW: Final = "_analyzer_hollow"
-"""Set on a variable that has no memory behind its value."""
+"""Set on a variable without memory for its value."""
 
 
 @contextlib.contextmanager
 def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
-    """Note how variables are made in the block.
+    """Record how variables are made in the block.
 
     Args:
-        hollow: Give them no bytes; False makes them as always.
-        host_dtypes: Element types that lie in another memory than the device's.
+        hollow: Make them without memory; False makes them as usual.
+        host_dtypes: Element types that lie in other memory than the device's.
     """
     births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
     patches = _Patches(births)
@@ -71,30 +74,29 @@ def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) ->
 
 @dataclass
 class _Patches:
-    """What is put in the place of the makers of variables, and the way back."""
+    """Replaces the methods that make variables, and restores them."""
 
     births: Births
     _undo: list[Callable[[], None]] = field(default_factory=list)
-    _is_kerass: bool = False
+    _in_keras: bool = False
 
     def apply(self) -> None:
-        """Put them in place."""
+        """Replace the methods."""
         self._wrap(KerasVariable, INITIALIZE_KERAS_VARIABLE, self._initialize)
         self._wrap(KerasVariable, CONVERT_TO_TENSOR, self._convert)
-        self._wrap(KerasVariable, "assign", self._assign)
-        self._wrap(KerasVariable, "numpy", self._numpy)
-        self._wrap(BaseResourceVariable, "assign", self._assign)
-        self._wrap(BaseResourceVariable, "numpy", self._numpy)
+        for owner in (KerasVariable, BaseResourceVariable):
+            self._wrap(owner, "assign", self._assign)
+            self._wrap(owner, "numpy", self._numpy)
         self._wrap(ResourceVariable, INITIALIZE_VARIABLE, self._init_from_args)
         self._wrap(UnliftedInitializerVariable, "__init__", self._init_lifted)
 
     def undo(self) -> None:
-        """Take them out again."""
+        """Restore the methods."""
         while self._undo:
             self._undo.pop()()
 
     def _wrap(self, owner: Any, name: str, new: Callable[..., Any]) -> None:
-        """Let ``new`` be called with the old method and its arguments."""
+        """Call ``new`` with the old method and its arguments instead of the old method."""
         old, is_own = getattr(owner, name), name in vars(owner)
 
         @functools.wraps(old)
@@ -122,33 +124,32 @@ class _Patches:
         with self._counting(), tf.init_scope():
             hollow = self._can_be_hollow(shape, dtype)
             if hollow and not tf.distribute.has_strategy():
-                made = UninitializedVariable(
+                value = UninitializedVariable(
                     trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
                 )
-                self._hollow_out(made)
-                set_keras_value(variable, made)
+                self._hollow_out(value)
+                set_keras_value(variable, value)
             else:
-                self._is_kerass = True
+                self._in_keras = True
                 try:
                     old(variable, initializer)
                 finally:
-                    self._is_kerass = False
+                    self._in_keras = False
                 if hollow:  # a strategy has made one for each device
                     for part in get_device_parts(get_keras_value(variable)):
                         self._hollow_out(part)
             if hollow:
                 setattr(variable, _HOLLOW, True)
-            first, *others = get_device_parts(get_keras_value(variable)) or [
-                get_keras_value(variable)
-            ]
+            value = get_keras_value(variable)
+            first, *others = get_device_parts(value) or [value]
             self.births.add(first, initializer, shape, name, traced=traced)
-            for part in others:  # it gets the first one's value
+            for part in others:  # initialized with the first one's value
                 self.births.add_value(part)
 
     def _convert(self, old: Any, variable: Any, value: Any, dtype: Any = None) -> Any:
-        """Make a tensor of what a Keras variable is given.
+        """Convert a value for a Keras variable.
 
-        Keras makes an int32 of a whole number and casts that, which needs it on the card
+        Keras makes an int32 tensor of a Python int and casts it, which puts it on the card
         (``convert_to_tensor``, ``backend/tensorflow/core.py``).
         """
         if type(value) is int and dtype is not None and tf.executing_eagerly():
@@ -160,10 +161,11 @@ class _Patches:
     def _init_from_args(
         self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Make a variable of TensorFlow's that has its value at once."""
+        """Make a variable of TensorFlow that has its value at once."""
         with tf.init_scope():
             is_eager = tf.executing_eagerly()
-        if self._is_kerass or not is_eager or isinstance(initial_value, _FROM_CHECKPOINT):
+        is_restored = isinstance(initial_value, CheckpointInitialValueCallable)
+        if self._in_keras or not is_eager or is_restored:
             old(variable, initial_value, *args, **kwargs)
         else:
             self._make_at_once(old, variable, initial_value, *args, **kwargs)
@@ -171,9 +173,9 @@ class _Patches:
     def _make_at_once(
         self, old: Any, variable: Any, initial_value: Any, *args: Any, **kwargs: Any
     ) -> None:
-        spec = _traced(initial_value) if callable(initial_value) else None
+        spec = _trace_spec(initial_value) if callable(initial_value) else None
         hollow = spec is not None and self._can_be_hollow(spec.shape, spec.dtype)
-        value = self._zeros(spec) if hollow else initial_value
+        value = self._make_zeros(spec) if hollow else initial_value
         with self._counting():
             old(variable, value, *args, **kwargs)
         if hollow:
@@ -181,11 +183,11 @@ class _Patches:
         if spec is None:
             self._record_value(variable, initial_value)
             return
-        maker = _maker(initial_value)
-        self.births.add(variable, maker, spec.shape, spec.dtype.name, traced=False)
+        initializer = _get_initializer(initial_value)
+        self.births.add(variable, initializer, spec.shape, spec.dtype.name, traced=False)
 
     def _record_value(self, variable: Any, value: Any) -> None:
-        """Note a variable that was given a value; one that is large is let go of."""
+        """Record a variable that was given a value; a large value is dropped."""
         shape, dtype = variable.shape, variable.dtype
         if not shape.is_fully_defined():
             return
@@ -195,39 +197,39 @@ class _Patches:
         size_bytes = shape.num_elements() * dtype.size
         if size_bytes >= _LARGE_BYTES and dtype.is_floating and self._can_be_hollow(shape, dtype):
             self._hollow_out(variable)
-        else:  # the variable has the tensor's own buffer, which was there before it
-            self.births.made_bytes += _chunk_bytes(size_bytes)
+        else:  # the variable shares the buffer of the tensor, which was allocated before
+            self.births.made_bytes += _round_up(size_bytes)
 
     def _init_lifted(
         self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
     ) -> None:
         """Make a variable inside a function that is traced for the first time."""
-        if tf.executing_eagerly():  # init_scope has led out of the function
-            if self._is_kerass:  # it is recorded as Keras' own
+        if tf.executing_eagerly():  # inside init_scope, out of the function
+            if self._in_keras:  # _initialize records it
                 old(variable, initial_value, **kwargs)
             else:
                 self._make_at_once(old, variable, initial_value, **kwargs)
             return
         pending = kwargs.get("add_initializers_to")
         if pending is not None and self.births.stand_ins is not None:
-            kwargs["add_initializers_to"] = []  # nothing is to be computed for it
+            kwargs["add_initializers_to"] = []  # its initial value is not computed
         old(variable, initial_value, **kwargs)
         if variable.shape.is_fully_defined():
             self._record_lifted(variable, initial_value, pending is not None)
 
     def _record_lifted(self, variable: Any, initial_value: Any, is_lifted: bool) -> None:
-        """Note a variable that has no value yet, and give it one where it is not to be computed."""
+        """Record a variable without a value, and give it one if none will be computed."""
         shape, dtype = variable.shape, variable.dtype
-        if not is_lifted or self.births.stand_ins is None:  # it is made when the tracing is over
-            self.births.made_bytes += _chunk_bytes(shape.num_elements() * dtype.size)
+        if not is_lifted or self.births.stand_ins is None:  # initialized after tracing
+            self.births.made_bytes += _round_up(shape.num_elements() * dtype.size)
         else:
             with self._counting(), tf.init_scope():
                 if self._can_be_hollow(shape, dtype):
                     self._hollow_out(variable)
                 else:
-                    variable.assign(_value_of(initial_value, shape, dtype))
-        maker = _maker(initial_value)
-        self.births.add(variable, maker, shape, dtype.name, traced=True)
+                    variable.assign(_compute_value(initial_value, shape, dtype))
+        initializer = _get_initializer(initial_value)
+        self.births.add(variable, initializer, shape, dtype.name, traced=True)
 
     def _assign(self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         is_hollow = getattr(variable, _HOLLOW, False) and tf.executing_eagerly()
@@ -238,9 +240,9 @@ class _Patches:
     def _numpy(self, old: Any, variable: Any) -> Any:
         if not getattr(variable, _HOLLOW, False):
             return old(variable)
-        # The system gives a page of zeros its memory when it is written to.
-        raw = get_keras_value(variable, variable)
-        return np.zeros(tuple(raw.shape), raw.dtype.as_numpy_dtype)
+        # Zeros of NumPy take memory only when they are written.
+        value = get_keras_value(variable, variable)
+        return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)
 
     def _can_be_hollow(self, shape: Any, dtype: Any) -> bool:
         count = tf.TensorShape(shape).num_elements()
@@ -248,52 +250,49 @@ class _Patches:
             return False
         return count > REHOMED_ELEMENTS and bool(dtype.is_numpy_compatible)
 
-    def _zeros(self, spec: Any) -> Any:
+    def _make_zeros(self, spec: Any) -> Any:
         assert self.births.stand_ins is not None
         with tf.init_scope(), tf.device(CPU_DEVICE):
-            return self.births.stand_ins.unbacked(spec.dtype, tuple(spec.shape))
+            return self.births.stand_ins.make_unbacked(spec.dtype, tuple(spec.shape))
 
     def _hollow_out(self, variable: Any) -> None:
-        zeros = self._zeros(variable)
+        zeros = self._make_zeros(variable)
         with tf.init_scope(), tf.device(CPU_DEVICE):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
         setattr(variable, _HOLLOW, True)
 
 
-def _chunk_bytes(size_bytes: int) -> int:
-    """Return the bytes of the least chunk for a request."""
+def _round_up(size_bytes: int) -> int:
+    """Return the bytes of the smallest chunk for a request."""
     return -(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES
 
 
-_FROM_CHECKPOINT: Final = (CheckpointInitialValueCallable,)
-
-
-def _traced(make: Callable[[], Any]) -> Any:
-    """Return shape and dtype of what a maker of values returns; None where a graph cannot tell."""
+def _trace_spec(make: Callable[[], Any]) -> Any:
+    """Return shape and dtype of the result of ``make``; None if a graph does not tell."""
     try:
         with tf.Graph().as_default():
             value = tf.convert_to_tensor(make())
-    except Exception:  # it is the user's, and is called again where its error is theirs to see
+    except Exception:  # user code: it is called again later, and its error is shown there
         return None
     return tf.TensorSpec(value.shape, value.dtype) if value.shape.is_fully_defined() else None
 
 
-def _maker(initial_value: Any) -> Any:
-    """Return what makes an initial value, called with shape and dtype as Keras' initializers are.
+def _get_initializer(initial_value: Any) -> Any:
+    """Return the initializer of a value, called with shape and dtype as Keras' initializers are.
 
-    Keras 2 binds both to an initializer (``functools.partial``); of two such, with initializers of one
-    kind and configuration, a graph makes one constant.
+    Keras 2 binds shape and dtype to an initializer (``functools.partial``). A graph makes one constant
+    of two such values if their initializers have the same class and configuration.
     """
     bound = initial_value.keywords if isinstance(initial_value, functools.partial) else {}
     if set(bound) == {"shape", "dtype"} and not initial_value.args:
         return initial_value.func
     if set(bound) == {"dtype"} and len(initial_value.args) == 1:
         return initial_value.func
-    return _Maker(initial_value)
+    return _UniqueInitializer(initial_value)
 
 
-class _Maker:
-    """A maker of one value, which is like no other's."""
+class _UniqueInitializer:
+    """An initializer of one value that differs from every other."""
 
     def __init__(self, initial_value: Any) -> None:
         self._initial_value = initial_value
@@ -304,15 +303,15 @@ class _Maker:
             return self._initial_value()
         if tf.executing_eagerly():
             return self._initial_value
-        return tf.zeros(shape, dtype)  # it may be a tensor of another graph
+        return tf.zeros(shape, dtype)  # the value may be a tensor of another graph
 
 
-def _value_of(initial_value: Any, shape: Any, dtype: Any) -> Any:
-    """Return a small initial value outside of the function that was to compute it."""
+def _compute_value(initial_value: Any, shape: Any, dtype: Any) -> Any:
+    """Return a small initial value, outside of the function that was to compute it."""
     try:
         value = initial_value() if callable(initial_value) else initial_value
         if tf.is_tensor(value) and tf.is_symbolic_tensor(value):
-            value = tf.get_static_value(value)  # of the function: Adafactor's placeholders are
+            value = tf.get_static_value(value)  # such as Adafactor's placeholders
         return tf.cast(value, dtype)
-    except Exception:  # it is a tensor of the function that is no constant
+    except Exception:  # a tensor of the function that is not constant
         return tf.zeros(shape, dtype)

@@ -1,8 +1,8 @@
-"""What an initializer asks for when it is run from Python, in order, without running it in full.
+"""Find which buffers an initializer allocates and frees, without running it in full.
 
-When a buffer is freed depends on the names that the initializer's Python code holds, which its graph
-does not show. So the initializer is run on a shape of a few elements that has the same form, and the
-births and deaths of its tensors are watched; their bytes are those of a graph traced for the full shape.
+The names in an initializer's Python code decide when its buffers are freed, and its graph does not show
+them. So an initializer of Keras runs on a small shape of the same form, and its tensors are watched; a
+graph traced for the full shape gives their bytes. Other initializers are only traced.
 """
 
 from __future__ import annotations
@@ -11,84 +11,108 @@ import math
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from analyzer.capture.graph import plain_graphs as graphs
+from analyzer.capture.graph.plain_graphs import get_spec
 from analyzer.capture.private_names import op_callbacks
 
-Events = list[tuple[int, int]]
-"""(number of a buffer, its bytes) where it is born, (number, 0) where it dies; the value lives on."""
+Events: TypeAlias = list[tuple[int, int]]
+"""(number of a buffer, its bytes) for an allocation, (number, 0) for a free; the value is not freed."""
+Number: TypeAlias = tuple[float, str]
+"""A Python number that an op receives, and the element type that it becomes."""
 
-Number = tuple[float, str]
-"""A number that Python hands to an op, and the element type that it becomes."""
-
-Handed = tuple[int, Number]
-"""How many events come before a number is made a tensor, and the number."""
-
-_SHOWS_ITS_INPUT: Final = frozenset(
-    {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"}
-)
+_VIEWS: Final = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
+"""Ops whose output shares the buffer of their input."""
 _ON_CARD: Final = frozenset({"Cast"})
-"""Ops whose kernels for a card have all types in the card's memory, int32 too, which others have in
-the host's (``cast_op.cc`` registers no ``HostMemory``). What such an op takes from the host is copied,
-and the copy lives as long as the tensor (``TensorHandle::AddLocalMirror``)."""
-
-_DRAWS: Final = "StatelessRandomGetKeyCounter"
+"""Ops with all types in the card's memory; other kernels keep int32 in host memory (``cast_op.cc``
+registers no ``HostMemory``). An input from the host is copied, and the copy lives as long as the tensor
+(``TensorHandle::AddLocalMirror``)."""
+_DRAW: Final = "StatelessRandomGetKeyCounter"
 """The first op of a random function, which makes tensors of its bounds before it
-(``stateless_random_uniform`` and its like, ``stateless_random_ops.py``)."""
-
+(``stateless_random_uniform`` and others, ``stateless_random_ops.py``)."""
+_RANDOM: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
+"""Ops whose result stays in a local name of the initializer's code until it returns."""
 _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
 
-def watch_initializer(
-    initializer: Any,
-    shape: Any,
-    dtype: Any,
-    host_dtypes: frozenset[str] = frozenset(),
-    numbers: list[Handed] | None = None,
-) -> Events | None:
-    """Return what calling an initializer asks for.
+@dataclass(slots=True)
+class Requests:
+    """The allocations of one call of an initializer.
+
+    Attributes:
+        events: Allocations and frees, in order.
+        numbers: Scalars that its ops receive from Python, each after how many events.
+    """
+
+    events: Events
+    numbers: list[tuple[int, Number]] = field(default_factory=list)
+
+
+def find_requests(
+    initializer: Any, shape: Any, dtype: Any, size_bytes: int, host_dtypes: frozenset[str]
+) -> Requests:
+    """Return the allocations of a call of an initializer; if unknown, only the value.
 
     Args:
-        initializer: An initializer of Keras; others are not run, for they may do anything.
+        initializer: Called with shape and dtype, it returns the value.
         shape: The shape of the value.
         dtype: Its element type.
-        host_dtypes: Element types that are not counted, because they lie in another memory.
-        numbers: Gets the numbers that its ops are handed, in order, and when.
-
-    Returns:
-        Births and deaths; None where the run on few elements is no image of the full one.
+        size_bytes: Its bytes.
+        host_dtypes: Element types that lie in other memory and are not counted.
     """
-    own = str(getattr(initializer, "__module__", "")).split(".")[0] == "keras"
-    if not own or _draws_from_a_state(initializer) or not tf.executing_eagerly():
+    try:
+        requests = _watch_call(initializer, shape, dtype, host_dtypes)
+    except Exception:
+        requests = None
+    if requests is not None and requests.events:
+        return requests
+    graph = tf.Graph()
+    try:
+        with graph.as_default():
+            value = tf.convert_to_tensor(initializer(shape, dtype=dtype))
+    except Exception:
+        return Requests([(0, size_bytes)])
+    return Requests(_read_graph(graph, value, host_dtypes) or [(0, size_bytes)])
+
+
+def _watch_call(
+    initializer: Any, shape: Any, dtype: Any, host_dtypes: frozenset[str]
+) -> Requests | None:
+    """Run an initializer of Keras on a small shape; None if that does not reflect the full shape.
+
+    Initializers of other packages may have side effects; one with a ``SeedGenerator`` would advance the
+    model's generator.
+    """
+    is_keras = str(getattr(initializer, "__module__", "")).split(".")[0] == "keras"
+    has_state = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)
+    if not is_keras or has_state or not tf.executing_eagerly():
         return None
     graph = tf.Graph()
     with graph.as_default():
         initializer(shape, dtype=dtype)
-    full = [op for op in graph.get_operations() if _is_run(op)]
-    watch = _Watch(full, host_dtypes)
-    op_callbacks.add_op_callback(watch.ran)
+    ops = [op for op in graph.get_operations() if _runs_eagerly(op)]
+    watch = _Watch(ops, host_dtypes)
+    op_callbacks.add_op_callback(watch.on_op)
     try:
-        value = initializer(_small_shape(shape), dtype=dtype)
-        root = watch.buffer_of.get(id(value))
+        value = initializer(_shrink_shape(shape), dtype=dtype)
+        root = watch.buffers.get(id(value))
     finally:
-        op_callbacks.remove_op_callback(watch.ran)
+        op_callbacks.remove_op_callback(watch.on_op)
     events = list(watch.events)
-    if watch.lost or watch.count != len(full) or root is None:
+    if watch.differs or watch.count != len(ops) or root is None:
         return None
-    if numbers is not None:
-        numbers += watch.numbers
-    return [*events, *((number, 0) for number in watch.alive() if number != root)]
+    frees = [(number, 0) for number in watch.list_alive() if number != root]
+    return Requests([*events, *frees], list(watch.numbers))
 
 
-def _is_run(op: Any) -> bool:
-    """Say whether Python runs an op of a graph.
+def _runs_eagerly(op: Any) -> bool:
+    """Say whether an op of a graph also runs in eager mode.
 
-    Constants are converted from Python's values, but for zeros and ones: filled, they are in Python.
+    Constants are converted from Python values there, except filled tensors of zeros and ones.
     """
     if op.type != _CONST:
         return str(op.type) != "Placeholder"
@@ -96,47 +120,42 @@ def _is_run(op: Any) -> bool:
     return bool(value.dtype.is_floating and value.shape.rank)
 
 
-def _draws_from_a_state(initializer: Any) -> bool:
-    """Say whether a run would move a generator that the model uses too."""
-    return isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)
-
-
-def _small_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape of few elements: axes as long as each other stay so, longer ones longer."""
+def _shrink_shape(shape: Any) -> tuple[int, ...]:
+    """Return a small shape: equal axes stay equal, longer axes stay longer."""
     ranks = {size: rank for rank, size in enumerate(sorted({s for s in shape if s > 1}), start=2)}
     return tuple(ranks.get(size, size) for size in shape)
 
 
 @dataclass
 class _Watch:
-    """The tensors of one run, as op callbacks see them.
+    """The tensors of one run, from op callbacks.
 
     Attributes:
-        full: The ops of the graph for the full shape, whose outputs have the bytes.
+        ops: The ops of the graph for the full shape; their outputs give the bytes.
         host_dtypes: Element types that are not counted.
         count: Ops that ran.
-        events: Births and deaths so far.
-        buffer_of: ``id`` of a living tensor -> the number of its buffer.
-        lost: The run took another way than the graph.
-        numbers: What ops were handed that no tensor of the run is and has no axes, and when.
+        events: Allocations and frees so far.
+        buffers: ``id`` of a living tensor -> the number of its buffer.
+        differs: The run took another way than the graph.
+        numbers: As in ``Requests``.
     """
 
-    full: list[Any]
+    ops: list[Any]
     host_dtypes: frozenset[str] = frozenset()
     count: int = 0
     events: Events = field(default_factory=list)
-    buffer_of: dict[int, int] = field(default_factory=dict)
-    lost: bool = False
-    numbers: list[Handed] = field(default_factory=list)
-    _numbers: int = 0
+    buffers: dict[int, int] = field(default_factory=dict)
+    differs: bool = False
+    numbers: list[tuple[int, Number]] = field(default_factory=list)
+    _buffer_count: int = 0
     _drawn_at: int | None = None
     _holders: Counter[int] = field(default_factory=Counter)
 
-    def alive(self) -> list[int]:
+    def list_alive(self) -> list[int]:
         """Return the buffers that a tensor still holds."""
         return sorted(number for number, holders in self._holders.items() if holders)
 
-    def ran(
+    def on_op(
         self,
         op_type: Any,
         inputs: Any,
@@ -145,60 +164,92 @@ class _Watch:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        """Note one op; TensorFlow calls it with keywords of these names."""
+        """Record one op; TensorFlow calls this with keywords of these names."""
         name = op_type.decode() if isinstance(op_type, bytes) else str(op_type)
-        like = self.full[self.count] if graph is None and self.count < len(self.full) else None
+        like = self.ops[self.count] if graph is None and self.count < len(self.ops) else None
         if like is None or (like.type != name and (like.type, name) != (_CONST, _FILL)):
-            self.lost = True
+            self.differs = True
             return
         self.count += 1
-        if name == _DRAWS:
+        if name == _DRAW:
             self._drawn_at = len(self.events)
         for position, tensor in enumerate(inputs):
-            if id(tensor) in self.buffer_of or not self._counts(tensor, name):
+            if id(tensor) in self.buffers or not self._counts(tensor, name):
                 continue
-            if not len(tensor.shape):  # kept by TensorFlow's cache of scalars
-                number = _number(tensor, like, position, name), tensor.dtype.name
+            if not len(tensor.shape):  # TensorFlow caches scalars
+                # A filled constant has another type than in the graph, and other inputs.
+                static = like.inputs[position] if like.type == name else None
+                value = None if static is None else tf.get_static_value(static)
+                number = float(tensor.numpy() if value is None else value), tensor.dtype.name
                 at = len(self.events) if self._drawn_at is None else self._drawn_at
                 self.numbers.append((at, number))
-            else:  # lists become tensors
-                self._holds(tensor, self._born(math.prod(tensor.shape) * tensor.dtype.size))
-        if name in _SHOWS_ITS_INPUT and id(inputs[0]) in self.buffer_of:
-            self._holds(outputs[0], self.buffer_of[id(inputs[0])])
+            else:  # a list that becomes a tensor
+                self._hold(tensor, self._allocate(math.prod(tensor.shape) * tensor.dtype.size))
+        if name in _VIEWS and id(inputs[0]) in self.buffers:
+            self._hold(outputs[0], self.buffers[id(inputs[0])])
             return
-        for tensor, shown in zip(outputs, like.outputs, strict=True):
-            size_bytes = graphs.get_spec(shown).size_bytes
+        for tensor, full in zip(outputs, like.outputs, strict=True):
+            size_bytes = get_spec(full).size_bytes
             if size_bytes and self._counts(tensor, name):
-                self._holds(tensor, self._born(size_bytes))
+                self._hold(tensor, self._allocate(size_bytes))
 
     def _counts(self, tensor: Any, op_type: str) -> bool:
         return op_type in _ON_CARD or tensor.dtype.name not in self.host_dtypes
 
-    def _born(self, size_bytes: int) -> int:
-        self._numbers += 1
-        self.events.append((self._numbers - 1, size_bytes))
-        return self._numbers - 1
+    def _allocate(self, size_bytes: int) -> int:
+        self._buffer_count += 1
+        self.events.append((self._buffer_count - 1, size_bytes))
+        return self._buffer_count - 1
 
-    def _holds(self, tensor: Any, number: int) -> None:
-        self.buffer_of[id(tensor)] = number
+    def _hold(self, tensor: Any, number: int) -> None:
+        self.buffers[id(tensor)] = number
         self._holders[number] += 1
-        weakref.finalize(tensor, self._died, id(tensor)).atexit = False
+        weakref.finalize(tensor, self._release, id(tensor)).atexit = False
 
-    def _died(self, key: int) -> None:
-        number = self.buffer_of.pop(key)
+    def _release(self, key: int) -> None:
+        number = self.buffers.pop(key)
         self._holders[number] -= 1
         if not self._holders[number]:
             self.events.append((number, 0))
 
 
-def _number(tensor: Any, like: Any, position: int, name: str) -> float:
-    """Return a number that an op was handed, as the run on the full shape would hand it.
+def _read_graph(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events:
+    """Return the events of a traced initializer: buffers are freed after their last use."""
+    ops = graph.get_operations()
+    root = _get_root(value)
+    last_use = {
+        _get_root(tensor).name: position for position, op in enumerate(ops) for tensor in op.inputs
+    }
+    events: Events = []
+    numbers: dict[str, int] = {}
+    held: list[str] = []
+    for position, op in enumerate(ops):
+        if op.type in _VIEWS or op.type == "Placeholder":
+            continue
+        for tensor in op.outputs:
+            size_bytes = get_spec(tensor).size_bytes
+            if size_bytes and tensor.dtype.name not in host_dtypes:
+                numbers[tensor.name] = len(numbers)
+                events.append((numbers[tensor.name], size_bytes))
+        for tensor in op.inputs:
+            source = _get_root(tensor)
+            name = source.name
+            if name not in numbers or last_use[name] != position or name == root.name:
+                continue
+            if source.op.type.startswith(_RANDOM):
+                held.append(name)
+            elif (numbers[name], 0) not in events:
+                events.append((numbers[name], 0))
+    freed = {number for number, size in events if not size}
+    rest = [*held, *(name for name in numbers if name not in held)]
+    events += [
+        (numbers[name], 0) for name in rest if numbers[name] not in freed and name != root.name
+    ]
+    return events if root.name in numbers else []
 
-    Args:
-        tensor: The number, as the run on few elements has it.
-        like: The same op in the graph for the full shape.
-        position: Which of its inputs the number is.
-        name: The op's type, which differs from the graph's where a constant is filled.
-    """
-    value = tf.get_static_value(like.inputs[position]) if like.type == name else None
-    return float(tensor.numpy() if value is None else value)
+
+def _get_root(tensor: Any) -> Any:
+    """Return the tensor whose buffer ``tensor`` shares."""
+    while tensor.op.type in _VIEWS and len(tensor.op.inputs):
+        tensor = tensor.op.inputs[0]
+    return tensor

@@ -1,8 +1,8 @@
-"""In which order the slots of an optimizer come to be.
+"""Sort the slots of an optimizer by the order of their creation.
 
-Slots are made while the step is traced: TensorFlow gathers their initial values in one function, whose
-graph it optimises before it runs it. Equal values are merged, and the constants that are left are made
-in an order of the optimiser's own. So the same function is built here, and its graph read; nothing runs.
+Slots are made while the step is traced: TensorFlow collects their initial values in one function and
+optimises its graph before it runs. The optimiser merges equal values and orders the remaining constants
+in its own way. The same function is built here and its graph read; nothing runs.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from analyzer.capture.graph.executor_graph import instantiate
 from analyzer.capture.initializers.variable_births import Birth
 from analyzer.model.errors import TargetError
 
-_MOST_ELEMENTS: Final = 1 << 20
-"""The optimiser makes each constant in full, so that a larger one is told by a smaller look-alike."""
+_MAX_ELEMENTS: Final = 1 << 20
+"""A larger slot is replaced by a small one, because the optimiser computes each constant."""
 
 _numbers = itertools.count()
 
 
 def sort_slots_by_creation(births: list[Birth]) -> list[Birth]:
-    """Return the births with those of the slots in the order in which their buffers are made.
+    """Return the births with the slots last, in the order in which their buffers are made.
 
-    Of slots that share a buffer at first, the one whose constant is left comes first. Where the order
-    cannot be told, the births stay as they are.
+    Of slots that share a buffer at first, the slot of the remaining constant comes first. If the order
+    is unknown, the births keep theirs.
     """
     slots = [birth for birth in births if birth.traced and birth.make is not None]
     others = [birth for birth in births if not birth.traced or birth.make is None]
     if len(slots) < 2:
         return births
     try:
-        order = _order(slots)
+        order = _find_order(slots)
     except (TargetError, tf.errors.OpError, ValueError, TypeError):
         return births
-    seen = set(order)
-    rest = [position for position in range(len(slots)) if position not in seen]
+    rest = sorted(set(range(len(slots))) - set(order))
     return [*others, *(slots[position] for position in (*order, *rest))]
 
 
-def _order(slots: list[Birth]) -> list[int]:
-    """Return positions in ``slots``, one for each constant that is left."""
-    shapes = _small_shapes([tuple(birth.variable.shape) for birth in slots])
-    handles = [_handle(birth.variable, shape) for birth, shape in zip(slots, shapes, strict=True)]
+def _find_order(slots: list[Birth]) -> list[int]:
+    """Return positions in ``slots``, one for each remaining constant."""
+    shapes = _shrink_shapes([tuple(birth.variable.shape) for birth in slots])
+    handles = [
+        _get_handle(birth.variable, shape) for birth, shape in zip(slots, shapes, strict=True)
+    ]
 
     def initialize_variables() -> None:
         for birth, shape, handle in zip(slots, shapes, handles, strict=True):
@@ -54,17 +55,17 @@ def _order(slots: list[Birth]) -> list[int]:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     function = tf.function(initialize_variables, autograph=False).get_concrete_function()
-    captured = list(function.captured_inputs)
-    position = {id(handle): number for number, handle in enumerate(handles)}
-    partitions, _ = instantiate(function, [], captured)
+    captures = list(function.captured_inputs)
+    positions = {id(handle): number for number, handle in enumerate(handles)}
+    partitions, _ = instantiate(function, [], captures)
     order: list[int] = []
     for graph_def in partitions:
-        order += _constants(graph_def, [position[id(handle)] for handle in captured])
+        order += _read_constants(graph_def, [positions[id(handle)] for handle in captures])
     return order
 
 
-def _handle(variable: Any, shape: tuple[int, ...]) -> Any:
-    """Return a handle of a variable of that shape: its own, or that of a look-alike."""
+def _get_handle(variable: Any, shape: tuple[int, ...]) -> Any:
+    """Return a handle of a variable of that shape: its own or a new one."""
     if tuple(variable.shape) == shape:
         return variable.handle
     return tf.raw_ops.VarHandleOp(
@@ -74,27 +75,29 @@ def _handle(variable: Any, shape: tuple[int, ...]) -> Any:
     )
 
 
-def _constants(graph_def: Any, slots: list[int]) -> list[int]:
-    """Return for each constant of the graph a slot that begins with it; ``slots`` by argument."""
+def _read_constants(graph_def: Any, slots: list[int]) -> list[int]:
+    """Return, for each constant of the graph, the first slot that it initializes.
+
+    Args:
+        graph_def: The graph that would run.
+        slots: The slot of each argument.
+    """
     arguments = {
         node.name: slots[node.attr["index"].i] for node in graph_def.node if node.op == "_Arg"
     }
     users: dict[str, list[int]] = {}
     for node in graph_def.node:
         if node.op == "AssignVariableOp":
-            value = node.input[1].split(":")[0]
-            users.setdefault(value, []).append(arguments[node.input[0].split(":")[0]])
-    return [
-        min(users[node.name])
-        for node in graph_def.node
-        if node.op == "Const" and node.name in users
-    ]
+            handle, value = (name.split(":")[0] for name in node.input[:2])
+            users.setdefault(value, []).append(arguments[handle])
+    constants = [node.name for node in graph_def.node if node.op == "Const"]
+    return [min(users[name]) for name in constants if name in users]
 
 
-def _small_shapes(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the shapes with each large one replaced by one of few elements that is its own."""
+def _shrink_shapes(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the shapes with each large one replaced by a unique shape of fewer elements."""
     large: dict[tuple[int, ...], tuple[int, ...]] = {}
     for shape in shapes:
-        if math.prod(shape) > _MOST_ELEMENTS:
-            large.setdefault(shape, (_MOST_ELEMENTS + len(large),))
+        if math.prod(shape) > _MAX_ELEMENTS:
+            large.setdefault(shape, (_MAX_ELEMENTS + len(large),))
     return [large.get(shape, shape) for shape in shapes]

@@ -147,11 +147,13 @@ def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None
         return
     first = refusals[refused[0]]
     options = [option for option in refused if refusals[option] == first]
+    hint = first.hint
+    if len(options) > 1:
+        hint = hint.replace("Leave it out", "Leave them out")
     raise InputError(
         f"{name} is {form}: {' and '.join(options)} cannot be used, because {first.because}.",
-        hint=first.hint
-        if len(options) == 1
-        else first.hint.replace("Leave it out", "Leave them out"),
+        hint=hint,
+        kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in options else None,
     )
 
 

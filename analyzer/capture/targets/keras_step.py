@@ -9,11 +9,6 @@ import tensorflow as tf
 
 from analyzer.capture.graph.as_if_gpu import explain_jit
 from analyzer.capture.private_names import get_built_variables, get_compile_arguments
-from analyzer.capture.remedies.model_changes import (
-    change_layers,
-    change_optimizer,
-    rebuild_with_blocks,
-)
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
 from analyzer.capture.targets.honoured_options import (
@@ -31,6 +26,11 @@ from analyzer.capture.targets.keras_api import (
     get_step,
     is_compiled,
     is_keras_3,
+)
+from analyzer.capture.targets.model_changes import (
+    change_layers,
+    change_optimizer,
+    rebuild_with_blocks,
 )
 from analyzer.capture.targets.step_program import Program, Promise, Used
 from analyzer.capture.targets.synthetic_inputs import make_inputs

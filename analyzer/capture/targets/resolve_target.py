@@ -16,7 +16,6 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_layers, has_own_weights
-from analyzer.capture.remedies.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.function_step import (
@@ -41,6 +40,7 @@ from analyzer.capture.targets.keras_api import (
     set_keras_2_policy,
 )
 from analyzer.capture.targets.keras_step import make_model_program
+from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.synthetic_inputs import (
     check_batch,

@@ -1,8 +1,7 @@
-"""What TensorFlow asks its CPU allocator for while a block of code runs.
+"""Record what TensorFlow's CPU allocator is asked for while a block of code runs.
 
-The profiler writes an event for each allocation and each free of a BFC allocator. Used around calls
-that run nothing of the user's step and still allocate: lowering and compiling a function folds its
-constants.
+The profiler writes an event for each allocation and free of a BFC allocator. It is used around calls
+that run nothing of the step and still allocate: lowering a function folds its constants.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,53 +19,46 @@ from analyzer.model.errors import TraceError
 from analyzer.tracing.parse.logdir import find_traces
 from analyzer.tracing.parse.xplane import read_trace
 
+_SMALL_BYTES: Final = 64 << 10
+"""A buffer of at least this size may split or merge other chunks, and is always kept."""
 
-@dataclass
-class Requests:
-    """Allocations and frees in order.
-
-    Attributes:
-        events: (number of a buffer, its bytes) where it is born, (number, 0) where it dies; what is
-            freed and was born before the block is left out.
-    """
-
-    events: list[tuple[int, int]] = field(default_factory=list)
+Events = list[tuple[int, int]]
+"""(number of a buffer, its bytes) for an allocation, (number, 0) for a free."""
 
 
 @contextlib.contextmanager
-def record_requests(place: Path) -> Iterator[Requests]:
-    """Record the block's requests; none are recorded where the allocator or the profiler tells nothing.
+def record_requests(parent: Path) -> Iterator[Events]:
+    """Record the allocations in the block, and frees of them; the list is filled afterwards.
+
+    It stays empty if another profile is running or the allocator writes no events.
 
     Args:
-        place: Where a folder is made that is gone after the block.
+        parent: Where to make a temporary folder.
     """
-    found = Requests()
-    folder = Path(tempfile.mkdtemp(prefix=".requests-", dir=place))
+    events: Events = []
+    folder = Path(tempfile.mkdtemp(prefix=".requests-", dir=parent))
     try:
         try:
             tf.profiler.experimental.start(str(folder))
-        except tf.errors.OpError:  # another profiler session of this process is under way
-            yield found
+        except tf.errors.OpError:  # another profile of this process is running
+            yield events
             return
         try:
-            yield found
+            yield events
         finally:
             tf.profiler.experimental.stop()
         with contextlib.suppress(TraceError):
-            found.events = _events(folder)
+            events += _read_events(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_SMALL_BYTES: Final = 64 << 10  # from which a buffer may split or join other chunks, and is kept
-
-
-def lasting(events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def drop_short_lived(events: Events) -> Events:
     """Return the events without small buffers that are freed before anything else happens.
 
-    The allocator hands such a buffer out and takes it back: what comes after finds the same chunks.
+    They do not change the state of the allocator.
     """
-    kept: list[tuple[int, int]] = []
+    kept: Events = []
     for number, size_bytes in events:
         if not size_bytes and kept and kept[-1][0] == number and 0 < kept[-1][1] < _SMALL_BYTES:
             kept.pop()
@@ -76,17 +67,13 @@ def lasting(events: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def _events(folder: Path) -> list[tuple[int, int]]:
+def _read_events(folder: Path) -> Events:
     table = read_trace(find_traces(folder)[0]).events
+    columns = (table[name].to_list() for name in ("kind", "address", "requested_bytes"))
     numbers: dict[int, int] = {}
-    events: list[tuple[int, int]] = []
+    events: Events = []
     count = 0
-    for kind, address, size_bytes in zip(
-        table["kind"].to_list(),
-        table["address"].to_list(),
-        table["requested_bytes"].to_list(),
-        strict=True,
-    ):
+    for kind, address, size_bytes in zip(*columns, strict=True):
         if kind > 0 and size_bytes:
             numbers[address] = count
             events.append((count, int(size_bytes)))

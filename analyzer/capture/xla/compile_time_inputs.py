@@ -1,18 +1,21 @@
-"""Which inputs of a function XLA compiles in as values, so that it compiles anew when they change.
+"""Find the inputs of a function that XLA compiles in as values: a change of them recompiles it.
 
 Some ops need an input's value when they are compiled: the shape of a ``Reshape``, the number of segments
-of a sum. TensorFlow goes from them backwards through the graph (``compiler/tf2xla/const_analysis.cc``,
-``BackwardsConstAnalysis``): whatever such a value is computed from has to be known too, except behind an
-op that only looks at shapes. A function's arguments that it reaches are part of the compiled function's
-key with their values (``compiler/jit/device_compilation_cluster_signature.cc``), variables included
-(``kConstantResource``). A value that travels through a branch takes all of the branch's inputs with it:
-so a variable that the step itself updates may become a constant of it, and every step is compiled.
+of a sum. TensorFlow follows them backwards through the graph (``compiler/tf2xla/const_analysis.cc``,
+``BackwardsConstAnalysis``): everything that such a value is computed from must be known too, except
+behind an op that reads only shapes. The arguments of the function that it reaches are part of the
+compiled function's key with their values (``compiler/jit/device_compilation_cluster_signature.cc``),
+variables included (``kConstantResource``). A value that passes through a branch makes all inputs of the
+branch constant: a variable that the step itself updates may become one, and then every step compiles.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from analyzer.capture.private_names import op_def_registry
@@ -21,88 +24,24 @@ _METADATA: Final = frozenset(
     {"Rank", "Shape", "ShapeN", "Size", "VariableShape"}
     | {"TensorListElementShape", "TensorListLength"}
 )
-"""Ops that look at a shape alone (``IsMetadataOp`` in ``compiler/tf2xla/kernels``)."""
-
-_REDUCTIONS: Final = "Sum Prod Max Min Mean Any All EuclideanNorm"
-_PADS: Final = "Pad PadV2 MirrorPad MirrorPadGrad"
-_SEGMENTS: Final = (
-    "SegmentSumV2 SegmentProdV2 SegmentMinV2 SegmentMaxV2 UnsortedSegmentSum UnsortedSegmentProd "
-    "UnsortedSegmentMin UnsortedSegmentMax"
-)
-_FOURIER: Final = "RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D"
-_RANDOM: Final = (
-    "RandomStandardNormal RandomUniform RandomUniformInt TruncatedNormal ParameterizedTruncatedNormal "
-    "StatelessRandomUniform StatelessRandomNormal StatelessTruncatedNormal StatelessRandomUniformInt "
-    "StatelessRandomUniformFullInt"
-)
-_RANDOM_BY_KEY: Final = (
-    "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
-    "StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2"
-)
-_RANDOM_BY_STATE: Final = (
-    "StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform StatefulUniformInt "
-    "StatefulUniformFullInt"
-)
-_INPUTS: Final = (
-    ("ArgMax ArgMin", "dimension"),
-    ("AvgPoolGrad AvgPool3DGrad", "orig_input_shape"),
-    ("BatchToSpace", "crops"),
-    ("BatchToSpaceND", "block_shape crops"),
-    ("BroadcastArgs BroadcastGradientArgs", "s0 s1"),
-    ("BroadcastTo Empty Fill ScatterNd Reshape", "shape dims"),
-    ("Bincount DenseBincount ResizeBilinear ResizeNearestNeighbor TensorArrayV3", "size"),
-    ("Concat", "concat_dim"),
-    ("ConcatOffset", "concat_dim shape"),
-    ("ConcatV2 Cumprod Cumsum CumulativeLogsumexp GatherV2 ReverseV2 Roll", "axis"),
-    (
-        "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput",
-        "input_sizes",
-    ),
-    (
-        "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
-        "filter_sizes",
-    ),
-    ("DynamicStitch ParallelDynamicStitch", "indices"),
-    ("EmptyTensorList", "element_shape max_num_elements"),
-    ("ExpandDims", "dim"),
-    (_FOURIER, "fft_length"),
-    ("LinSpace", "start stop num"),
-    ("ListDiff", "x y"),
-    ("MatrixDiagPartV2 MatrixDiagPartV3", "k padding_value"),
-    ("MatrixDiagV2 MatrixDiagV3", "k num_rows num_cols padding_value"),
-    ("MatrixSetDiagV2 MatrixSetDiagV3 TopKV2", "k"),
-    ("Multinomial", "num_samples"),
-    ("NonMaxSuppressionV3 NonMaxSuppressionV4", "max_output_size"),
-    ("OneHot", "depth"),
-    (_PADS + " SpaceToBatch", "paddings"),
-    ("Range", "start limit delta"),
-    (_REDUCTIONS, "reduction_indices"),
-    ("Reverse", "dims"),
-    ("RngReadAndSkip", "alg"),
-    ("RngSkip", "algorithm"),
-    (_RANDOM, "shape"),
-    (_RANDOM_BY_KEY, "shape alg"),
-    (_RANDOM_BY_STATE, "shape algorithm"),
-    (_SEGMENTS, "num_segments"),
-    ("Slice", "begin size"),
-    ("SpaceToBatchND", "block_shape paddings"),
-    ("SparseToDense", "output_shape"),
-    ("Split", "split_dim"),
-    ("SplitV", "split_dim size_splits"),
-    ("StridedSlice ResourceStridedSliceAssign TensorStridedSliceUpdate", "begin end strides"),
-    ("StridedSliceGrad", "shape begin end strides"),
-    ("TensorListReserve", "element_shape num_elements"),
-    ("Tile", "multiples"),
-    ("Transpose ConjugateTranspose", "perm"),
-)
-"""Op types and the inputs that they need to know (``CompileTimeConstantInput`` in the same folder)."""
-
-_NEEDED: Final[Mapping[str, frozenset[str]]] = {
-    kind: frozenset(names.split()) for kinds, names in _INPUTS for kind in kinds.split()
-}
+"""Ops that read only a shape (``IsMetadataOp`` in ``compiler/tf2xla/kernels``)."""
 _LOOPS: Final = frozenset({"While", "StatelessWhile"})
-_HANDS_ON: Final = _LOOPS | {"IdentityN"}
+_PASS_ON: Final = _LOOPS | {"IdentityN"}
 _CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+@cache
+def _load_needs() -> Mapping[str, frozenset[str]]:
+    """Return op type -> names of the inputs that XLA must know to compile it.
+
+    Source: ``CompileTimeConstantInput`` in ``compiler/tf2xla/kernels``.
+    """
+    text = files("analyzer.capture.xla").joinpath("compile_time_inputs.csv").read_text("utf-8")
+    return {
+        op: frozenset(row["inputs"].split())
+        for row in csv.DictReader(text.splitlines())
+        for op in row["ops"].split()
+    }
 
 
 @dataclass
@@ -114,86 +53,79 @@ class FixedInputs:
     """
 
     graphs: Mapping[str, Any]
-    _known: dict[int, dict[int, str]] = field(default_factory=dict)
+    _results: dict[int, dict[int, str]] = field(default_factory=dict)
 
-    def of(self, graph: Any) -> dict[int, str]:
-        """Return argument -> the op that needs to know it, by type and name, for a function's graph."""
-        if id(graph) not in self._known:
-            self._known[id(graph)] = {}  # a function that calls itself
-            self._known[id(graph)] = self._found(graph)
-        return self._known[id(graph)]
+    def find(self, graph: Any) -> dict[int, str]:
+        """Return argument -> type and name of the op that must know it, for a function's graph."""
+        if id(graph) not in self._results:
+            self._results[id(graph)] = {}  # for a function that calls itself
+            self._results[id(graph)] = self._analyze(graph)
+        return self._results[id(graph)]
 
-    def _found(self, graph: Any) -> dict[int, str]:
-        because: dict[str, str] = {}
+    def _analyze(self, graph: Any) -> dict[int, str]:
+        reasons: dict[str, str] = {}
         arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
-        found: dict[int, str] = {}
-        # A function's graph lists an op behind those that it uses.
+        fixed: dict[int, str] = {}
+        # A function's graph lists an op after its inputs.
         for op in reversed(graph.get_operations()):
             if op.type in _METADATA:
                 continue
             if op.name in arguments:
-                if op.name in because:
-                    found[arguments[op.name]] = because[op.name]
-            elif op.name in because:
+                if op.name in reasons:
+                    fixed[arguments[op.name]] = reasons[op.name]
+            elif op.name in reasons:
                 for tensor in op.inputs:
-                    because.setdefault(_source(tensor).op.name, because[op.name])
+                    reasons.setdefault(_find_source(tensor).op.name, reasons[op.name])
             else:
-                for index, why in self._needed(op):
-                    because.setdefault(_source(op.inputs[index]).op.name, why)
-        return dict(sorted(found.items()))
+                for index, reason in self._find_needs(op):
+                    reasons.setdefault(_find_source(op.inputs[index]).op.name, reason)
+        return dict(sorted(fixed.items()))
 
-    def _needed(self, op: Any) -> Iterator[tuple[int, str]]:
-        """Yield the inputs of an op whose values have to be known, and which op needs them."""
+    def _find_needs(self, op: Any) -> Iterator[tuple[int, str]]:
+        """Yield the inputs of an op whose values must be known, and the op that needs them."""
         attrs = op.node_def.attr
         if op.type in _CALLS:
-            yield from self._of_function(attrs["f"])
-        elif op.type in ("If", "StatelessIf"):
-            for branch in ("then_branch", "else_branch"):
-                yield from _shifted(self._of_function(attrs[branch]))
-        elif op.type in ("Case", "StatelessCase"):
-            for function in attrs["branches"].list.func:
-                yield from _shifted(self._of_name(function.name))
+            yield from self._find_by_name(attrs["f"].func.name)
+        elif op.type in ("If", "StatelessIf", "Case", "StatelessCase"):
+            branches = [attrs[name].func for name in ("then_branch", "else_branch")]
+            for function in attrs["branches"].list.func or branches:
+                # A branch's arguments follow the condition among the inputs.
+                for index, reason in self._find_by_name(function.name):
+                    yield index + 1, reason
         elif op.type in _LOOPS:
-            yield from self._of_loop(attrs)
-        elif op.type in _NEEDED:
-            why = f"{op.type} {op.name}"
-            yield from ((index, why) for index in _positions(op, _NEEDED[op.type]))
+            yield from self._find_in_loop(attrs)
+        elif op.type in _load_needs():
+            for index in _find_positions(op, _load_needs()[op.type]):
+                yield index, f"{op.type} {op.name}"
 
-    def _of_loop(self, attrs: Any) -> Iterator[tuple[int, str]]:
-        """Yield what a loop needs to know and hands on from iteration to iteration unchanged."""
+    def _find_in_loop(self, attrs: Any) -> Iterator[tuple[int, str]]:
+        """Yield the needs of a loop among the inputs that its body passes on unchanged."""
         body = self.graphs.get(attrs["body"].func.name)
         if body is None:
             return
         for part in ("cond", "body"):
-            for index, why in self._of_function(attrs[part]):
+            for index, reason in self._find_by_name(attrs[part].func.name):
                 if index < len(body.outputs) and body.outputs[index] is body.inputs[index]:
-                    yield index, why
+                    yield index, reason
 
-    def _of_function(self, attr: Any) -> Iterator[tuple[int, str]]:
-        yield from self._of_name(attr.func.name)
-
-    def _of_name(self, name: str) -> Iterator[tuple[int, str]]:
+    def _find_by_name(self, name: str) -> Iterator[tuple[int, str]]:
         graph = self.graphs.get(name)
         if graph is not None:
-            yield from self.of(graph).items()
+            yield from self.find(graph).items()
 
 
-def _source(tensor: Any) -> Any:
-    """Return the tensor that an ``IdentityN`` or a loop hands on (``IsConstTraversableOpType``).
+def _find_source(tensor: Any) -> Any:
+    """Return the tensor that an ``IdentityN`` or a loop passes on (``IsConstTraversableOpType``).
 
-    A loop counts as handing each of its inputs on by itself, whatever its body does with them.
+    A loop counts as passing on each of its inputs, whatever its body does.
     """
-    while tensor.op.type in _HANDS_ON:
+    while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 
 
-def _shifted(found: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """A branch's arguments follow the condition among the inputs."""
-    return ((index + 1, why) for index, why in found)
-
-
-def _positions(op: Any, names: frozenset[str]) -> Iterator[int]:
+def _find_positions(op: Any, names: frozenset[str]) -> Iterator[int]:
+    """Yield the positions of the named arguments among an op's inputs."""
     definition = op_def_registry.get(op.type)
     at = 0
     for argument in definition.input_arg if definition is not None else ():

@@ -1,4 +1,4 @@
-"""The compiled modules that XLA leaves in a folder, beside much that we have no use for.
+"""Read the compiled modules that XLA dumps into a folder.
 
 XLA reads ``XLA_FLAGS`` once, at the first compilation of a process; nothing here imports TensorFlow.
 """
@@ -17,71 +17,60 @@ _OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_d
 
 
 def add_dump_flags(folder: Path, flags: str = "") -> str:
-    """Return ``XLA_FLAGS`` with which XLA leaves each compiled module and its plan in ``folder``.
+    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``.
 
     Args:
-        folder: Where to; made by XLA.
-        flags: What the user set.
+        folder: XLA creates it.
+        flags: The user's flags.
     """
     ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
     return f"{read_flags(flags)} {ours}".strip()
 
 
 def remove_dump_flags(flags: str) -> str:
-    """Return what the user set of ``XLA_FLAGS``: without what ``add_dump_flags`` added."""
+    """Return the user's flags: ``XLA_FLAGS`` without those of ``add_dump_flags``."""
     return _OURS.sub("", flags).strip()
 
 
 def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
-    """Return the last compiled module of a function that XLA left, and the device it is for.
-
-    Args:
-        dump: The folder that ``add_dump_flags`` named.
-        function: The function's name.
+    """Return the last compiled module of a function in the dump folder, and its device.
 
     Returns:
-        The module with its buffer assignment (HloProto) without literals, empty where there is none;
-        and ``cpu`` or ``gpu``.
+        The module with its buffer assignment (HloProto) without literals, empty if there is none; and
+        ``cpu`` or ``gpu``.
     """
-    names = _compiled(dump, function)
-    if not names:
+    files = _list_files(dump, function)
+    if not files:
         return b"", ""
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
-    is_gpu = "gpu_after_optimizations" in names[-1].name
-    return _without_literals(names[-1].read_bytes()), "gpu" if is_gpu else "cpu"
+    is_gpu = "gpu_after_optimizations" in files[-1].name
+    proto = Hlo()
+    proto.ParseFromString(files[-1].read_bytes())
+    return pack(proto), "gpu" if is_gpu else "cpu"
 
 
 def count_dumps(dump: Path, function: str) -> int:
     """Return how often a function was compiled since the folder was empty."""
-    return len(_compiled(dump, function))
+    return len(_list_files(dump, function))
 
 
-def _compiled(dump: Path, function: str) -> list[Path]:
-    return sorted(dump.glob(f"*.{_module_name(function)}*after_optimizations.hlo.pb"))
-
-
-def empty(dump: Path) -> None:
-    """Remove what lies in the folder."""
+def clear_folder(dump: Path) -> None:
+    """Remove the files in the folder."""
     for file in dump.iterdir() if dump.is_dir() else ():
         with contextlib.suppress(OSError):
             file.unlink()
 
 
-def _module_name(function: str) -> str:
-    """Return how the name of a function's compiled module begins (``XlaCompiler``: a letter first).
+def _list_files(dump: Path, function: str) -> list[Path]:
+    """Return the dumped modules of a function, oldest first.
 
-    A function that Python calls directly has its attributes in the name too.
+    A module's name begins with a letter (``XlaCompiler``). If Python calls the function directly, its
+    attributes follow its name.
     """
-    return f"a_{function.strip('_')}__"
+    return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
 
 
-def _without_literals(content: bytes) -> bytes:
-    proto = Hlo()
-    proto.ParseFromString(content)
-    return packed(proto)
-
-
-def packed(proto: Any) -> bytes:
-    """Return the fields that we read, and no others: constants' values least of all."""
+def pack(proto: Any) -> bytes:
+    """Return only the fields that we read; above all, no values of constants."""
     proto.DiscardUnknownFields()
     return bytes(proto.SerializeToString(deterministic=True))

@@ -1,14 +1,12 @@
-"""Functions that XLA compiles: their modules and their memory plans, with nothing of them run.
+"""Modules and memory plans of functions that XLA compiles, without running them.
 
-TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when it is asked
-for its *compiler IR*. It needs the shapes of the arguments and variables that are there: variables get
-a stand-in whose value is a stretch of one buffer that is never written to, so that no page of it is
-ever backed by memory.
+TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when asked for its
+*compiler IR*. It needs the shapes of the arguments, and existing variables: these are stand-ins without
+memory (``memoryless_tensors``).
 
-The compiled module with its buffer assignment is what XLA dumps where ``XLA_FLAGS`` named a folder
-before the process compiled anything (``xla_dumps``); where that is not so,
-it is put
-together from two of TensorFlow's stages, at the cost of a second compilation.
+XLA dumps the compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the
+process compiled anything (``xla_dumps``). Otherwise it is put together from two of TensorFlow's stages,
+at the cost of a second compilation.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -38,17 +36,20 @@ from analyzer.capture.graph.plain_graphs import (
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, open_stand_ins
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
-from analyzer.capture.xla.allocator_requests import Requests, lasting, record_requests
+from analyzer.capture.xla.allocator_requests import Events, drop_short_lived, record_requests
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
-from analyzer.capture.xla.xla_dumps import count_dumps, empty, packed, read_dumped_plan
+from analyzer.capture.xla.xla_dumps import clear_folder, count_dumps, pack, read_dumped_plan
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.ops import split_tensor
 from analyzer.tracing.parse.hloproto import Hlo
 
 _FUNCTION: Final = "__inference_"
-_FEW_VALUES: Final = 64
-"""Elements up to which a constant's values are looked at: axes, shapes, paddings."""
+_MAX_VALUES: Final = 64
+"""Constants with at most this many elements are compiled in as values: axes, shapes, paddings."""
+
+_Description: TypeAlias = tuple[Any, ...]
+"""An input of a compiled function: kind (tensor, variable or value), dtype, shape, and the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +60,14 @@ class LoweredFunction:
         ops: Names of the ops that call it.
         function: Its name.
         module: The module before XLA's passes (HloModuleProto), for another device's compiler.
-        plan: The compiled module and its buffer assignment (HloProto) without literals; empty where
-            it was not asked for.
-        requests: What lowering it asks the CPU's allocator for, as
-            ``Requests`` lists it: constants are folded.
+        plan: The compiled module and its buffer assignment (HloProto) without literals; empty if it was
+            not compiled.
+        requests: The CPU allocations of lowering it, which folds constants: (number of a buffer, its
+            bytes) for an allocation, (number, 0) for a free.
         platform: The device that the plan is for: ``cpu`` or ``gpu``.
-        fixed: The inputs of such an op whose values are compiled in, and the op inside that needs to
-            know each; see ``compile_time_inputs``.
-        compilations: How often it was compiled while it ran; 0 where nothing ran.
+        fixed: The inputs whose values are compiled in, and the op inside that must know each; see
+            ``compile_time_inputs``.
+        compilations: How often it was compiled while it ran; 0 if nothing ran.
     """
 
     ops: tuple[str, ...]
@@ -94,8 +95,8 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
 
     Args:
         function: The step's concrete function, itself compiled or with calls of compiled functions.
-        args: What the step is fed. Axes that its signature leaves open have these sizes: XLA compiles
-            the function for the shapes that it is called with (``xla_compilation_cache.cc``).
+        args: The step's inputs. Axes that its signature leaves open have their sizes: XLA compiles the
+            function for the shapes that it is called with (``xla_compilation_cache.cc``).
     """
     if not is_compiled(function):
         return build_executor_graph(function)
@@ -103,22 +104,22 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         Op(
             name=tensor.op.name,
             type="_Arg",
-            outputs=(_fed_spec(tensor, args[index] if index < len(args) else None),),
+            outputs=(_get_argument_spec(tensor, args[index] if index < len(args) else None),),
             attrs={"index": index},
         )
         for index, tensor in enumerate(function.inputs)
     ]
-    taken = {op.name for op in ops}
+    names = {op.name for op in ops}
     name = decode_name(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
-    while call in taken:
+    while call in names:
         call += "_"
     ops.append(
         Op(
             name=call,
             type="StatefulPartitionedCall",
             inputs=tuple(f"{op.name}:0" for op in ops),
-            outputs=tuple(_spec(tensor) for tensor in function.outputs),
+            outputs=tuple(_get_argument_spec(tensor, None) for tensor in function.outputs),
             attrs={"f": {"function": name}, "_XlaMustCompile": True},
         )
     )
@@ -126,8 +127,16 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         Op(name=f"{call}_RetVal_{index}", type="_Retval", inputs=(f"{call}:{index}",))
         for index in range(len(function.outputs))
     ]
-    captures = list(function.captured_inputs)
-    return StaticStep(ops=tuple(ops), variables=find_used_variables(function, captures, ops))
+    used = find_used_variables(function, list(function.captured_inputs), ops)
+    return StaticStep(ops=tuple(ops), variables=used)
+
+
+def _get_argument_spec(tensor: Any, fed: Any) -> TensorSpec:
+    """Return an argument's dtype and shape, with the axes of the tensor that it is fed (or None)."""
+    if tensor.dtype == tf.resource:
+        return TensorSpec("resource", ())
+    axes = None if fed is None else get_shape(fed)
+    return get_spec(tensor) if axes is None else TensorSpec(tensor.dtype.name, axes)
 
 
 def compile_calls(
@@ -143,40 +152,41 @@ def compile_calls(
     Args:
         function: The step's concrete function.
         ops: The graph that its executor runs.
-        dump: The folder that ``xla_dumps`` named, None where XLA dumps nothing.
-        args: What the step is fed: some of it may be compiled in.
-        plans: Compile for this machine's CPU too; False only lowers.
+        dump: The folder in ``XLA_FLAGS``; None if XLA dumps nothing.
+        args: The step's inputs: some may be compiled in.
+        plans: Also compile for this machine's CPU; False only lowers.
 
     Returns:
-        The functions, and a sentence for each that could not be compiled.
+        The functions, and a sentence for each that cannot be compiled.
 
     Raises:
         TargetError: the step itself cannot be compiled.
     """
     by_name = {op.name: op for op in ops}
-    functions = collect_function_graphs(function)
-    known = FixedInputs(functions)
-    calls = _calls(function, ops, by_name, functions)
-    found: list[LoweredFunction] = []
-    doubts: list[str] = []
+    graphs = collect_function_graphs(function)
+    fixed_inputs = FixedInputs(graphs)
+    calls = _group_calls(function, ops, by_name, graphs)
+    lowered: list[LoweredFunction] = []
+    messages: list[str] = []
     for (name, inputs), callers in calls.items():
-        fixed = _fixed(known, name)
-        compiled_in = {index: _fed(callers[0].inputs[index], by_name, args) for index, _ in fixed}
-        with open_stand_ins() as things:
+        fixed = _find_fixed(fixed_inputs, name)
+        values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index, _ in fixed}
+        with open_stand_ins() as stand_ins:
             try:
                 module, plan, requests = _compile(
-                    name, inputs, things, dump, plans=plans, compiled_in=compiled_in
+                    name, inputs, stand_ins, dump, plans=plans, values=values
                 )
             except (ValueError, tf.errors.OpError) as error:
-                reason = _reason(error)
-                if len(calls) == 1 and len(callers) == 1 and _is_whole(ops):
+                reason = _get_reason(error)
+                is_whole_step = sum(op.type not in FRAME_TYPES for op in ops) <= 1
+                if len(calls) == 1 and len(callers) == 1 and is_whole_step:
                     raise TargetError(
                         f"The step cannot be compiled with XLA: {reason}",
                         hint="Estimate it op by op with --no-jit.",
                     ) from error
-                doubts.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
+                messages.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
                 continue
-        found.append(
+        lowered.append(
             LoweredFunction(
                 ops=tuple(op.name for op in callers),
                 function=name,
@@ -186,16 +196,11 @@ def compile_calls(
                 fixed=fixed,
             )
         )
-    return found, doubts
+    return lowered, messages
 
 
 def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
-    """Return the functions of a step that ran and that XLA compiled, as it left them.
-
-    Args:
-        function: The step's concrete function.
-        dump: The folder that ``xla_dumps`` named.
-    """
+    """Return the functions of a step that ran and that XLA compiled, from its dump folder."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
         callers[decode_name(function.name)] = [decode_name(function.name)]
@@ -204,75 +209,63 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
             attrs = op.node_def.attr if "Call" in op.type else {}
             if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
                 callers.setdefault(attrs["f"].func.name, []).append(op.name)
-    found = []
-    known = FixedInputs(collect_function_graphs(function))
+    compiled = []
+    fixed_inputs = FixedInputs(collect_function_graphs(function))
     for name, ops in callers.items():
         plan, platform = read_dumped_plan(dump, name)
         if plan:
-            found.append(
+            compiled.append(
                 LoweredFunction(
                     ops=tuple(ops),
                     function=name,
                     module=b"",
                     plan=plan,
                     platform=platform,
-                    fixed=_fixed(known, name),
+                    fixed=_find_fixed(fixed_inputs, name),
                     compilations=count_dumps(dump, name),
                 )
             )
-    return found
+    return compiled
 
 
-def _fixed(found: FixedInputs, name: str) -> tuple[tuple[int, str], ...]:
-    graph = found.graphs.get(name)
-    return () if graph is None else tuple(found.of(graph).items())
+def _find_fixed(inputs: FixedInputs, name: str) -> tuple[tuple[int, str], ...]:
+    graph = inputs.graphs.get(name)
+    return () if graph is None else tuple(inputs.find(graph).items())
 
 
-def _is_whole(ops: Sequence[Op]) -> bool:
-    """Say whether the graph is little more than one call."""
-    return sum(op.type not in FRAME_TYPES for op in ops) <= 1
-
-
-def _arguments(function: Any) -> dict[int, tuple[Any, Any]]:
-    """Return dtype and shape of the variable behind each argument that is a handle."""
-    captures = list(function.captured_inputs)
-    first = len(function.inputs) - len(captures)
-    return {
-        first + position: get_handle_type(capture)
-        for position, capture in enumerate(captures)
-        if capture.dtype == tf.resource
-    }
-
-
-def _calls(
-    function: Any, ops: Sequence[Op], by_name: dict[str, Op], functions: dict[str, Any]
-) -> dict[tuple[Any, ...], list[Op]]:
-    """Return the calls of compiled functions; those with equal inputs share one compilation.
+def _group_calls(
+    function: Any, ops: Sequence[Op], by_name: dict[str, Op], graphs: dict[str, Any]
+) -> dict[tuple[str, tuple[_Description, ...]], list[Op]]:
+    """Return the calls of compiled functions; calls with equal inputs share one compilation.
 
     Args:
         function: The step's concrete function.
         ops: The graph that its executor runs.
         by_name: The same ops by name.
-        functions: The graphs of the functions that they call, by name.
+        graphs: The graphs of the functions that they call, by name.
     """
-    calls: dict[tuple[Any, ...], list[Op]] = {}
-    arguments = _arguments(function)
+    captures = list(function.captured_inputs)
+    first = len(function.inputs) - len(captures)
+    variables = {
+        first + position: get_handle_type(capture)
+        for position, capture in enumerate(captures)
+        if capture.dtype == tf.resource
+    }
+    calls: dict[tuple[str, tuple[_Description, ...]], list[Op]] = {}
     for op in ops:
         if is_compiled_call(op):
-            inputs = tuple(
-                _described(tensor, by_name, arguments, functions) for tensor in op.inputs
-            )
+            inputs = tuple(_describe(tensor, by_name, variables, graphs) for tensor in op.inputs)
             calls.setdefault((op.attrs["f"]["function"], inputs), []).append(op)
     return calls
 
 
-def _described(
+def _describe(
     tensor: str,
     by_name: dict[str, Op],
-    arguments: dict[int, tuple[Any, Any]],
-    functions: dict[str, Any],
-) -> tuple[Any, ...]:
-    """Return what one input of a call is: its kind, dtype and shape, or its value."""
+    variables: dict[int, tuple[Any, Any]],
+    graphs: dict[str, Any],
+) -> _Description:
+    """Return the description of one input of a call."""
     name, index = split_tensor(tensor)
     op = by_name[name]
     spec = op.outputs[index] if index < len(op.outputs) else TensorSpec("", None)
@@ -281,22 +274,19 @@ def _described(
         if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
             return "value", spec.dtype, spec.shape, tuple(value["values"])
         if isinstance(op.attrs.get("f"), dict):
-            # A function's gradient takes what it needs from the function: its axes and shapes too.
-            values = _constant_output(functions.get(op.attrs["f"]["function"]), index)
+            # A function's gradient gets its needs from the function, axes and shapes included.
+            values = _read_constant_output(graphs.get(op.attrs["f"]["function"]), index)
             if values is not None:
                 return "value", spec.dtype, spec.shape, values
         return "tensor", spec.dtype, spec.shape
     while op.type not in ARGUMENT_TYPES and op.inputs:
         op = by_name[split_tensor(op.inputs[0])[0]]
-    dtype, shape = arguments.get(int(op.attrs.get("index", -1)), (None, None))
+    dtype, shape = variables.get(int(op.attrs.get("index", -1)), (None, None))
     return "variable", None if dtype is None else dtype.name, shape
 
 
-def _fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
-    """Return the tensor that an input of a call is where the step is fed with it, else None.
-
-    A spec that stands for one has no value: None too.
-    """
+def _find_fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
+    """Return the step's input behind an input of a call; None if there is none or it has no value."""
     op = by_name[split_tensor(tensor)[0]]
     while op.type == "Identity" and op.inputs:
         op = by_name[split_tensor(op.inputs[0])[0]]
@@ -305,107 +295,100 @@ def _fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
     return None if isinstance(fed, tf.TensorSpec) else fed
 
 
-def _constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:
-    """Return the values of a function's output where it is a small constant, flat."""
+def _read_constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:
+    """Return the values of a function's output, flat; None if it is not a small constant."""
     if graph is None or index >= len(graph.outputs):
         return None
     values = tensor_util.constant_value(graph.outputs[index])
-    if values is None or np.size(values) > _FEW_VALUES or values.dtype.kind not in "biuf":
+    if values is None or np.size(values) > _MAX_VALUES or values.dtype.kind not in "biuf":
         return None
     return tuple(values.ravel().tolist())
 
 
 def _compile(
     name: str,
-    inputs: Sequence[tuple[Any, ...]],
-    things: StandIns,
+    inputs: Sequence[_Description],
+    stand_ins: StandIns,
     dump: Path | None,
     *,
     plans: bool,
-    compiled_in: Mapping[int, Any],
-) -> tuple[bytes, bytes, list[tuple[int, int]]]:
+    values: Mapping[int, Any],
+) -> tuple[bytes, bytes, Events]:
+    """Return a function's module, its plan (empty if not wanted) and the allocations of lowering.
+
+    Args:
+        name: Name of the function.
+        inputs: Its inputs.
+        stand_ins: Makes tensors and variables.
+        dump: As in ``compile_calls``.
+        plans: As in ``compile_calls``.
+        values: The inputs that are compiled in -> value, None if unknown.
+    """
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
-            raise ValueError(f"a {kind} of unknown shape goes in")
-    # Specs come first and things after them, as TensorFlow tells arguments from captures. Only where
-    # all arguments are things does it look at their values.
+            raise ValueError(f"a {kind} of unknown shape is an input")
+    # TensorFlow takes leading specs as arguments and the rest as captures. It reads the values of
+    # inputs only if none of them is a spec.
     leading = 0
     if all(
-        described[0] == "variable" or (described[0] == "tensor" and index not in compiled_in)
+        described[0] == "variable" or (described[0] == "tensor" and index not in values)
         for index, described in enumerate(inputs)
     ):
         while leading < len(inputs) and inputs[leading][0] == "tensor":
             leading += 1
-    specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
-    held = [
-        compiled_in[index]
-        if compiled_in.get(index) is not None
-        else _thing(described, things, filled=index in compiled_in)
+    arguments = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
+    captures = [
+        _make_stand_in(described, stand_ins, filled=index in values)
+        if values.get(index) is None
+        else values[index]
         for index, described in enumerate(inputs[leading:], start=leading)
     ]
-    if not specs:
-        specs, held = held, []
+    if not arguments:
+        arguments, captures = captures, []
 
-    def stage(which: str) -> bytes:
+    def get_stage(stage: str) -> bytes:
         return bytes(
             context.context().get_compiler_ir(
                 device_name=CPU_DEVICE,
                 platform_name=None,
                 function_name=name,
-                flat_args=specs,
-                captured_inputs=held,
-                stage=which,
+                flat_args=arguments,
+                captured_inputs=captures,
+                stage=stage,
             )
         )
 
-    recording = contextlib.nullcontext(Requests()) if dump is None else record_requests(dump.parent)
-    with recording as recorded:
-        module = stage("hlo_serialized")
-    requests = lasting(recorded.events)
+    recording: Any = contextlib.nullcontext([]) if dump is None else record_requests(dump.parent)
+    with recording as events:
+        module = get_stage("hlo_serialized")
+    requests = drop_short_lived(events)
     if not plans:
         return module, b"", requests
-    compiled = stage("optimized_hlo_proto_serialized")
+    compiled = get_stage("optimized_hlo_proto_serialized")
     plan = b""
     if dump is not None:
         plan, _ = read_dumped_plan(dump, name)
-        empty(dump)
+        clear_folder(dump)
     if not plan:
-        plan = _put_together(compiled, stage("optimized_hlo_serialized"))
+        # The first stage has the buffer assignment, with a module from before the last passes.
+        proto = Hlo()
+        proto.ParseFromString(compiled)
+        proto.hlo_module.Clear()
+        proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
+        plan = pack(proto)
     return module, plan, requests
 
 
-def _thing(described: tuple[Any, ...], things: StandIns, *, filled: bool) -> Any:
+def _make_stand_in(described: _Description, stand_ins: StandIns, *, filled: bool) -> Any:
     kind, dtype, shape, *values = described
     if kind == "variable":
-        return things.variable(tf.as_dtype(dtype), shape, filled=filled)
+        return stand_ins.make_variable(tf.as_dtype(dtype), shape, filled=filled)
     if kind == "value":
         return tf.constant(values[0], dtype, shape)
-    return (things.filled if filled else things.tensor)(tf.as_dtype(dtype), shape)
+    make = stand_ins.make_filled if filled else stand_ins.make_tensor
+    return make(tf.as_dtype(dtype), shape)
 
 
-def _put_together(compiled: bytes, module: bytes) -> bytes:
-    """Return the buffer assignment of one stage with the module of the other.
-
-    The first holds a module from before the last passes beside it.
-    """
-    proto = Hlo()
-    proto.ParseFromString(compiled)
-    proto.hlo_module.Clear()
-    proto.hlo_module.ParseFromString(module)
-    return packed(proto)
-
-
-def _reason(error: Exception) -> str:
+def _get_reason(error: Exception) -> str:
     text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
     return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
-
-
-def _fed_spec(tensor: Any, fed: Any) -> TensorSpec:
-    """Return an argument's dtype and shape, with the axes of what it is fed with."""
-    spec = _spec(tensor)
-    axes = None if fed is None or spec.dtype == "resource" else get_shape(fed)
-    return spec if axes is None else TensorSpec(spec.dtype, axes)
-
-
-def _spec(tensor: Any) -> TensorSpec:
-    return TensorSpec("resource", ()) if tensor.dtype == tf.resource else get_spec(tensor)

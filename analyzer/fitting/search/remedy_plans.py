@@ -223,7 +223,8 @@ def _blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
             id=name,
             title=f"{len(plan.blocks)} blocks of layers recomputed ({told})",
             code=RemedyCode(
-                model=f"{pasted_code()}\n\n\nmodel = recomputed(model, [  # before compile\n{blocks}])"
+                model=f"{pasted_code()}\n\n\n"
+                f"model = recompute_blocks(model, [  # before compile\n{blocks}])"
             ),
             costs=f"{plan.operations} operations run twice; batch normalization averages twice",
             kind="recomputation",
@@ -237,7 +238,7 @@ def _blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
 
 def pasted_code() -> str:
     """Return the code of a model that recomputes blocks, as the capture of the remedy runs it."""
-    text = files("analyzer.capture.remedies").joinpath("recomputed_blocks.py").read_text("utf-8")
+    text = files("analyzer.capture.targets").joinpath("recomputed_blocks.py").read_text("utf-8")
     body = text.split(_PASTED)[1].split(_UP_TO)[0]
     body = _IGNORED.sub("", body).strip()
     return f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"

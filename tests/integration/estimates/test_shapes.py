@@ -211,7 +211,7 @@ def test_what_made_up_numbers_decide_is_the_most_that_it_can_be(monkeypatch):
     values = tf.zeros((6, 4))
     births = Births(stand_ins=object())
     births.inputs[id(values)] = 0
-    monkeypatch.setattr(variable_births, "open_births", [births])
+    monkeypatch.setattr(variable_births, "active_births", [births])
     found = _noted(lambda x: tf.tanh(tf.boolean_mask(x, x[:, 0] > 0.0)), values)
     # THEN they do not say that none is left
     assert _shape(found, "Tanh") == (6, 4)

@@ -55,7 +55,7 @@ CASES = {
 found = {}
 for name, (body, specs) in CASES.items():
     function = tf.function(body, jit_compile=True, autograph=False).get_concrete_function(*specs)
-    found[name] = list(FixedInputs(collect_function_graphs(function)).of(function.graph))
+    found[name] = list(FixedInputs(collect_function_graphs(function)).find(function.graph))
 
 
 def written_in_part(jit):

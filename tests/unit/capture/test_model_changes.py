@@ -6,12 +6,12 @@ import keras  # noqa: TID253
 import pytest
 import tensorflow as tf  # noqa: TID253
 
-from analyzer.capture.remedies.model_changes import (
+from analyzer.capture.targets.model_changes import (
     apply_while_building,
     check_step_remedy,
     rebuild_with_blocks,
 )
-from analyzer.capture.remedies.recomputed_blocks import recomputed
+from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
 
@@ -36,7 +36,7 @@ def test_a_step_without_an_optimizer_of_keras_says_so() -> None:
 
 @pytest.mark.parametrize("remedy", ["freeze=all-but-last", "recompute=a>b", "ema=off", "clip=off"])
 def test_what_needs_the_model_is_refused_for_a_step_of_ones_own(remedy: str) -> None:
-    with pytest.raises(TargetError, match="where the target is the model itself"):
+    with pytest.raises(TargetError, match=r"needs the model, and .* is a custom step"):
         check_step_remedy(remedy, "loop.py:step")
     check_step_remedy("accumulate=4,ema=on,clip=on", "loop.py:step")
 
@@ -64,7 +64,7 @@ def test_a_block_is_computed_again_when_the_one_after_it_has_all_its_gradients()
     for name in ("a", "b", "c"):
         x = keras.layers.Dense(8, activation="gelu", name=name)(x)
     model = keras.Model(numbers, x)
-    again = recomputed(model, [["a", "a"], ["b", "b"], ["c", "c"]])
+    again = recompute_blocks(model, [["a", "a"], ["b", "b"], ["c", "c"]])
 
     def step(network: keras.Model) -> tf.types.experimental.ConcreteFunction:
         def gradients(batch: tf.Tensor) -> list[tf.Tensor]:

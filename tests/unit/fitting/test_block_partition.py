@@ -99,7 +99,7 @@ def test_of_even_units_the_best_is_no_worse_than_the_square_root() -> None:
 def test_the_code_to_paste_is_code() -> None:
     code = pasted_code()
     compile(code, "pasted", "exec")
-    assert "def recomputed(" in code
+    assert "def recompute_blocks(" in code
     assert "# ---" not in code
 
 

@@ -1,13 +1,13 @@
-"""Blocks of a Keras model whose activations are computed again in the backward pass.
+"""Blocks of a Keras model that recompute their activations in the backward pass.
 
-``keras.RematScope`` recomputes inside one layer, and TensorFlow refuses it for layers that are called
-with ``training``; what saves memory is to keep nothing between the ends of a run of layers. A user is
-given what stands between the two marks below, to paste.
+``keras.RematScope`` recomputes inside one layer, and TensorFlow rejects it for layers that are called
+with ``training``. Keeping nothing between the ends of a run of layers saves memory. The code between the
+two marks is given to users to paste.
 
-``tf.recompute_grad`` returns the gradients of a block together (``IdentityN``), so that no earlier block
-is computed again before this one is done with. But Grappler passes that op by
-(``dependency_optimizer.cc``), and then gradients of weights wait, and hold what was computed again for
-them, while other blocks are computed. So the gradient that goes on waits for them here.
+``tf.recompute_grad`` returns the gradients of a block together (``IdentityN``), so that a block is
+finished before an earlier one is recomputed. But Grappler removes that op (``dependency_optimizer.cc``):
+gradients of weights then wait and keep their recomputed activations, while other blocks are recomputed.
+So here the gradient that goes on to earlier blocks waits for the gradients of the weights.
 """
 
 from __future__ import annotations
@@ -21,44 +21,45 @@ import tensorflow as tf
 
 
 class Recomputed(keras.layers.Layer):  # type: ignore[misc]
-    """Keeps a block's input alone, and computes the block again for its gradient."""
+    """Keeps only the input of a block, and recomputes the block for its gradient."""
 
     def __init__(self, block: keras.Model, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.block = block
 
     def call(self, x: Any, training: Any = None) -> Any:
-        """Return what the block returns."""
+        """Return the output of the block."""
         if tf.executing_eagerly():
             return tf.recompute_grad(lambda y: self.block(y, training=training))(x)
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def recomputed_in_turn(y: Any) -> Any:
-            def gradient(of_made: Any, variables: Any = ()) -> Any:
-                # Not before the gradient comes in: XLA follows data alone, so a zero is made of it.
-                some = tf.cast(tf.reduce_max(tf.reshape(of_made, [-1])[:1]), tf.bool)
+        def run_block(y: Any) -> Any:
+            def gradient(of_output: Any, variables: Any = ()) -> Any:
+                # Recompute only once the gradient has arrived. XLA follows data only, so a zero is made
+                # of the gradient and added.
+                some = tf.cast(tf.reduce_max(tf.reshape(of_output, [-1])[:1]), tf.bool)
                 zero = tf.where(tf.equal(some, some), 0.0, float("nan"))
                 with tf.GradientTape() as tape:
                     again = y + tf.cast(zero, y.dtype)
                     if again.dtype.is_floating:
                         tape.watch(again)
-                    made = self.block(again, training=training)
-                of_y, *of_weights = tape.gradient(made, [again, *variables], of_made)
-                if of_y is not None:  # and no earlier block before this one's weights have theirs
+                    output = self.block(again, training=training)
+                of_y, *of_weights = tape.gradient(output, [again, *variables], of_output)
+                if of_y is not None:  # earlier blocks wait for the gradients of the weights
                     with tf.control_dependencies([one for one in of_weights if one is not None]):
                         of_y = tf.identity(of_y)
                 return (of_y, of_weights) if variables else of_y
 
             return self.block(y, training=training), gradient
 
-        return recomputed_in_turn(x)
+        return run_block(x)
 
     def compute_output_spec(self, x: Any, training: Any = None) -> Any:
-        """Return the block's output without running it."""
+        """Return the spec of the block's output without running it."""
         return self.block.compute_output_spec(x)
 
 
-def recomputed(model: keras.Model, blocks: list[list[str]]) -> keras.Model:
+def recompute_blocks(model: keras.Model, blocks: list[list[str]]) -> keras.Model:
     """Return a model of the same layers that recomputes each block: a run of layers by name."""
     start = model.inputs[0] if len(model.inputs) == 1 else model.inputs
     x = start

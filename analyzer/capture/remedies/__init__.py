@@ -1,1 +1,0 @@
-"""Changes of a step that lower its memory, made to the model before it is captured."""

@@ -1,0 +1,252 @@
+"""Apply remedies: changes of the model or of its optimizer that lower the step's memory.
+
+A remedy is written ``KIND=VALUE``; several are separated by commas:
+
+    accumulate=4        accumulate the gradients of four batches before the optimizer applies them
+    freeze=all-but-last train only the last layer with weights
+    remat=full          run the code that builds the model in ``keras.RematScope``
+    ema=off, ema=on     the optimizer's moving average of the weights
+    clip=off, clip=on   the optimizer's gradient clipping
+    recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
+    optimizer=sgd       another optimizer, for a custom step
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from unittest.mock import patch
+
+import keras
+
+from analyzer.capture.private_names import get_compile_arguments, get_layers
+from analyzer.capture.targets.recomputed_blocks import recompute_blocks
+from analyzer.model.errors import TargetError
+
+_ALL_BUT_LAST: Final = "all-but-last"
+_CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")
+_NEED_MODEL: Final = {
+    ("freeze", _ALL_BUT_LAST): "Freezing layers",
+    ("recompute", ""): "Recomputing blocks of layers",
+    ("ema", "off"): "Leaving out the moving average",
+    ("clip", "off"): "Leaving out gradient clipping",
+}
+"""Remedies that need the model itself: kind, value (any if empty) -> what cannot be done without it."""
+_OPTIMIZER_OPTIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("ema", "on"): {"use_ema": True},
+    ("clip", "on"): {**dict.fromkeys(_CLIPPING), "global_clipnorm": 1.0},
+}
+"""Remedies that set options of the optimizer."""
+_COMMON_OPTIONS: Final = frozenset(
+    {"learning_rate", "weight_decay", *_CLIPPING, "use_ema", "ema_momentum"}
+    | {"ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"}
+)
+"""Options that every optimizer takes: a replaced optimizer keeps them."""
+_WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer"})
+"""Optimizer classes without slots of their own."""
+
+
+@contextlib.contextmanager
+def apply_while_building(remedy: str, text: str) -> Iterator[None]:
+    """Apply a remedy to the code in the block, which builds a model or a step.
+
+    A custom step may hold its optimizer anywhere, so the optimizer is changed where it is made.
+
+    Args:
+        remedy: The remedies.
+        text: The target, as the user named it.
+
+    Raises:
+        TargetError: Keras has no such scope, or the code makes no optimizer that takes the change.
+    """
+    parts = _split(remedy)
+    scope: Any = contextlib.nullcontext()
+    if "remat" in parts:
+        make_scope = getattr(keras, "RematScope", None)
+        if make_scope is None:
+            raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
+        scope = make_scope(mode=parts["remat"])
+    options = _get_options(remedy)
+    replacing: Any = contextlib.nullcontext([""])
+    if "optimizer" in parts:
+        replacing = _replace_optimizers(parts["optimizer"])
+    with scope, replacing as replaced, _set_options(options) as optimizers:
+        yield
+    if not replaced:
+        raise TargetError(f"{text} makes no other optimizer of Keras 3.")
+    if options and not optimizers:
+        raise TargetError(
+            f"{text} makes no optimizer of Keras 3; no other takes {', '.join(options)}."
+        )
+
+
+def check_step_remedy(remedy: str, text: str) -> None:
+    """Raise TargetError if a remedy needs the model itself; for a custom step."""
+    parts = _split(remedy)
+    for (kind, value), change in _NEED_MODEL.items():
+        if kind in parts and value in ("", parts[kind]):
+            raise TargetError(
+                f"{change} needs the model, and {text} is a custom step.",
+                hint="Name the model, or the function that makes it.",
+            )
+
+
+@contextlib.contextmanager
+def _set_options(options: dict[str, Any]) -> Iterator[list[Any]]:
+    """Make each Keras optimizer in the block with these options; yield the list of them."""
+    optimizers: list[Any] = []
+    base = keras.optimizers.Optimizer
+    old = base.__init__
+
+    @functools.wraps(old)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self, keras.optimizers.LossScaleOptimizer):
+            old(self, *args, **kwargs)  # its inner optimizer takes the options
+            return
+        optimizers.append(self)
+        old(self, *args, **{**kwargs, **options})
+
+    with patch.object(base, "__init__", init) if options else contextlib.nullcontext():
+        yield optimizers
+
+
+@contextlib.contextmanager
+def _replace_optimizers(name: str) -> Iterator[list[str]]:
+    """Make Keras' optimizers in the block instances of another class; yield the replaced classes.
+
+    Args:
+        name: The other class, in lower case.
+    """
+    classes = {
+        kind.__name__.lower(): kind
+        for kind in vars(keras.optimizers).values()
+        if isinstance(kind, type) and issubclass(kind, keras.optimizers.Optimizer)
+        if kind.__name__ not in _WRAPPERS and "__init__" in vars(kind)
+    }
+    if name not in classes:
+        raise TargetError(f"Keras has no optimizer {name!r}.")
+    replaced: list[str] = []
+    inits = {kind: vars(kind)["__init__"] for kind in classes.values()}
+    with contextlib.ExitStack() as stack:
+        for kind in inits:
+            init = _make_init(kind, classes[name], inits, replaced)
+            stack.enter_context(patch.object(kind, "__init__", init))
+        yield replaced
+
+
+def _make_init(
+    kind: Any, chosen: Any, inits: Mapping[Any, Callable[..., None]], replaced: list[str]
+) -> Callable[..., None]:
+    """Return an ``__init__`` that makes an object of class ``kind`` one of class ``chosen``.
+
+    Args:
+        kind: The class.
+        chosen: The other class.
+        inits: Keras' own ``__init__`` of each class.
+        replaced: Receives the name of each replaced class.
+    """
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        if type(self) is not kind or kind is chosen:  # called by a subclass
+            inits[kind](self, *args, **options)
+            return
+        replaced.append(kind.__name__)
+        if args:
+            options["learning_rate"] = args[0]
+        object.__setattr__(self, "__class__", chosen)  # Keras tracks plain assignments
+        inits[chosen](self, **{key: options[key] for key in options.keys() & _COMMON_OPTIONS})
+
+    return init
+
+
+def rebuild_with_blocks(model: Any, remedy: str) -> Any:
+    """Return the model with recomputed blocks; the model itself if the remedy has none.
+
+    Raises:
+        TargetError: the model cannot be rebuilt from its layers.
+    """
+    blocks = _split(remedy).get("recompute")
+    if blocks is None:
+        return model
+    if not isinstance(model, keras.Model) or not model.inputs:
+        raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
+    if type(model).train_step is not keras.Model.train_step:
+        raise TargetError(
+            f"The model {model.name!r} has a train_step of its own, which a model rebuilt from its "
+            "layers would lose."
+        )
+    try:
+        rebuilt = recompute_blocks(model, [block.split(">") for block in blocks.split("|")])
+    except (ValueError, AttributeError, KeyError) as error:
+        raise TargetError(f"The model {model.name!r} cannot be rebuilt: {error}") from error
+    if model.compiled:
+        rebuilt.compile(**get_compile_arguments(model))
+    return rebuilt
+
+
+def change_layers(model: Any, remedy: str) -> None:
+    """Freeze layers before the model is compiled.
+
+    Raises:
+        TargetError: it has fewer than two layers with weights.
+    """
+    if _split(remedy).get("freeze") != _ALL_BUT_LAST:
+        return
+    layers = get_layers(model, include_self=False, recursive=False)
+    weighted = [layer for layer in layers if layer.trainable_variables]
+    if len(weighted) < 2:
+        raise TargetError(f"The model {model.name!r} has fewer than two layers with weights.")
+    for layer in weighted[:-1]:
+        layer.trainable = False
+
+
+def change_optimizer(model: Any, remedy: str) -> None:
+    """Replace the compiled model's optimizer by one with changed options.
+
+    Raises:
+        TargetError: the optimizer takes no such option.
+    """
+    parts = _split(remedy)
+    changes = _get_options(remedy)
+    if parts.get("ema") == "off":
+        changes["use_ema"] = False
+    if parts.get("clip") == "off":
+        changes |= dict.fromkeys(_CLIPPING)
+    if not changes:
+        return
+    outer = model.optimizer
+    if not isinstance(outer, keras.optimizers.Optimizer):
+        raise TargetError("Only an optimizer of Keras 3 takes such an option.")
+    inner = getattr(outer, "inner_optimizer", None)
+    optimizer = outer if inner is None else inner
+    name = type(optimizer).__name__
+    if parts.get("clip") == "off" and all(getattr(optimizer, n, None) is None for n in _CLIPPING):
+        raise TargetError(f"The optimizer {name} clips no gradients.")
+    try:
+        changed = type(optimizer).from_config({**optimizer.get_config(), **changes})
+    except (TypeError, ValueError) as error:
+        raise TargetError(f"The optimizer {name} takes no {', '.join(changes)}: {error}") from error
+    if inner is not None:
+        scaling = outer.get_config()
+        names = ("initial_scale", "dynamic_growth_steps")
+        changed = type(outer)(changed, **{key: scaling[key] for key in names if key in scaling})
+    model.optimizer = changed
+
+
+def _split(remedy: str) -> dict[str, str]:
+    """Return the values of the remedies by kind."""
+    return {kind: value for kind, _, value in (one.partition("=") for one in remedy.split(","))}
+
+
+def _get_options(remedy: str) -> dict[str, Any]:
+    """Return the options of the optimizer that a remedy sets."""
+    parts = _split(remedy)
+    options: dict[str, Any] = {}
+    if "accumulate" in parts:
+        options["gradient_accumulation_steps"] = int(parts["accumulate"])
+    for (kind, value), changes in _OPTIMIZER_OPTIONS.items():
+        if parts.get(kind) == value:
+            options |= changes
+    return options
