@@ -259,6 +259,11 @@ def _list_callees(op: Any) -> tuple[str, ...]:
     return tuple(callees)
 
 
+def get_node_name(source: str) -> str:
+    """Return the node in an input's name: ``node``, ``node:1`` or ``^node``."""
+    return source.removeprefix("^").partition(":")[0]
+
+
 def decode_name(name: Any) -> str:
     """Return a function's or node's name as text; TensorFlow may keep it as bytes."""
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)

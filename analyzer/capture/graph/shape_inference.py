@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import (
+    get_node_name,
     get_output_dtypes,
     get_shape,
     get_spec,
@@ -29,10 +30,8 @@ Shape: TypeAlias = tuple[int, ...] | None
 """Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
 
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
-_CONSTANTS: Final = ("Const", "HostConst")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
-_OPPOSITES: Final = {"Minimum": "Maximum", "Maximum": "Minimum"}
 _MARK: Final = "/analyzer_known_"
 _PIN: Final = re.compile(rf"\{{\{{node ([^{{}}]+){_MARK}([0-9]+)\}}\}}")
 """The node that states a known shape, as TensorFlow's messages name it."""
@@ -185,11 +184,11 @@ def _make_importable(
         elif node.op in RESULT_TYPES or node.op in _LOOP:
             _make_identity(twin, node)
         elif node.op == "Merge" and "NextIteration" in [
-            types.get(_get_node(n)) for n in node.input
+            types.get(get_node_name(n)) for n in node.input
         ]:
             _make_identity(twin, node)
             del twin.input[:]
-            twin.input.extend(n for n in node.input if types[_get_node(n)] != "NextIteration")
+            twin.input.extend(n for n in node.input if types[get_node_name(n)] != "NextIteration")
         elif node.op == "LookupTableFindV2":
             _make_element_wise(twin, node)
         elif node.op.startswith("_Mkl"):
@@ -199,8 +198,7 @@ def _make_importable(
             if "MaxPool" in node.op and "Grad" not in node.op:
                 workspaces.add(node.name)
     redirects = {f"{name}:1": bias for name, bias in biases.items()}
-    redirects |= _skip_switches(graph_def) | _skip_bounds(graph_def)
-    redirects |= _pin_known(copy, graph_def, known)
+    redirects |= _skip_switches(graph_def) | _pin_known(copy, graph_def, known)
     for twin in copy.node:
         for index, name in enumerate(twin.input):
             if name in redirects and _MARK not in twin.name:
@@ -219,7 +217,7 @@ def _pin_known(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
         redirects[tensor] = pin.name
     types = _get_output_types(graph_def)
     for tensor, shape in known.shapes.items():
-        if _get_node(tensor) not in nodes:
+        if get_node_name(tensor) not in nodes:
             continue
         pin = copy.node.add()
         pin.name, pin.op = _get_pin_name(tensor), "EnsureShape"
@@ -243,39 +241,10 @@ def _skip_switches(graph_def: Any) -> dict[str, str]:
     for node in graph_def.node:
         source = node
         while source is not None and source.op in ("Switch", "RefSwitch"):
-            source = nodes.get(_get_node(source.input[0]))
-        if source is not None and source is not node and source.op in _CONSTANTS:
+            source = nodes.get(get_node_name(source.input[0]))
+        if source is not None and source is not node and source.op in ("Const", "HostConst"):
             redirects |= {node.name: source.name, f"{node.name}:1": source.name}
     return redirects
-
-
-def _skip_bounds(graph_def: Any) -> dict[str, str]:
-    """Return, for each number whose lower and upper bounds are one constant, that constant.
-
-    ``tf.math.bincount`` bounds its number of bins this way.
-    """
-    nodes = {node.name: node for node in graph_def.node}
-    redirects: dict[str, str] = {}
-    for node in graph_def.node:
-        if node.op not in _OPPOSITES:
-            continue
-        for bound, inner in (node.input[:2], node.input[1::-1]):
-            within = nodes.get(_get_node(inner))
-            if within is None or within.op != _OPPOSITES[node.op]:
-                continue
-            limit = _read_number(nodes.get(_get_node(bound)))
-            others = [_read_number(nodes.get(_get_node(name))) for name in within.input[:2]]
-            if limit is not None and limit in others:
-                redirects[node.name] = bound
-    return redirects
-
-
-def _read_number(node: Any) -> int | None:
-    """Return the value of a constant with one integer."""
-    if node is None or node.op not in _CONSTANTS:
-        return None
-    value = tf.make_ndarray(node.attr["value"].tensor)
-    return int(value) if value.size == 1 and value.dtype.kind == "i" else None
 
 
 def _state_argument(
@@ -394,7 +363,3 @@ def _add_bias(copy: Any, node: Any) -> str:
     bias.attr["T"].type = node.attr["T"].type
     bias.attr["data_format"].CopyFrom(node.attr["data_format"])
     return str(bias.name)
-
-
-def _get_node(name: str) -> str:
-    return name.removeprefix("^").split(":")[0]

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from analyzer.capture.graph.plain_graphs import get_node_name
 from analyzer.capture.initializers.variable_births import is_stand_in
 from analyzer.capture.private_names import op_def_registry
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
@@ -87,7 +88,7 @@ class Evaluator:
         stack = [(name, False)]
         while stack:
             current, is_ready = stack.pop()
-            sources = [_get_op(source) for source in self._nodes[current].input]
+            sources = [get_node_name(source) for source in self._nodes[current].input]
             if is_ready:
                 self._is_known[current] = all(self._is_known[source] for source in sources)
             elif current not in self._is_known:
@@ -134,7 +135,7 @@ class Evaluator:
         return self._evaluate(sorted(wanted))
 
     def _is_number(self, source: str) -> bool:
-        name = _get_op(source)
+        name = get_node_name(source)
         spec = look_up_spec(self._outputs, source)
         if not self._is_known.get(name) or self._nodes[name].op in ("Const", "HostConst"):
             return False
@@ -161,7 +162,7 @@ class Evaluator:
     def _infer_segments(self, node: Any) -> tuple[int, ...] | None:
         data = look_up_spec(self._outputs, node.input[0])
         ids = _get_tensor_name(node.input[_SEGMENTS[node.op]])
-        if data is None or not data.shape or not self._is_known.get(_get_op(ids)):
+        if data is None or not data.shape or not self._is_known.get(get_node_name(ids)):
             return None
         value = self._evaluate([ids]).get(ids)
         if value is None or any(axis < 0 for axis in data.shape[1:]):
@@ -174,7 +175,7 @@ class Evaluator:
         if values is None or is_open(values) or math.prod(values.shape or ()) > _MAX_BYTES:
             return None
         rows = [name for name in node.input[3:] if name[0] != "^"]
-        if not all(self._is_known.get(_get_op(name)) for name in [node.input[0], *rows]):
+        if not all(self._is_known.get(get_node_name(name)) for name in [node.input[0], *rows]):
             return None
         with self._graph.as_default():
             padded = tf.raw_ops.RaggedTensorToTensor(
@@ -269,7 +270,7 @@ def _trace_list(nodes: dict[str, Any], source: str) -> tuple[set[str], list[Any]
     seen: set[str] = set()
     remaining = [source]
     while remaining:
-        name = _get_op(remaining.pop())
+        name = get_node_name(remaining.pop())
         if name in seen:
             continue
         seen.add(name)
@@ -326,10 +327,6 @@ def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     name, _, index = _get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
     return specs[int(index)] if int(index) < len(specs) else None
-
-
-def _get_op(source: str) -> str:
-    return source.removeprefix("^").partition(":")[0]
 
 
 def _get_tensor_name(source: str) -> str:

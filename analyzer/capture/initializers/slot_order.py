@@ -14,6 +14,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.graph.executor_graph import instantiate
+from analyzer.capture.graph.plain_graphs import get_node_name
 from analyzer.capture.initializers.variable_births import Birth
 from analyzer.model.errors import TargetError
 
@@ -88,7 +89,7 @@ def _read_constants(graph_def: Any, slots: list[int]) -> list[int]:
     users: dict[str, list[int]] = {}
     for node in graph_def.node:
         if node.op == "AssignVariableOp":
-            handle, value = (name.split(":")[0] for name in node.input[:2])
+            handle, value = map(get_node_name, node.input[:2])
             users.setdefault(value, []).append(arguments[handle])
     constants = [node.name for node in graph_def.node if node.op == "Const"]
     return [min(users[name]) for name in constants if name in users]

@@ -240,8 +240,7 @@ def _group_calls(
 
     Args:
         function: The step's concrete function.
-        ops: The graph that its executor runs.
-        by_name: The same ops by name.
+        ops, by_name: The graph that its executor runs.
         graphs: The graphs of the functions that they call, by name.
     """
     captures = list(function.captured_inputs)
@@ -320,31 +319,10 @@ def _compile(
         name: Name of the function.
         inputs: Its inputs.
         stand_ins: Makes tensors and variables.
-        dump: As in ``compile_calls``.
-        plans: As in ``compile_calls``.
+        dump, plans: As in ``compile_calls``.
         values: The inputs that are compiled in -> value, None if unknown.
     """
-    for kind, dtype, shape, *_ in inputs:
-        if dtype is None or shape is None or any(axis < 0 for axis in shape):
-            raise ValueError(f"a {kind} of unknown shape is an input")
-    # TensorFlow takes leading specs as arguments and the rest as captures. It reads the values of
-    # inputs only if none of them is a spec.
-    leading = 0
-    if all(
-        described[0] == "variable" or (described[0] == "tensor" and index not in values)
-        for index, described in enumerate(inputs)
-    ):
-        while leading < len(inputs) and inputs[leading][0] == "tensor":
-            leading += 1
-    arguments = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
-    captures = [
-        _make_stand_in(described, stand_ins, filled=index in values)
-        if values.get(index) is None
-        else values[index]
-        for index, described in enumerate(inputs[leading:], start=leading)
-    ]
-    if not arguments:
-        arguments, captures = captures, []
+    arguments, captures = _make_operands(inputs, stand_ins, values)
 
     def get_stage(stage: str) -> bytes:
         return bytes(
@@ -377,6 +355,34 @@ def _compile(
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
         plan = pack(proto)
     return module, plan, requests
+
+
+def _make_operands(
+    inputs: Sequence[_Description], stand_ins: StandIns, values: Mapping[int, Any]
+) -> tuple[list[Any], list[Any]]:
+    """Return the arguments and captures to lower a function with.
+
+    TensorFlow takes leading specs as arguments and the rest as captures. It reads the values of inputs
+    only if none of them is a spec.
+    """
+    for kind, dtype, shape, *_ in inputs:
+        if dtype is None or shape is None or any(axis < 0 for axis in shape):
+            raise ValueError(f"a {kind} of unknown shape is an input")
+    leading = 0
+    if all(
+        described[0] == "variable" or (described[0] == "tensor" and index not in values)
+        for index, described in enumerate(inputs)
+    ):
+        while leading < len(inputs) and inputs[leading][0] == "tensor":
+            leading += 1
+    specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
+    tensors = [
+        _make_stand_in(described, stand_ins, filled=index in values)
+        if values.get(index) is None
+        else values[index]
+        for index, described in enumerate(inputs[leading:], start=leading)
+    ]
+    return (specs, tensors) if specs else (tensors, [])
 
 
 def _make_stand_in(described: _Description, stand_ins: StandIns, *, filled: bool) -> Any:
