@@ -17,11 +17,11 @@ import numpy as np
 
 from analyzer.fitting.scaling.closed_forms import FormTable
 from analyzer.fitting.scaling.step_family import StepFamily
-from analyzer.simulate.allocator import BfcOptions, Engine
+from analyzer.simulate.allocator import BfcAllocator, BfcOptions, Engine
 from analyzer.simulate.allocator import Sequence as Operations
-from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
+from analyzer.simulate.allocator.bfc_options import round_up_all
 from analyzer.simulate.allocator.replay import choose, in_use_bytes
-from analyzer.simulate.allocator.sequence_runner import allocator_of, feed_sparing, runs_throughout
+from analyzer.simulate.allocator.sequence_runner import feed_sparing, runs_throughout
 from analyzer.simulate.predict.graph.constant_folding import fold
 from analyzer.simulate.predict.predicted_device import Target
 
@@ -98,7 +98,7 @@ class ScaledOrder:
             return False
         sequence = self.at(size)
         is_compiled = choose(Engine.AUTO, len(sequence) * self.replays) is Engine.COMPILED
-        allocator = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
+        allocator = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
         return feed_sparing(allocator, sequence)[0] == len(sequence)
 
     def fits_throughout(self, size: int, options: BfcOptions, most_bytes: int) -> bool:
@@ -120,7 +120,7 @@ class ScaledOrder:
         sequence, first, last = self.at(size), self.first, self.last
         in_use = in_use_bytes(sequence, options)
         if in_use.size < len(sequence) and sequence.spare.size:
-            allocator = allocator_of(options, sequence.n_buffers, is_compiled=False)
+            allocator = BfcAllocator(options, sequence.n_buffers)
             kept = ~np.isin(sequence.slot, feed_sparing(allocator, sequence)[1])
             last = int(kept[: last + 1].sum()) - 1
             first = int(kept[:first].sum())

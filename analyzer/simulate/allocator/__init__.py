@@ -1,12 +1,13 @@
-"""The BFC allocator: replay, minimum limit, state at an instant.
+"""TensorFlow's BFC allocator: replay a sequence, find its minimum limit, explain the pool.
 
-A table becomes a ``Sequence`` (``from_events``, ``from_allocations``,
-``from_recording``); ``replay`` runs it under ``BfcOptions`` or
-``AsyncOptions``; ``minimum_limit`` searches the least memory it needs.
+Input: a ``Sequence`` of requests and frees, made from a table of events or allocations
+(``from_events``, ``from_allocations``, ``from_recording``), and ``BfcOptions``. Output: a
+``Replay`` with the pool after each operation, or a ``MinimumLimit``. A replay is exact for traces
+that begin with the process. ``cuda_malloc_async`` (``AsyncOptions``) has no chunks and regions.
 """
 
-from analyzer.simulate.allocator.bfc.bfc_options import AsyncOptions, BfcOptions, Options
-from analyzer.simulate.allocator.bfc.reference import BfcAllocator
+from analyzer.simulate.allocator.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc_options import AsyncOptions, BfcOptions, Options
 from analyzer.simulate.allocator.events_to_sequence import from_events
 from analyzer.simulate.allocator.minimum_limit import MinimumLimit, minimum_limit
 from analyzer.simulate.allocator.pool_explanation import (

@@ -13,13 +13,13 @@ import numpy as np
 from analyzer.model.choice import Choice
 from analyzer.model.errors import InputError
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc.bfc_options import (
+from analyzer.simulate.allocator.bfc_allocator import Extension
+from analyzer.simulate.allocator.bfc_options import (
     AsyncOptions,
     BfcOptions,
     Options,
     round_up,
 )
-from analyzer.simulate.allocator.bfc.chunks import Extension
 from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
 from analyzer.simulate.allocator.pool_state import chunks_at
 from analyzer.simulate.allocator.replay import Engine, Replay, choose, operations_done, replay

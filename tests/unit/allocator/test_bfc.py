@@ -1,4 +1,4 @@
-"""The reference allocator: worked examples, then invariants on random workloads."""
+"""The oracle of the allocator: worked examples, then invariants on random workloads."""
 
 import math
 from itertools import pairwise
@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import OracleAllocator, bin_of, shrink_ask
 
 from analyzer.model.errors import AccountingError, InputError
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, back_pedalled
-from analyzer.simulate.allocator.bfc.chunks import bin_of
-from analyzer.simulate.allocator.bfc.reference import BfcAllocator
+from analyzer.simulate.allocator import bfc_chunks
+from analyzer.simulate.allocator.bfc_options import BfcOptions
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -34,7 +34,7 @@ setups = st.builds(
 
 
 def test_requests_are_rounded_and_split_from_the_low_end():
-    bfc = BfcAllocator(BfcOptions(first_address=0))
+    bfc = OracleAllocator(BfcOptions(first_address=0))
     assert [bfc.allocate(n) for n in (1, 256, 257, 5000)] == [0, 256, 512, 1024]
     assert bfc.in_use_bytes == 256 + 256 + 512 + 5120
     assert bfc.requested_bytes == 1 + 256 + 257 + 5000
@@ -42,7 +42,7 @@ def test_requests_are_rounded_and_split_from_the_low_end():
 
 
 def test_a_chunk_under_twice_the_request_is_handed_out_whole():
-    bfc = BfcAllocator(BfcOptions(first_address=0))
+    bfc = OracleAllocator(BfcOptions(first_address=0))
     hole, _ = bfc.allocate(1000), bfc.allocate(1)
     bfc.free(hole)
     assert bfc.allocate(600) == hole
@@ -53,21 +53,21 @@ def test_a_chunk_under_twice_the_request_is_handed_out_whole():
     ("spare", "size"), [(128 * MIB - 256, 328 * MIB - 256), (128 * MIB, 200 * MIB)]
 )
 def test_a_left_over_of_128_mib_is_split_off(spare, size):
-    bfc = BfcAllocator(BfcOptions.gpu(1 << 30))
+    bfc = OracleAllocator(BfcOptions.gpu(1 << 30))
     hole, _ = bfc.allocate(200 * MIB + spare), bfc.allocate(1)
     bfc.free(hole)
     assert bfc.chunk_at(bfc.allocate(200 * MIB)).size_bytes == size
 
 
 def test_the_fragmentation_fraction_replaces_the_128_mib():
-    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=100 * MIB, fragmentation_fraction=0.01))
+    bfc = OracleAllocator(BfcOptions(memory_limit_bytes=100 * MIB, fragmentation_fraction=0.01))
     hole, _ = bfc.allocate(20 * MIB), bfc.allocate(1)
     bfc.free(hole)
     assert bfc.chunk_at(bfc.allocate(18 * MIB)).size_bytes == 18 * MIB
 
 
 def test_regions_double_and_the_limit_caps_the_last():
-    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=40 * MIB, coalesce_regions=False))
+    bfc = OracleAllocator(BfcOptions(memory_limit_bytes=40 * MIB, coalesce_regions=False))
     for _ in range(20):
         assert bfc.allocate(2 * MIB) is not None
     assert [e.size_bytes // MIB for e in bfc.extensions] == [2, 4, 8, 16, 10]
@@ -75,7 +75,7 @@ def test_regions_double_and_the_limit_caps_the_last():
 
 
 def test_a_large_request_takes_a_region_of_the_next_power():
-    bfc = BfcAllocator(BfcOptions())
+    bfc = OracleAllocator(BfcOptions())
     bfc.allocate(9 * MIB)
     bfc.allocate(9 * MIB)
     bfc.allocate(9 * MIB)
@@ -84,7 +84,7 @@ def test_a_large_request_takes_a_region_of_the_next_power():
 
 
 def test_without_growth_one_region_of_the_whole_limit_is_taken_at_the_first_request():
-    bfc = BfcAllocator(BfcOptions.gpu(10 * MIB + 100))
+    bfc = OracleAllocator(BfcOptions.gpu(10 * MIB + 100))
     assert bfc.pool_bytes == 0
     bfc.allocate(1)
     assert bfc.pool_bytes == 10 * MIB
@@ -93,7 +93,7 @@ def test_without_growth_one_region_of_the_whole_limit_is_taken_at_the_first_requ
 
 def test_neighbouring_regions_join_only_where_the_device_allows_it():
     for coalesce in (True, False):
-        bfc = BfcAllocator(BfcOptions(coalesce_regions=coalesce, gap_bytes=0, first_address=0))
+        bfc = OracleAllocator(BfcOptions(coalesce_regions=coalesce, gap_bytes=0, first_address=0))
         held = [bfc.allocate(2 * MIB), bfc.allocate(4 * MIB)]
         for address in held:
             bfc.free(address)
@@ -103,18 +103,18 @@ def test_neighbouring_regions_join_only_where_the_device_allows_it():
 
 
 def test_a_driver_that_refuses_is_asked_for_a_tenth_less():
-    assert back_pedalled(100 * MIB) == 94371840
-    bfc = BfcAllocator(
+    assert shrink_ask(100 * MIB) == 94371840
+    bfc = OracleAllocator(
         BfcOptions(memory_limit_bytes=100 * MIB, growth=False, driver_bytes=80 * MIB)
     )
     bfc.allocate(1)
-    assert bfc.pool_bytes == back_pedalled(back_pedalled(back_pedalled(100 * MIB)))
+    assert bfc.pool_bytes == shrink_ask(shrink_ask(shrink_ask(100 * MIB)))
     assert bfc.allocate(80 * MIB) is None
 
 
 @pytest.mark.parametrize("size", [256, 512, 1024, 2304])
 def test_a_driver_with_nothing_ends_the_asking(size):
-    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=size, driver_bytes=0))
+    bfc = OracleAllocator(BfcOptions(memory_limit_bytes=size, driver_bytes=0))
     assert bfc.allocate(1) is None
 
 
@@ -123,7 +123,7 @@ def test_free_regions_are_given_back_before_failing():
         options = BfcOptions(
             memory_limit_bytes=15 * MIB, coalesce_regions=False, garbage_collection=collect
         )
-        bfc = BfcAllocator(options)
+        bfc = OracleAllocator(options)
         held = [bfc.allocate(n * MIB) for n in (2, 4, 8)]
         for address in held:
             bfc.free(address)
@@ -134,7 +134,7 @@ def test_free_regions_are_given_back_before_failing():
 
 
 def test_fragmentation_is_the_share_of_free_bytes_outside_the_largest_chunk():
-    bfc = BfcAllocator(BfcOptions(memory_limit_bytes=MIB, growth=False))
+    bfc = OracleAllocator(BfcOptions(memory_limit_bytes=MIB, growth=False))
     assert math.isnan(bfc.fragmentation)
     held = [bfc.allocate(256 * KIB) for _ in range(4)]
     assert math.isnan(bfc.fragmentation)
@@ -144,7 +144,7 @@ def test_fragmentation_is_the_share_of_free_bytes_outside_the_largest_chunk():
 
 
 def test_what_cannot_be_asked_is_refused():
-    bfc = BfcAllocator(BfcOptions())
+    bfc = OracleAllocator(BfcOptions())
     for size in (0, -1):
         with pytest.raises(ValueError, match="an allocation of"):
             bfc.allocate(size)
@@ -161,7 +161,7 @@ def test_what_cannot_be_asked_is_refused():
 
 
 def test_check_notices_broken_books():
-    bfc = BfcAllocator(BfcOptions())
+    bfc = OracleAllocator(BfcOptions())
     bfc.allocate(1000)
     bfc.in_use_bytes += 256
     with pytest.raises(AccountingError, match="in use"):
@@ -170,14 +170,15 @@ def test_check_notices_broken_books():
 
 @given(exponent=st.integers(0, 40), below=st.integers(0, 255))
 def test_bins_are_powers_of_two(exponent, below):
-    assert bin_of((256 << exponent) + below) == min(20, exponent)
+    size = (256 << exponent) + below
+    assert bin_of(size) == bfc_chunks.bin_of(size) == min(20, exponent)
 
 
 @settings(max_examples=150, deadline=None)
 @given(options=setups, steps=steps)
 def test_the_books_balance_after_every_operation(options, steps):
     """No overlap, no gap, no free neighbours, exact bins and totals: all in ``check``."""
-    bfc, held, requested = BfcAllocator(options), [], 0
+    bfc, held, requested = OracleAllocator(options), [], 0
     for size, pick, is_free in steps:
         if is_free and held:
             address, size = held.pop(pick % len(held))

@@ -1,4 +1,4 @@
-"""The compiled allocator equals the reference: every address, total, region and failure."""
+"""Plain and compiled code equal the oracle: every address, total, region and failure."""
 
 import subprocess
 import sys
@@ -6,30 +6,56 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from oracle import OracleAllocator
 from test_bfc import setups, steps
 from workloads import random_operations, sequence_of
 
 from analyzer.model.errors import AccountingError
-from analyzer.simulate.allocator import BfcOptions, Engine, replay
-from analyzer.simulate.allocator.numba import compiled_allocator as compiled
+from analyzer.simulate.allocator import BfcAllocator, BfcOptions, Engine, replay
+from analyzer.simulate.allocator.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.replay import in_use_bytes, operations_done
 
 GIB = 1 << 30
+ENGINES = (Engine.PLAIN, Engine.COMPILED)
 
 
-def both(sequence, options, **how):
-    reference = replay(sequence, options, engine=Engine.REFERENCE, **how)
-    fast = replay(sequence, options, engine=Engine.COMPILED, **how)
-    for name in ("address", "chunk_bytes", "in_use_bytes", "pool_bytes", "largest_free_bytes"):
-        np.testing.assert_array_equal(getattr(reference, name), getattr(fast, name), err_msg=name)
-    assert reference.extensions == fast.extensions
-    assert reference.releases == fast.releases
-    assert reference.failure == fast.failure
-    assert operations_done(sequence, options, engine=Engine.COMPILED) == len(fast)
-    for engine in (Engine.REFERENCE, Engine.COMPILED):
+def oracle_columns(sequence, options):
+    """Return the oracle after a sequence, and its columns after each operation."""
+    oracle, held, columns = OracleAllocator(options), {}, []
+    for op, (slot, request) in enumerate(
+        zip(sequence.slot.tolist(), sequence.request.tolist(), strict=True)
+    ):
+        if request:
+            address = oracle.allocate(request, owner=op)
+            if address is None:
+                break
+            held[slot] = address
+            size = oracle.chunk_at(address).size_bytes
+        else:
+            address = held.pop(slot)
+            size = oracle.chunk_at(address).size_bytes
+            oracle.free(address)
+        totals = (oracle.in_use_bytes, oracle.pool_bytes, oracle.largest_free_bytes)
+        columns.append((address, size, *totals))
+    return oracle, np.array(columns, np.int64).reshape(-1, OUT_COLUMNS)
+
+
+def check_all(sequence, options):
+    """Return the compiled replay; it, the plain one and the oracle are equal."""
+    oracle, columns = oracle_columns(sequence, options)
+    names = ("address", "chunk_bytes", "in_use_bytes", "pool_bytes", "largest_free_bytes")
+    replays = [replay(sequence, options, engine=engine) for engine in ENGINES]
+    for engine, result in zip(ENGINES, replays, strict=True):
+        for name, expected in zip(names, columns.T, strict=True):
+            np.testing.assert_array_equal(getattr(result, name), expected, err_msg=name)
+        assert list(result.extensions) == oracle.extensions
+        assert [(r.address, r.size_bytes) for r in result.releases] == oracle.released
+        assert operations_done(sequence, options, engine=engine) == len(columns)
         in_use = in_use_bytes(sequence, options, engine=engine)
-        np.testing.assert_array_equal(in_use, fast.in_use_bytes)
-    return fast
+        np.testing.assert_array_equal(in_use, columns[:, 2])
+    assert replays[0].failure == replays[1].failure
+    assert replays[0].releases == replays[1].releases
+    return replays[1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -42,7 +68,7 @@ def test_small_random_workloads(options, steps):
         else:
             held.append(number)
             operations.append((number, size))
-    both(sequence_of(operations), options)
+    check_all(sequence_of(operations), options)
 
 
 @pytest.mark.parametrize("live", [30, 3000])
@@ -58,12 +84,12 @@ def test_small_random_workloads(options, steps):
     ids=["cpu", "gpu", "gpu-growth", "descending", "adjacent"],
 )
 def test_large_random_workloads(options, live):
-    both(sequence_of(random_operations(20_000, live, seed=live)), options)
+    check_all(sequence_of(random_operations(20_000, live, seed=live)), options)
 
 
 def test_a_process_that_forgets_to_free_fails_alike():
     operations = [(i, 3_000_000) for i in range(1000)]
-    result = both(sequence_of(operations), BfcOptions.gpu(GIB, growth=True))
+    result = check_all(sequence_of(operations), BfcOptions.gpu(GIB, growth=True))
     assert result.failure is not None
     assert result.failure.op == len(result)
 
@@ -73,12 +99,12 @@ def test_arrays_can_be_fed_piecewise_and_slots_used_again():
     slot = np.array([slot for slot, _ in operations])
     request = np.array([size for _, size in operations])
     whole = replay(sequence_of(operations), BfcOptions.cpu(), engine=Engine.COMPILED)
-    allocator = compiled.CompiledAllocator(BfcOptions.cpu(), slots=1000)
+    allocator = BfcAllocator(BfcOptions.cpu(), 1000, is_compiled=True)
     pieces = []
     for first in range(0, len(slot), 700):
         piece = slice(first, first + 700)
-        out = np.empty((slot[piece].size, compiled.OUT_COLUMNS), np.int64)
-        assert allocator.feed(slot[piece], request[piece], out=out) == slot[piece].size
+        out = np.empty((slot[piece].size, OUT_COLUMNS), np.int64)
+        assert allocator.feed(slot[piece], request[piece], record=out) == slot[piece].size
         pieces.append(out)
     np.testing.assert_array_equal(np.concatenate(pieces)[:, 0], whole.address)
     assert allocator.extensions == list(whole.extensions)
@@ -86,15 +112,16 @@ def test_arrays_can_be_fed_piecewise_and_slots_used_again():
     assert allocator.peak_in_use_bytes == whole.peak_in_use_bytes
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("slot,request_", [([0, 0], [5, 5]), ([0], [0]), ([7], [1])])  # noqa: PT006
-def test_slots_that_make_no_sense_are_refused(slot, request_):
-    allocator = compiled.CompiledAllocator(BfcOptions.cpu(), slots=2)
+def test_slots_that_make_no_sense_are_refused(slot, request_, is_compiled):
+    allocator = BfcAllocator(BfcOptions.cpu(), 2, is_compiled=is_compiled)
     with pytest.raises(AccountingError):
         allocator.feed(np.array(slot), np.array(request_))
 
 
 def test_state_is_as_large_as_what_lives():
-    allocator = compiled.CompiledAllocator(BfcOptions.cpu(), slots=200)
+    allocator = BfcAllocator(BfcOptions.cpu(), 200, is_compiled=True)
     operations = random_operations(2000, 100, seed=1)
     operations += [(slot, 0) for slot in _alive(operations)]
     slot = np.array([slot for slot, _ in operations])
@@ -117,18 +144,17 @@ def _alive(operations):
 
 
 def _state_bytes(allocator):
-    arrays = [value for value in vars(allocator).values() if isinstance(value, np.ndarray)]
-    return sum(array.nbytes for array in arrays)
+    return sum(column.nbytes for column in allocator._pool)
 
 
 def test_where_the_compiled_functions_are_loaded_already_short_sequences_use_them():
     code = (
         "from analyzer.simulate.allocator import Engine, replay\n"
-        "from analyzer.simulate.allocator.numba import compiled_allocator as compiled\n"
+        "from analyzer.simulate.allocator import compiled_run\n"
         "from analyzer.simulate.allocator.replay import choose\n"
-        "assert not compiled.is_loaded() and choose(Engine.AUTO, 1) is Engine.REFERENCE\n"
-        "compiled._kernel()\n"
-        "assert compiled.is_loaded() and choose(Engine.AUTO, 1) is Engine.COMPILED\n"
+        "assert not compiled_run.is_loaded() and choose(Engine.AUTO, 1) is Engine.PLAIN\n"
+        "compiled_run.load_run()\n"
+        "assert compiled_run.is_loaded() and choose(Engine.AUTO, 1) is Engine.COMPILED\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

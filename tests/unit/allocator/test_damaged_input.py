@@ -50,7 +50,7 @@ def test_any_events(events, in_use):
         assert all(kind < 0 for kind, _, _ in events)
         return
     check_sequence(sequence)
-    result = replay(sequence, BfcOptions.cpu(), engine=Engine.REFERENCE, follow_addresses=True)
+    result = replay(sequence, BfcOptions.cpu(), engine=Engine.PLAIN, follow_addresses=True)
     result.check()
     left_out = sum(
         caution.count
@@ -96,7 +96,7 @@ def test_a_real_trace_with_damage_is_never_wrong_in_silence(seed):
         case _:
             damaged = events.copy()
             damaged.loc[rows, "kind"] *= -1
-    match = compare(damaged.reset_index(drop=True), engine=Engine.REFERENCE)
+    match = compare(damaged.reset_index(drop=True), engine=Engine.PLAIN)
     assert match.replay.cautions
     match.replay.check()
     check_sequence(match.replay.sequence)

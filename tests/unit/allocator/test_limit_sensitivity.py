@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workloads import random_operations, sequence_of
 
-from analyzer.simulate.allocator import BfcOptions
-from analyzer.simulate.allocator.bfc.bfc_options import round_up
-from analyzer.simulate.allocator.sequence_runner import allocator_of
+from analyzer.model.ranges import Range
+from analyzer.simulate.allocator import BfcAllocator, BfcOptions
+from analyzer.simulate.allocator.bfc_options import round_up
 
 ENGINES = [False, True]
 
@@ -37,13 +37,14 @@ def test_every_limit_of_the_range_leads_equally_far(
             descending=descending,
             gap_bytes=gap,
         )
-        allocator = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
-        return allocator.feed(sequence.slot, sequence.request), allocator.same_under
+        allocator = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
+        return allocator.feed(sequence.slot, sequence.request), allocator.equal_limits
 
-    done, (least, most) = run(limit)
+    done, limits = run(limit)
+    least, most = limits.low, limits.high
     assert least <= limit <= most
     for is_compiled in ENGINES:
-        assert run(limit, is_compiled) == (done, (least, most))
+        assert run(limit, is_compiled) == (done, limits)
     least, most = round_up(max(least, 256)), min(most, 4 * limit) // 256 * 256
     for other in {least, most, *(round_up(int(least + x * (most - least))) for x in at)}:
         assert run(min(other, most))[0] == done
@@ -51,31 +52,31 @@ def test_every_limit_of_the_range_leads_equally_far(
 
 def test_a_limit_that_is_never_near_makes_no_difference():
     sequence = sequence_of([(0, 1 << 20), (1, 1 << 20), (0, 0)])
-    allocator = allocator_of(BfcOptions.cpu(1 << 30), 2, is_compiled=False)
+    allocator = BfcAllocator(BfcOptions.cpu(1 << 30), 2, is_compiled=False)
     allocator.feed(sequence.slot, sequence.request)
-    least, most = allocator.same_under
-    assert least == 2 << 20  # the first region has its full size from here on
-    assert most > 1 << 60
+    limits = allocator.equal_limits
+    assert limits.low == 2 << 20  # the first region has its full size from here on
+    assert limits.high > 1 << 60
 
 
 @pytest.mark.parametrize("is_compiled", ENGINES)
 def test_a_fraction_of_the_limit_is_another_under_each(is_compiled):
     options = BfcOptions(memory_limit_bytes=1 << 26, fragmentation_fraction=0.1)
-    allocator = allocator_of(options, 2, is_compiled=is_compiled)
+    allocator = BfcAllocator(options, 2, is_compiled=is_compiled)
     sequence = sequence_of([(0, 1 << 20), (1, 1 << 20)])
     allocator.feed(sequence.slot, sequence.request)
-    assert allocator.same_under == (1 << 26, 1 << 26)
+    assert allocator.equal_limits == Range.exactly(1 << 26)
 
 
 @pytest.mark.parametrize("is_compiled", ENGINES)
 def test_a_copy_goes_on_alone(is_compiled):
     sequence = sequence_of(random_operations(400, 30, seed=5, largest=21))
     options = BfcOptions.cpu(1 << 32)
-    whole = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
+    whole = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
     whole.feed(sequence.slot, sequence.request)
-    begun = allocator_of(options, sequence.n_buffers, is_compiled=is_compiled)
+    begun = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
     begun.feed(sequence.slot[:200], sequence.request[:200])
     for _ in range(2):
         copied = begun.under(1 << 32)
         assert copied.feed(sequence.slot[200:], sequence.request[200:]) == len(sequence) - 200
-        assert copied.same_under == whole.same_under
+        assert copied.equal_limits == whole.equal_limits

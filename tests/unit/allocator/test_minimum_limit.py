@@ -20,14 +20,15 @@ from analyzer.simulate.allocator import (
     operations_done,
     replay,
 )
-from analyzer.simulate.allocator.minimum_limit import ISLAND, _Search, safe_limit, shared_limits
+from analyzer.simulate.allocator.limit_search import ISLAND, LimitSearch
+from analyzer.simulate.allocator.minimum_limit import safe_limit, shared_limits
 
 MIB = 1 << 20
 
 
 def fits(sequence, limit, growth):
     options = BfcOptions(memory_limit_bytes=limit, growth=growth, descending=growth)
-    return operations_done(sequence, options, engine=Engine.REFERENCE) == len(sequence)
+    return operations_done(sequence, options, engine=Engine.PLAIN) == len(sequence)
 
 
 def test_what_fills_the_pool_needs_its_sum():
@@ -70,7 +71,7 @@ def test_a_driver_with_too_little_is_said():
 def test_an_exhaustive_search_finds_the_same(seed, growth):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
     options = BfcOptions(growth=growth, descending=growth)
-    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.REFERENCE)
+    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.PLAIN)
     found.check()
     top = found.safe_bytes + 4 * MIB
     tried = {limit: fits(sequence, limit, growth) for limit in range(MIB, top, MIB)}
@@ -89,14 +90,14 @@ def test_an_exhaustive_search_finds_the_same(seed, growth):
 def test_recorded_traces(name, growth):
     sequence = from_events(sample(name))
     options = BfcOptions(growth=growth, descending=growth)
-    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.REFERENCE)
+    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.PLAIN)
     found.check()
     assert fits(sequence, found.limit_bytes, growth)
     assert not fits(sequence, found.limit_bytes - MIB, growth)
     assert found.bound_bytes <= found.limit_bytes <= found.safe_bytes
 
 
-@pytest.mark.parametrize("engine", [Engine.REFERENCE, Engine.COMPILED])
+@pytest.mark.parametrize("engine", [Engine.PLAIN, Engine.COMPILED])
 @pytest.mark.parametrize("coalesce", [True, False])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engine):
@@ -110,7 +111,7 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
             held.append(number)
     sequence = sequence_of(operations)
     options = BfcOptions(coalesce_regions=coalesce, descending=coalesce)
-    search = _Search(sequence, options, 256, engine)
+    search = LimitSearch(sequence, options, 256, engine)
     bound = search.up(int(sequence.live_rounded_bytes().max()))
     unlimited = replay(sequence, options, engine=engine)
     search.share(unlimited, bound)
@@ -118,10 +119,10 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
     assert 0 < common < len(sequence)
     for tried in range(bound, unlimited.peak_pool_bytes, unlimited.peak_pool_bytes // 60):
         plain = replace(options, memory_limit_bytes=tried)
-        expected = operations_done(sequence, plain, engine=Engine.REFERENCE)
-        done, least, most = search._done(tried)
+        expected = operations_done(sequence, plain, engine=Engine.PLAIN)
+        done, limits = search.run(tried)
         assert done == expected
-        assert least <= tried <= most
+        assert tried in limits
 
 
 @pytest.mark.parametrize("growth", [True, False])
@@ -129,9 +130,9 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
 def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
     sequence = sequence_of(random_operations(300, 25, seed=seed, largest=23))
     options = BfcOptions(growth=growth, descending=growth)
-    safe = minimum_limit(sequence, options, engine=Engine.REFERENCE).safe_bytes
+    safe = minimum_limit(sequence, options, engine=Engine.PLAIN).safe_bytes
     for least in (0, safe - 256, safe, safe + 256, 4 * safe):
-        found = safe_limit(sequence, options, least_bytes=least, engine=Engine.REFERENCE)
+        found = safe_limit(sequence, options, least_bytes=least, engine=Engine.PLAIN)
         assert found == max(safe, least)
 
 
@@ -141,7 +142,7 @@ def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
 @example(seed=235, above=[0.1 * n for n in range(8)])
 def test_without_growth_no_limit_above_the_safe_one_fails(seed, above):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
-    found = minimum_limit(sequence, BfcOptions(growth=False), engine=Engine.REFERENCE)
+    found = minimum_limit(sequence, BfcOptions(growth=False), engine=Engine.PLAIN)
     below = found.safe_bytes - found.step_bytes
     if found.safe_bytes > found.bound_bytes:
         assert not fits(sequence, below, growth=False)
@@ -175,7 +176,7 @@ def test_limits_of_several_orders_end_where_none_runs_and_where_all_do(seed, gro
         sequence_of(random_operations(200, 14, seed=10 * seed + n, largest=23)) for n in range(4)
     ]
     options = BfcOptions(growth=growth, descending=growth)
-    found = shared_limits(orders, options, engine=Engine.REFERENCE)
+    found = shared_limits(orders, options, engine=Engine.PLAIN)
     fine = found.safe_bytes // 2000
     assert any(fits(order, found.least_bytes, growth) for order in orders)
     for share in (0, 0.01, 0.05, 0.2, 0.5, 1):
@@ -195,8 +196,8 @@ def test_limits_of_several_orders_end_where_none_runs_and_where_all_do(seed, gro
 def test_several_orders_need_no_less_than_the_safe_limit_of_each():
     orders = [sequence_of(random_operations(300, 20, seed=seed, largest=23)) for seed in range(5)]
     options = BfcOptions(growth=False)
-    found = shared_limits(orders, options, engine=Engine.REFERENCE)
-    safe = [safe_limit(order, options, engine=Engine.REFERENCE) for order in orders]
+    found = shared_limits(orders, options, engine=Engine.PLAIN)
+    safe = [safe_limit(order, options, engine=Engine.PLAIN) for order in orders]
     assert found.safe_bytes == pytest.approx(max(safe), rel=0.001)
     assert found.least_bytes <= min(safe) * 1.001
 

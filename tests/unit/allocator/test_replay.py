@@ -26,7 +26,7 @@ def cautions(sequence):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_recorded_traces_are_reproduced_event_by_event(name):
     events = sample(name)
-    match = compare(events, engine=Engine.REFERENCE)
+    match = compare(events, engine=Engine.PLAIN)
     assert match.first_difference is None
     assert match.is_exact
     assert match.replay.cautions == ()

@@ -19,7 +19,7 @@ def test_it_is_so_where_each_limit_succeeds(seed: int, growth: bool, share: floa
 
     def fits(limit: int) -> bool:
         options = BfcOptions(memory_limit_bytes=limit, growth=growth)
-        return operations_done(sequence, options, engine=Engine.REFERENCE) == len(sequence)
+        return operations_done(sequence, options, engine=Engine.PLAIN) == len(sequence)
 
     options = BfcOptions(memory_limit_bytes=least, growth=growth)
     expected = all(fits(limit) for limit in range(least, most + 1, 256))

@@ -1,42 +1,186 @@
-"""TensorFlow's BFC allocator, in plain Python: the reference that the compiled one is held to.
+"""TensorFlow's BFC allocator with objects: the oracle of the allocator on columns.
 
-A pool of regions, each tiled by chunks; a chunk is in use or free. A request is rounded up to 256
-bytes and takes the smallest free chunk that is large enough, found through 21 bins by size (256 B,
-512 B, … 256 MiB and more). The chunk is split where it is at least twice the request or where 128
-MiB would be left over; otherwise the request gets all of it. A freed chunk merges with its free
-neighbours at once. Where no chunk fits, the pool is extended by a region: 2 MiB first, then the
-double of the last, as far as the limit goes.
-
-    >>> bfc = BfcAllocator(BfcOptions(first_address=0))
-    >>> a, b = bfc.allocate(1000), bfc.allocate(5000)      # region of 2 MiB
-    >>> (a, b, bfc.in_use_bytes, bfc.pool_bytes)
-    (0, 1024, 6144, 2097152)
-    >>> bfc.free(a)
-    >>> bfc.allocate(600), bfc.in_use_bytes                # 768 B; 1024 < 2 * 768, so not split
-    (0, 6144)
+It is written independently of ``bfc_operations`` (chunk objects and sorted lists of Python), and its
+``check`` verifies all invariants after any operation. Deliberately slow and simple.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
 
 from analyzer.model.errors import AccountingError
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc.bfc_options import (
+from analyzer.simulate.allocator.bfc_allocator import Extension
+from analyzer.simulate.allocator.bfc_options import (
+    BACK_PEDAL,
     UPPER_ADDRESS,
     BfcOptions,
-    back_pedalled,
     round_down,
     round_up,
 )
-from analyzer.simulate.allocator.bfc.chunks import BINS, Chunk, Extension, Region, bin_of
-from analyzer.simulate.allocator.bfc.limit_sensitivity import ANY_BYTES, Sameness
+
+BINS = 21
+"""Bins of free chunks, each for sizes from 256 bytes times a power of two (``kNumBins``)."""
 
 
-class BfcAllocator:
+def bin_of(size_bytes: int) -> int:
+    """Return the bin that holds free chunks of ``size_bytes``: 0 for 256 B, 20 for 256 MiB up.
+
+    No chunk is smaller than 256 B.
+    """
+    number = (size_bytes // GRANULE_BYTES).bit_length() - 1
+    return number if number < BINS - 1 else BINS - 1
+
+
+def shrink_ask(ask_bytes: int) -> int:
+    """Return the next ask of a driver that refused ``ask_bytes``: a tenth less, rounded up."""
+    return round_up(int(np.float32(ask_bytes) * BACK_PEDAL))
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """A piece of a region. ``owner`` is whose it is, None where it is free."""
+
+    address: int
+    size_bytes: int
+    owner: int | None = None
+    requested_bytes: int = 0
+    below: Chunk | None = field(default=None, repr=False)
+    above: Chunk | None = field(default=None, repr=False)
+
+    @property
+    def end(self) -> int:
+        """First address after the chunk."""
+        return self.address + self.size_bytes
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Bytes that the driver gave in one piece, or several that lie end to end.
+
+    Attributes:
+        address: First address.
+        size_bytes: Bytes, of all pieces.
+        first: Its lowest chunk.
+    """
+
+    address: int
+    size_bytes: int
+    first: Chunk
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks from the lowest address up."""
+        chunk: Chunk | None = self.first
+        while chunk is not None:
+            yield chunk
+            chunk = chunk.above
+
+    def copied(self, chunks: dict[int, Chunk]) -> Region:
+        """Return a copy with chunks of its own, and put those into ``chunks`` by their address."""
+        below: Chunk | None = None
+        for chunk in self.chunks():
+            new = Chunk(chunk.address, chunk.size_bytes, chunk.owner, chunk.requested_bytes, below)
+            if below is not None:
+                below.above = new
+            chunks[new.address] = below = new
+        return Region(self.address, self.size_bytes, chunks[self.first.address])
+
+
+ANY_BYTES: Final = 1 << 62
+"""Stands for "however large"."""
+
+
+class Sameness:
+    """The limits under which what was done so far goes as it went.
+
+    Args:
+        options: The allocator's set-up.
+
+    Attributes:
+        least_bytes, most_bytes: The range of limits.
+        flexible: The chunk that is as much larger as the limit is; None before the last region.
+    """
+
+    def __init__(self, options: BfcOptions) -> None:
+        self._limit_bytes = options.memory_limit_bytes
+        self.least_bytes, self.most_bytes = -ANY_BYTES, ANY_BYTES
+        self.flexible: Chunk | None = None
+        if options.fragmentation_fraction > 0 or options.driver_bytes is not None:
+            self.end()
+
+    def end(self) -> None:
+        """Say nothing of other limits any more."""
+        self._hold(self._limit_bytes, self._limit_bytes)
+
+    def under(self, limit_bytes: int, chunks: Mapping[int, Chunk]) -> Sameness:
+        """Return a copy for a copied pool under another limit, one of the range.
+
+        Args:
+            limit_bytes: The limit.
+            chunks: The copied pool's chunks by their address.
+        """
+        other = Sameness(BfcOptions(memory_limit_bytes=limit_bytes))
+        other.least_bytes, other.most_bytes = self.least_bytes, self.most_bytes
+        other.flexible = None if self.flexible is None else chunks[self.flexible.address]
+        return other
+
+    def observe_no_region(self, needed_bytes: int) -> None:
+        """Note that a limit under ``needed_bytes`` refused a region."""
+        if self.flexible is None:
+            self._hold(-ANY_BYTES, needed_bytes - 1)
+
+    def observe_region(self, least_bytes: int, most_bytes: int) -> None:
+        """Note that a region is taken, of the size that the limits between these two would give it."""
+        self._hold(least_bytes, most_bytes)
+
+    def observe_taken(self, rounded_bytes: int, larger_bytes: int, max_spare_bytes: int) -> None:
+        """Note that the flexible chunk, still whole, is taken for a request.
+
+        Args:
+            rounded_bytes: The request.
+            larger_bytes: Size of the free chunk that would be next.
+            max_spare_bytes: Left-over from which a chunk is split whatever the request.
+        """
+        assert self.flexible is not None
+        limit, size_bytes = self._limit_bytes, self.flexible.size_bytes
+        spare = size_bytes - rounded_bytes
+        least_spare = max(min(rounded_bytes, max_spare_bytes), 1)
+        most = limit + max(larger_bytes - size_bytes - 1, 0)
+        if spare >= least_spare:
+            self._hold(limit + least_spare - spare, most)
+        else:
+            self._hold(limit - spare, min(most, limit + least_spare - spare - 1))
+
+    def observe_other(self, rounded_bytes: int, chunk_bytes: int = 0) -> None:
+        """Note that another chunk is taken for a request, or none, where the flexible one is free."""
+        flexible = self.flexible
+        if flexible is None or flexible.owner is not None:
+            return
+        size_bytes = flexible.size_bytes
+        if size_bytes < rounded_bytes:
+            self._hold(-ANY_BYTES, self._limit_bytes + rounded_bytes - size_bytes - 1)
+        else:
+            least = self._limit_bytes + min(chunk_bytes - size_bytes + 1, 0)
+            if least > self.least_bytes:
+                self.least_bytes = least
+
+    def moved(self, old: Chunk, new: Chunk) -> None:
+        """Note that the end of chunk ``old`` belongs to ``new`` now."""
+        if old is self.flexible:
+            self.flexible = new
+
+    def _hold(self, least_bytes: int, most_bytes: int) -> None:
+        self.least_bytes = max(self.least_bytes, least_bytes)
+        self.most_bytes = min(self.most_bytes, most_bytes)
+
+
+class OracleAllocator:
     """One allocator and its pool.
 
     Args:
@@ -66,7 +210,7 @@ class BfcAllocator:
         """The least and the highest memory limit under which all that was done goes as it went."""
         return self._sameness.least_bytes, self._sameness.most_bytes
 
-    def under(self, memory_limit_bytes: int) -> BfcAllocator:
+    def under(self, memory_limit_bytes: int) -> OracleAllocator:
         """Return a copy, with all that it holds, that goes on under another limit."""
         other = copy(self)
         other.options = replace(self.options, memory_limit_bytes=memory_limit_bytes)
@@ -254,8 +398,11 @@ class BfcAllocator:
             self.pool_bytes + (rounded_bytes if is_rest else self._next_region_bytes),
             self.pool_bytes + self._next_region_bytes if is_rest else ANY_BYTES,
         )
-        while not self.options.driver_can_give(self.pool_bytes, ask_bytes):
-            smaller_bytes = back_pedalled(ask_bytes)
+        while (
+            self.options.driver_bytes is not None
+            and self.pool_bytes + ask_bytes > self.options.driver_bytes
+        ):
+            smaller_bytes = shrink_ask(ask_bytes)
             if smaller_bytes < rounded_bytes or smaller_bytes == ask_bytes:
                 return False
             ask_bytes = smaller_bytes

@@ -1,0 +1,226 @@
+"""TensorFlow's BFC allocator (best fit with coalescing), fed with arrays of operations.
+
+The pool consists of regions, each tiled by chunks. A request is rounded up to 256 bytes and gets
+the smallest free chunk that is large enough, found in 21 bins by size (256 B, 512 B, ... 256 MiB).
+The chunk is split if it is at least twice the request or 128 MiB would be spare; otherwise the
+request gets all of it. A freed chunk is merged with its free neighbours at once. If no chunk fits,
+the pool takes another region: 2 MiB first, then twice the last, up to the limit. Source:
+``tensorflow/core/common_runtime/bfc_allocator.cc``.
+
+One source (``bfc_operations``) runs as plain Python, and for long sequences compiled by Numba,
+some thirty times as fast.
+
+    >>> allocator = BfcAllocator(BfcOptions(), slots=2)
+    >>> allocator.feed(np.array([0, 1]), np.array([1000, 5000]))   # operations done
+    2
+    >>> allocator.in_use_bytes, allocator.pool_bytes
+    (6144, 2097152)
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analyzer.model.errors import AccountingError
+from analyzer.model.ranges import Range
+from analyzer.simulate.allocator import bfc_operations, compiled_run
+from analyzer.simulate.allocator.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc_pool import (
+    FAILED,
+    FULL,
+    IN_USE,
+    INVALID,
+    LEAST_LIMIT,
+    MOST_LIMIT,
+    N_EXTENSIONS,
+    N_RELEASES,
+    NONE,
+    OUT_COLUMNS,
+    OUTCOME,
+    PEAK_IN_USE,
+    POOL_BYTES,
+    Settings,
+    copied,
+    enlarged,
+    new_pool,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Table = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """A region taken from the driver, and the request that caused it.
+
+    Attributes:
+        address, size_bytes: The region.
+        owner: Operation whose request no free chunk could serve.
+        requested_bytes: Bytes of that request.
+        planned_bytes: Size of the region by the doubling rule, before looking at the request.
+        asked_bytes: Bytes first asked of the driver: at least the request, at most
+            ``available_bytes``.
+        free_bytes, largest_free_bytes: Free in the pool just before.
+        available_bytes: The limit minus the pool just before.
+        number: Index of the region, from 0.
+    """
+
+    address: int
+    size_bytes: int
+    owner: int
+    requested_bytes: int
+    planned_bytes: int
+    asked_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+    available_bytes: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A wholly free region given back to the driver to make room for operation ``op``."""
+
+    address: int
+    size_bytes: int
+    op: int
+
+
+class BfcAllocator:
+    """One allocator with its pool.
+
+    Args:
+        options: Limit, growth and other settings.
+        slots: Number of buffers that can be alive at once; a slot may be used again after its free.
+        is_compiled: Whether to run the compiled code, if Numba is available.
+    """
+
+    def __init__(self, options: BfcOptions, slots: int, *, is_compiled: bool = False) -> None:
+        self.options = options
+        compiled = compiled_run.load_run() if is_compiled else None
+        self._run: compiled_run.Run = compiled or bfc_operations.run
+        self._is_compiled = compiled is not None
+        self._done = 0
+        self._settings = Settings.from_options(options)
+        self._pool = new_pool(options, is_compiled=self._is_compiled)
+        self._chunk_of = self._column(np.full(max(slots, 1), NONE))
+
+    def feed(
+        self,
+        slot: Table,
+        request: Table,
+        *,
+        known: Table | None = None,
+        record: Table | None = None,
+    ) -> int:
+        """Run operations; return how many succeed before one fails.
+
+        Args:
+            slot: Buffer of each operation, shape ``(n_ops,)``.
+            request: Bytes asked for; 0 frees the slot's buffer.
+            known: Addresses from a trace, to place regions by.
+            record: Table to fill with address, chunk bytes, bytes in use, pool bytes and, if it
+                has a fifth column, the largest free chunk after each operation.
+
+        Raises:
+            AccountingError: a slot is allocated twice or freed while empty.
+        """
+        slots = len(self._chunk_of)
+        if slot.size and not (slot.min() >= 0 and slot.max() < slots):
+            raise AccountingError(f"a slot is outside 0 to {slots - 1}")
+        rows = np.empty((0, OUT_COLUMNS), np.int64) if record is None else record
+        columns = [
+            self._column(column)
+            for column in (slot, request, np.empty(0, np.int64) if known is None else known)
+        ]
+        out = rows if self._is_compiled else rows.tolist()
+        start = 0
+        while True:
+            start = self._run(
+                self._settings, self._pool, *columns, self._chunk_of, start, self._done, out
+            )
+            outcome = self._pool.totals[OUTCOME]
+            if outcome != FULL:
+                break
+            self._pool = enlarged(self._pool)
+        if outcome == INVALID:
+            raise AccountingError(f"operation {start} allocates a live slot or frees an empty one")
+        if record is not None and not self._is_compiled and start:
+            record[:start] = out[:start]
+        self._done += start
+        return start
+
+    def under(self, memory_limit_bytes: int) -> BfcAllocator:
+        """Return a copy with the same chunks that continues under another limit."""
+        other = copy.copy(self)
+        other.options = replace(self.options, memory_limit_bytes=memory_limit_bytes)
+        other._settings = self._settings._replace(limit_bytes=memory_limit_bytes)
+        other._pool, other._chunk_of = copied(self._pool), self._chunk_of.copy()
+        return other
+
+    @property
+    def equal_limits(self) -> Range:
+        """The memory limits under which all operations so far have the same result.
+
+        A limit matters in three places: a region is refused, a region is given in full although the
+        limit is near, and the last region gets only the rest. In that region one chunk, the one at
+        its end, is larger by what the limit is larger. As long as it is chosen for the same
+        requests and split in the same way, runs under different limits are equal. So one run
+        answers for a range of limits, often a wide one.
+        """
+        limit = self.options.memory_limit_bytes
+        least, most = self._total(LEAST_LIMIT), self._total(MOST_LIMIT)
+        # The split rule may depend on the limit. A copy under another limit may have no range.
+        if self.options.fragmentation_fraction > 0 or not least <= limit <= most:
+            return Range.exactly(limit)
+        return Range(least, most)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last call of ``feed`` ended with a request that did not fit."""
+        return self._total(OUTCOME) == FAILED
+
+    @property
+    def in_use_bytes(self) -> int:
+        """Bytes of the chunks in use."""
+        return self._total(IN_USE)
+
+    @property
+    def peak_in_use_bytes(self) -> int:
+        """Highest ``in_use_bytes`` so far."""
+        return self._total(PEAK_IN_USE)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes taken from the driver and not given back."""
+        return self._total(POOL_BYTES)
+
+    @property
+    def extensions(self) -> list[Extension]:
+        """The regions taken, in order."""
+        rows = self._pool.extensions[: self._total(N_EXTENSIONS)]
+        names = Extension.__slots__[:-1]
+        return [
+            Extension(**dict(zip(names, map(int, row), strict=True)), number=number)
+            for number, row in enumerate(rows)
+        ]
+
+    @property
+    def releases(self) -> list[Release]:
+        """The regions given back, in order."""
+        return [Release(*map(int, row)) for row in self._pool.releases[: self._total(N_RELEASES)]]
+
+    def _total(self, index: int) -> int:
+        return int(self._pool.totals[index])
+
+    def _column(self, values: Table) -> Any:
+        """Return the values as an array for compiled code, as a list for plain Python."""
+        if self._is_compiled:
+            return np.require(values, np.int64, ["C", "W"])
+        return values.tolist()

@@ -1,0 +1,225 @@
+"""Chunks and bins of a BFC pool: choose, split, free and merge.
+
+Plain Python that Numba can also compile, see ``bfc_pool``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from analyzer.simulate.allocator.bfc_pool import (
+    ANY_BYTES,
+    BINS,
+    LAST_CHUNK,
+    LEAST_LIMIT,
+    MOST_LIMIT,
+    N_CHUNKS,
+    N_RECYCLED,
+    NONE,
+)
+
+if TYPE_CHECKING:
+    from analyzer.simulate.allocator.bfc_pool import Column, Pool, Settings
+
+
+def bin_of(size: int) -> int:
+    """Return the bin of a chunk of ``size`` bytes: 0 for 256 B, 20 from 256 MiB on."""
+    exponent = math.frexp(size >> 8)[1]
+    return exponent - 1 if exponent <= BINS else BINS - 1
+
+
+def find_position(pool: Pool, row: Column, length: int, size: int, address: int) -> int:
+    """Return the first position in a bin whose (size, address) is at least the given pair."""
+    sizes = pool.size
+    low, high = 0, length
+    while low < high:
+        middle = (low + high) >> 1
+        other = row[middle]
+        if sizes[other] < size or (sizes[other] == size and pool.address[other] < address):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def shift_up(row: Column, first: int, last: int) -> None:
+    """Move the entries from ``first`` to before ``last`` one position up."""
+    row[first + 1 : last + 1] = row[first:last]
+
+
+def shift_down(row: Column, first: int, last: int) -> None:
+    """Move the entries after ``first`` up to ``last`` one position down."""
+    row[first:last] = row[first + 1 : last + 1]
+
+
+def insert(pool: Pool, chunk: int) -> None:
+    """Mark a chunk free and put it into its bin."""
+    pool.free[chunk] = 1
+    size = pool.size[chunk]
+    which = bin_of(size)
+    row, length = pool.bins[which], pool.bin_length[which]
+    at = find_position(pool, row, length, size, pool.address[chunk])
+    shift_up(row, at, length)
+    row[at] = chunk
+    pool.bin_length[which] = length + 1
+
+
+def remove_at(pool: Pool, which: int, at: int) -> None:
+    """Take the chunk at position ``at`` out of bin ``which``."""
+    row, length = pool.bins[which], pool.bin_length[which] - 1
+    shift_down(row, at, length)
+    pool.bin_length[which] = length
+
+
+def remove(pool: Pool, chunk: int) -> None:
+    """Take a free chunk out of its bin."""
+    size = pool.size[chunk]
+    which = bin_of(size)
+    row, length = pool.bins[which], pool.bin_length[which]
+    remove_at(pool, which, find_position(pool, row, length, size, pool.address[chunk]))
+
+
+def new_chunk(pool: Pool, address: int, size: int) -> int:
+    """Return a new chunk in use, without neighbours."""
+    totals = pool.totals
+    if totals[N_RECYCLED] > 0:
+        totals[N_RECYCLED] -= 1
+        chunk = pool.recycled[totals[N_RECYCLED]]
+    else:
+        chunk = totals[N_CHUNKS]
+        totals[N_CHUNKS] += 1
+    pool.address[chunk] = address
+    pool.size[chunk] = size
+    pool.below[chunk] = NONE
+    pool.above[chunk] = NONE
+    pool.free[chunk] = 0
+    return chunk
+
+
+def drop(pool: Pool, chunk: int) -> None:
+    """Make the index of a chunk that no longer exists available."""
+    totals = pool.totals
+    pool.recycled[totals[N_RECYCLED]] = chunk
+    totals[N_RECYCLED] += 1
+
+
+def restrict_limits(pool: Pool, least: int, most: int) -> None:
+    """Note that the last decision is the same under limits from ``least`` to ``most`` bytes."""
+    totals = pool.totals
+    totals[LEAST_LIMIT] = max(totals[LEAST_LIMIT], least)
+    totals[MOST_LIMIT] = min(totals[MOST_LIMIT], most)
+
+
+def find_next_size(pool: Pool, which: int, at: int) -> int:
+    """Return the size of the free chunk after position ``at``; ``ANY_BYTES`` if there is none."""
+    if at + 1 < pool.bin_length[which]:
+        return pool.size[pool.bins[which][at + 1]]
+    for larger in range(which + 1, BINS):
+        if pool.bin_length[larger] > 0:
+            return pool.size[pool.bins[larger][0]]
+    return ANY_BYTES
+
+
+def restrict_by_choice(
+    settings: Settings, pool: Pool, rounded: int, chunk: int, next_size: int, least_spare: int
+) -> None:
+    """Note under which limits the same chunk is chosen for a request, and split the same way.
+
+    One chunk depends on the limit: the one at the end of the last region, larger by what the limit
+    is larger.
+
+    Args:
+        settings: The pool's settings.
+        pool: The pool, with ``chunk`` not yet split.
+        rounded: Bytes asked for, rounded up.
+        chunk: The chunk that was chosen; ``NONE`` if no chunk is large enough.
+        next_size: Size of the next larger free chunk.
+        least_spare: Spare bytes from which on the chunk is split.
+    """
+    last, limit = pool.totals[LAST_CHUNK], settings.limit_bytes
+    if chunk == last:
+        spare = pool.size[chunk] - rounded
+        least, most = limit - spare, limit + max(next_size - pool.size[chunk] - 1, 0)
+        if spare >= least_spare:
+            least += least_spare
+        else:
+            most = min(most, limit + least_spare - spare - 1)
+        restrict_limits(pool, least, most)
+    elif pool.free[last]:
+        size = pool.size[last]
+        if size < rounded:
+            restrict_limits(pool, -ANY_BYTES, limit + rounded - size - 1)
+        else:
+            restrict_limits(pool, limit + min(pool.size[chunk] - size + 1, 0), ANY_BYTES)
+
+
+def take(settings: Settings, pool: Pool, rounded: int) -> int:
+    """Take the smallest sufficient free chunk, split if it is much too large; ``NONE`` if none."""
+    totals = pool.totals
+    first = bin_of(rounded)
+    for which in range(first, BINS):
+        length = pool.bin_length[which]
+        if length == 0:
+            continue
+        row, at = pool.bins[which], 0
+        if which == first:
+            at = find_position(pool, row, length, rounded, NONE)
+            if at == length:
+                continue
+        chunk = row[at]
+        least_spare = max(min(rounded, settings.max_spare_bytes), 1)
+        if totals[LAST_CHUNK] != NONE:
+            next_size = ANY_BYTES
+            if chunk == totals[LAST_CHUNK]:
+                next_size = find_next_size(pool, which, at)
+            restrict_by_choice(settings, pool, rounded, chunk, next_size, least_spare)
+        remove_at(pool, which, at)
+        pool.free[chunk] = 0
+        if pool.size[chunk] - rounded >= least_spare:
+            split(pool, chunk, rounded)
+        return chunk
+    if totals[LAST_CHUNK] != NONE:
+        restrict_by_choice(settings, pool, rounded, NONE, ANY_BYTES, 0)
+    return NONE
+
+
+def split(pool: Pool, chunk: int, size: int) -> None:
+    """Leave ``size`` bytes in a chunk and make the rest a free chunk above it."""
+    rest = new_chunk(pool, pool.address[chunk] + size, pool.size[chunk] - size)
+    if chunk == pool.totals[LAST_CHUNK]:
+        pool.totals[LAST_CHUNK] = rest
+    above = pool.above[chunk]
+    pool.below[rest] = chunk
+    pool.above[rest] = above
+    if above != NONE:
+        pool.below[above] = rest
+    pool.above[chunk] = rest
+    pool.size[chunk] = size
+    insert(pool, rest)
+
+
+def absorb(pool: Pool, lower: int, upper: int) -> None:
+    """Join two neighbours; ``lower`` remains."""
+    pool.size[lower] += pool.size[upper]
+    above = pool.above[upper]
+    pool.above[lower] = above
+    if above != NONE:
+        pool.below[above] = lower
+    if upper == pool.totals[LAST_CHUNK]:
+        pool.totals[LAST_CHUNK] = lower
+    drop(pool, upper)
+
+
+def release(pool: Pool, chunk: int) -> None:
+    """Merge a chunk that is in no bin with its free neighbours and put it into its bin."""
+    above = pool.above[chunk]
+    if above != NONE and pool.free[above]:
+        remove(pool, above)
+        absorb(pool, chunk, above)
+    below = pool.below[chunk]
+    if below != NONE and pool.free[below]:
+        remove(pool, below)
+        absorb(pool, below, chunk)
+        chunk = below
+    insert(pool, chunk)

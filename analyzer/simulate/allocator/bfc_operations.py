@@ -1,0 +1,310 @@
+"""Regions of a BFC pool, and the loop that runs a sequence of operations.
+
+Plain Python that Numba can also compile, see ``bfc_pool``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analyzer.simulate.allocator.bfc_chunks import (
+    drop,
+    new_chunk,
+    release,
+    remove,
+    restrict_limits,
+    take,
+)
+from analyzer.simulate.allocator.bfc_options import BACK_PEDAL, UPPER_ADDRESS
+from analyzer.simulate.allocator.bfc_pool import (
+    ANY_BYTES,
+    BINS,
+    ENDED,
+    FAILED,
+    FULL,
+    HIGHEST_ADDRESS,
+    IN_USE,
+    INVALID,
+    LAST_CHUNK,
+    LOWEST_ADDRESS,
+    N_CHUNKS,
+    N_EXTENSIONS,
+    N_RECYCLED,
+    N_REGIONS,
+    N_RELEASES,
+    NEXT_REGION,
+    NONE,
+    OUTCOME,
+    PEAK_IN_USE,
+    POOL_BYTES,
+    REGION_ADDRESS,
+    REGION_BYTES,
+    REGION_FIRST,
+)
+
+if TYPE_CHECKING:
+    from analyzer.simulate.allocator.bfc_pool import Column, Pool, Rows, Settings
+
+
+def find_largest_free(pool: Pool) -> int:
+    """Return the size of the largest free chunk; 0 if none is free."""
+    for which in range(BINS - 1, -1, -1):
+        if pool.bin_length[which] > 0:
+            return pool.size[pool.bins[which][pool.bin_length[which] - 1]]
+    return 0
+
+
+def place_region(settings: Settings, pool: Pool, size: int, known: int) -> int:
+    """Return the address of a new region: the known one if it is free, else beside the others.
+
+    Args:
+        settings: The pool's settings.
+        pool: The pool; its lowest and highest address are updated.
+        size: Bytes of the new region.
+        known: Address that the trace gives for the region; ``NONE`` if it gives none.
+    """
+    totals = pool.totals
+    address = known
+    for i in range(totals[N_REGIONS]):
+        region = pool.regions[i]
+        if (
+            address < region[REGION_ADDRESS] + region[REGION_BYTES]
+            and region[REGION_ADDRESS] < address + size
+        ):
+            address = NONE
+            break
+    count = totals[N_EXTENSIONS]
+    if address == NONE:
+        if count == 0:
+            address = settings.first_address
+        elif not settings.descending:
+            address = totals[HIGHEST_ADDRESS] + settings.gap_bytes
+        elif count == 1:
+            address = UPPER_ADDRESS - size
+        else:
+            address = totals[LOWEST_ADDRESS] - settings.gap_bytes - size
+    if count <= 1:
+        totals[LOWEST_ADDRESS] = address
+    totals[LOWEST_ADDRESS] = min(totals[LOWEST_ADDRESS], address)
+    totals[HIGHEST_ADDRESS] = max(totals[HIGHEST_ADDRESS], address + size)
+    return address
+
+
+def ask_driver(settings: Settings, pool: Pool, ask: int, rounded: int) -> int:
+    """Return the bytes that the driver gives when asked for ``ask``; 0 if too few for a request.
+
+    TensorFlow asks for a tenth less until the driver has enough. The product is in single precision.
+    """
+    if settings.driver_bytes < 0:
+        return ask
+    restrict_limits(pool, settings.limit_bytes, settings.limit_bytes)
+    while pool.totals[POOL_BYTES] + ask > settings.driver_bytes:
+        smaller = (int(np.float32(ask) * BACK_PEDAL) + 255) >> 8 << 8
+        if smaller < rounded or smaller == ask:
+            return 0
+        ask = smaller
+    return ask
+
+
+def extend(settings: Settings, pool: Pool, request: int, known: int, op: int) -> bool:
+    """Take one more region that can hold the request; return whether the limit allows it.
+
+    Args:
+        settings: The pool's settings.
+        pool: The pool.
+        request: Bytes asked for, not rounded.
+        known: Address that the trace gives for the new region; ``NONE`` if it gives none.
+        op: Index of the operation in the sequence.
+    """
+    totals = pool.totals
+    rounded = (request + 255) >> 8 << 8
+    in_pool = totals[POOL_BYTES]
+    available = (settings.limit_bytes - in_pool) >> 8 << 8
+    if rounded > available:
+        if totals[LAST_CHUNK] == NONE:
+            restrict_limits(pool, -ANY_BYTES, in_pool + rounded - 1)
+        return False
+    planned = totals[NEXT_REGION]
+    while rounded > totals[NEXT_REGION]:
+        totals[NEXT_REGION] *= 2
+    following = totals[NEXT_REGION]
+    asked = min(following, available)
+    is_cut_short = available <= following
+    if is_cut_short:
+        restrict_limits(pool, in_pool + rounded, in_pool + following)
+    else:
+        restrict_limits(pool, in_pool + following, ANY_BYTES)
+    given = ask_driver(settings, pool, asked, rounded)
+    if given == 0:
+        return False
+    if following == planned:
+        totals[NEXT_REGION] *= 2
+    address = place_region(settings, pool, given, known)
+    row = pool.extensions[totals[N_EXTENSIONS]]
+    totals[N_EXTENSIONS] += 1
+    row[0] = address
+    row[1] = given
+    row[2] = op
+    row[3] = request
+    row[4] = planned
+    row[5] = asked
+    row[6] = in_pool - totals[IN_USE]
+    row[7] = find_largest_free(pool)
+    row[8] = available
+    totals[POOL_BYTES] += given
+    chunk = new_chunk(pool, address, given)
+    if is_cut_short:
+        totals[LAST_CHUNK] = chunk
+    add_region(settings, pool, chunk)
+    release(pool, chunk)
+    return True
+
+
+def add_region(settings: Settings, pool: Pool, chunk: int) -> None:
+    """Make a chunk a region of its own, or the end of the region before it if they are joined."""
+    address, size = pool.address[chunk], pool.size[chunk]
+    count = pool.totals[N_REGIONS]
+    if settings.coalesce_regions:
+        for i in range(count):
+            region = pool.regions[i]
+            if region[REGION_ADDRESS] + region[REGION_BYTES] == address:
+                region[REGION_BYTES] += size
+                last = region[REGION_FIRST]
+                while pool.above[last] != NONE:
+                    last = pool.above[last]
+                pool.above[last] = chunk
+                pool.below[chunk] = last
+                return
+    region = pool.regions[count]
+    pool.totals[N_REGIONS] = count + 1
+    region[REGION_ADDRESS] = address
+    region[REGION_BYTES] = size
+    region[REGION_FIRST] = chunk
+
+
+def is_idle(pool: Pool, first: int) -> bool:
+    """Return whether a region, given by its lowest chunk, is wholly free."""
+    return pool.free[first] == 1 and pool.above[first] == NONE
+
+
+def collect(settings: Settings, pool: Pool, rounded: int, op: int) -> bool:
+    """Give all wholly free regions back if the request then fits the limit; return whether so."""
+    if not settings.garbage_collection:
+        return False
+    totals = pool.totals
+    restrict_limits(pool, settings.limit_bytes, settings.limit_bytes)
+    idle = 0
+    for i in range(totals[N_REGIONS]):
+        if is_idle(pool, pool.regions[i][REGION_FIRST]):
+            idle += pool.regions[i][REGION_BYTES]
+    if idle == 0 or rounded > settings.limit_bytes - totals[POOL_BYTES] + idle:
+        return False
+    remaining = 0
+    for i in range(totals[N_REGIONS]):
+        region = pool.regions[i]
+        first = region[REGION_FIRST]
+        if is_idle(pool, first):
+            remove(pool, first)
+            drop(pool, first)
+            row = pool.releases[totals[N_RELEASES]]
+            row[0] = region[REGION_ADDRESS]
+            row[1] = region[REGION_BYTES]
+            row[2] = op
+            totals[N_RELEASES] += 1
+            totals[POOL_BYTES] -= region[REGION_BYTES]
+        else:
+            target = pool.regions[remaining]
+            for column in range(3):
+                target[column] = region[column]
+            remaining += 1
+    totals[N_REGIONS] = remaining
+    return True
+
+
+def allocate(settings: Settings, pool: Pool, request: int, known: int, op: int) -> int:
+    """Return the chunk for a request, from a new region if needed; ``NONE`` if it does not fit."""
+    rounded = (request + 255) >> 8 << 8
+    chunk = take(settings, pool, rounded)
+    if chunk == NONE and (
+        extend(settings, pool, request, known, op)
+        or (collect(settings, pool, rounded, op) and extend(settings, pool, request, known, op))
+    ):
+        chunk = take(settings, pool, rounded)
+    return chunk
+
+
+def count_safe_operations(pool: Pool) -> int:
+    """Return how many operations surely fit into the columns; each adds at most two chunks."""
+    totals = pool.totals
+    chunks = len(pool.size) - totals[N_CHUNKS] + totals[N_RECYCLED]
+    return min(chunks >> 1, len(pool.extensions) - totals[N_EXTENSIONS])
+
+
+def run(
+    settings: Settings,
+    pool: Pool,
+    slot: Column,
+    request: Column,
+    known: Column,
+    chunk_of: Column,
+    start: int,
+    first_op: int,
+    record: Rows,
+) -> int:
+    """Run operations from ``start`` on; return how many are done and set ``OUTCOME``.
+
+    Args:
+        settings: The pool's settings.
+        pool: The pool.
+        slot: Buffer of each operation; a number may be used again after its free.
+        request: Bytes asked for by each operation; 0 for a free.
+        known: Address that a trace gives for each operation; empty if there is no trace.
+        chunk_of: Chunk of each buffer, ``NONE`` if it has none.
+        start: Operation to begin with.
+        first_op: Index of operation 0 in the whole sequence.
+        record: Gets address, chunk bytes, bytes in use, pool bytes and, if there is a fifth
+            column, the largest free chunk after each operation; empty to record nothing.
+    """
+    totals, addresses, sizes = pool.totals, pool.address, pool.size
+    has_hints, is_recorded = len(known) > 0, len(record) > 0
+    records_largest = is_recorded and len(record[0]) > 4
+    next_check = start
+    for op in range(start, len(slot)):
+        if op == next_check:
+            next_check += count_safe_operations(pool)
+            if next_check == op:
+                totals[OUTCOME] = FULL
+                return op
+        buffer, asked = slot[op], request[op]
+        chunk = chunk_of[buffer]
+        if (chunk == NONE) != (asked > 0):
+            totals[OUTCOME] = INVALID
+            return op
+        if asked > 0:
+            hint = known[op] if has_hints else NONE
+            chunk = allocate(settings, pool, asked, hint, first_op + op)
+            if chunk == NONE:
+                totals[OUTCOME] = FAILED
+                return op
+            chunk_of[buffer] = chunk
+            address, size = addresses[chunk], sizes[chunk]
+            totals[IN_USE] += size
+            if totals[IN_USE] > totals[PEAK_IN_USE]:
+                totals[PEAK_IN_USE] = totals[IN_USE]
+        else:
+            chunk_of[buffer] = NONE
+            address, size = addresses[chunk], sizes[chunk]
+            totals[IN_USE] -= size
+            release(pool, chunk)
+        if is_recorded:
+            row = record[op]
+            row[0] = address
+            row[1] = size
+            row[2] = totals[IN_USE]
+            row[3] = totals[POOL_BYTES]
+            if records_largest:
+                row[4] = find_largest_free(pool)
+    totals[OUTCOME] = ENDED
+    return len(slot)

@@ -1,0 +1,187 @@
+"""The state of a BFC pool in columns, for code that Numba compiles and plain Python runs.
+
+A column is an int64 array for the compiled code and a list for plain Python, which reads lists
+three times as fast. Both take ``column[i]``. Columns are as long as the most chunks alive at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from analyzer.simulate.allocator.bfc_options import BfcOptions
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
+
+    Column: TypeAlias = NDArray[np.int64] | list[int]
+    Rows: TypeAlias = NDArray[np.int64] | list[list[int]]
+
+BINS: Final = 21
+"""Bins of free chunks (``bfc_allocator.h``: ``kNumBins``); bin n holds 256 B * 2^n and more."""
+
+NONE: Final = -1
+"""No chunk, or an unknown address."""
+
+ANY_BYTES: Final = 1 << 62
+"""No upper bound on a memory limit."""
+
+REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
+"""Columns of ``Pool.regions``: address, bytes, lowest chunk."""
+
+(
+    IN_USE,
+    PEAK_IN_USE,
+    POOL_BYTES,
+    NEXT_REGION,
+    LOWEST_ADDRESS,
+    HIGHEST_ADDRESS,
+    N_CHUNKS,
+    N_RECYCLED,
+    N_REGIONS,
+    N_EXTENSIONS,
+    N_RELEASES,
+    OUTCOME,
+    LAST_CHUNK,
+    LEAST_LIMIT,
+    MOST_LIMIT,
+    N_TOTALS,
+) = range(16)
+"""Indices of ``Pool.totals``, and their number.
+
+``NEXT_REGION`` is the size of the next region. ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK``
+is the chunk at the end of the last region that the limit cut short, ``NONE`` if there is none. The
+run is the same under all limits from ``LEAST_LIMIT`` to ``MOST_LIMIT``.
+"""
+
+ENDED, FAILED, FULL, INVALID = range(4)
+"""Values of ``OUTCOME``: all done, a request failed, a column is too short, a wrong slot."""
+
+REGION_COLUMNS: Final = 3
+EXTENSION_COLUMNS: Final = 9
+RELEASE_COLUMNS: Final = 3
+OUT_COLUMNS: Final = 5
+"""Columns of the record of a run: address, chunk bytes, in use, pool, largest free."""
+
+_FEWEST_CHUNKS: Final = 256
+_FEWEST_REGIONS: Final = 64
+
+
+class Settings(NamedTuple):
+    """``BfcOptions`` as whole numbers.
+
+    Attributes:
+        driver_bytes: What the driver can give in all; -1 if the whole limit.
+    """
+
+    limit_bytes: int
+    max_spare_bytes: int
+    coalesce_regions: int
+    garbage_collection: int
+    driver_bytes: int
+    descending: int
+    first_address: int
+    gap_bytes: int
+
+    @classmethod
+    def from_options(cls, options: BfcOptions) -> Settings:
+        """Return the numbers of ``options``."""
+        return cls(
+            limit_bytes=options.memory_limit_bytes,
+            max_spare_bytes=options.max_spare_bytes,
+            coalesce_regions=int(options.coalesce_regions),
+            garbage_collection=int(options.garbage_collection),
+            driver_bytes=NONE if options.driver_bytes is None else options.driver_bytes,
+            descending=int(options.descending),
+            first_address=options.first_address,
+            gap_bytes=options.gap_bytes,
+        )
+
+
+class Pool(NamedTuple):
+    """Chunks, bins and regions. A chunk is an index into the first five columns.
+
+    Attributes:
+        address, size: Of each chunk, bytes.
+        below, above: Neighbouring chunks in the same region; ``NONE`` at its ends.
+        free: 1 if the chunk is free, 0 if it is in use.
+        recycled: Indices of chunks that no longer exist, the first ``N_RECYCLED`` are valid.
+        bins: Free chunks of each bin, by size and then address, shape ``(BINS, capacity)``.
+        bin_length: Number of free chunks in each bin.
+        regions: Rows of address, bytes and lowest chunk.
+        extensions: Rows of the fields of ``Extension`` without its number.
+        releases: Rows of address, bytes and operation of each region given back.
+        totals: Running totals, see ``IN_USE`` and the following.
+    """
+
+    address: Column
+    size: Column
+    below: Column
+    above: Column
+    free: Column
+    recycled: Column
+    bins: Rows
+    bin_length: Column
+    regions: Rows
+    extensions: Rows
+    releases: Rows
+    totals: Column
+
+
+def new_pool(options: BfcOptions, *, is_compiled: bool) -> Pool:
+    """Return an empty pool, of arrays if ``is_compiled``, else of lists."""
+    shapes = _shapes(_FEWEST_CHUNKS, _FEWEST_REGIONS)
+    columns = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+    totals = columns["totals"]
+    totals[NEXT_REGION] = options.first_region_bytes
+    totals[LAST_CHUNK] = NONE
+    totals[LEAST_LIMIT], totals[MOST_LIMIT] = -ANY_BYTES, ANY_BYTES
+    return _pool_of(columns, is_compiled=is_compiled)
+
+
+def enlarged(pool: Pool) -> Pool:
+    """Return a copy of the pool with columns twice as long if they are full."""
+    chunks, regions = len(pool.size), len(pool.extensions)
+    if chunks - pool.totals[N_CHUNKS] + pool.totals[N_RECYCLED] < 2:
+        chunks *= 2
+    if regions == pool.totals[N_EXTENSIONS]:
+        regions *= 2
+    columns = {}
+    for name, shape in _shapes(chunks, regions).items():
+        old = np.array(getattr(pool, name), np.int64)
+        columns[name] = np.zeros(shape, np.int64)
+        columns[name][tuple(slice(0, length) for length in old.shape)] = old
+    return _pool_of(columns, is_compiled=not isinstance(pool.totals, list))
+
+
+def copied(pool: Pool) -> Pool:
+    """Return an independent copy of the pool."""
+    return Pool(*(_copy(column) for column in pool))
+
+
+def _copy(column: Any) -> Any:
+    return [row.copy() for row in column] if isinstance(column[0], list) else column.copy()
+
+
+def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each column of a pool for so many chunks and regions."""
+    of_chunks = ("address", "size", "below", "above", "free", "recycled")
+    return {
+        **dict.fromkeys(of_chunks, (chunks,)),
+        "bins": (BINS, chunks),
+        "bin_length": (BINS,),
+        "regions": (regions, REGION_COLUMNS),
+        "extensions": (regions, EXTENSION_COLUMNS),
+        "releases": (regions, RELEASE_COLUMNS),
+        "totals": (N_TOTALS,),
+    }
+
+
+def _pool_of(columns: Mapping[str, NDArray[np.int64]], *, is_compiled: bool) -> Pool:
+    if is_compiled:
+        return Pool(**columns)
+    return Pool(**{name: column.tolist() for name, column in columns.items()})

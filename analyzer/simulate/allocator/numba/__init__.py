@@ -1,1 +1,0 @@
-"""The BFC allocator on arrays, compiled by Numba."""
