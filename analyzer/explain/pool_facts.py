@@ -42,7 +42,7 @@ from analyzer.simulate.allocator import (
     recorded_options,
     replay,
 )
-from analyzer.simulate.allocator.bfc_options import UNLIMITED_BYTES
+from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
 from analyzer.simulate.allocator.minimum_limit import engine_for
 
 _ROWS: Final = 40  # extensions of the pool told one by one

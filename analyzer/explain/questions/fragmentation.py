@@ -18,7 +18,7 @@ from analyzer.explain.questions.severity import severity_of
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc_options import round_up_all
+from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
 
 _WORTH_SAYING: Final = 0.05  # share of the peak below which waste is only noted
 _MUCH_BROKEN: Final = 0.25

@@ -19,7 +19,7 @@ from analyzer.fitting.scaling.closed_forms import FormTable
 from analyzer.fitting.scaling.step_family import StepFamily
 from analyzer.simulate.allocator import BfcAllocator, BfcOptions, Engine
 from analyzer.simulate.allocator import Sequence as Operations
-from analyzer.simulate.allocator.bfc_options import round_up_all
+from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
 from analyzer.simulate.allocator.replay import choose, in_use_bytes
 from analyzer.simulate.allocator.sequence_runner import feed_sparing, runs_throughout
 from analyzer.simulate.predict.graph.constant_folding import fold

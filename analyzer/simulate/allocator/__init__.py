@@ -6,8 +6,8 @@ Input: a ``Sequence`` of requests and frees, made from a table of events or allo
 that begin with the process. ``cuda_malloc_async`` (``AsyncOptions``) has no chunks and regions.
 """
 
-from analyzer.simulate.allocator.bfc_allocator import BfcAllocator
-from analyzer.simulate.allocator.bfc_options import AsyncOptions, BfcOptions, Options
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_options import AsyncOptions, BfcOptions, Options
 from analyzer.simulate.allocator.events_to_sequence import from_events
 from analyzer.simulate.allocator.minimum_limit import MinimumLimit, minimum_limit
 from analyzer.simulate.allocator.pool_explanation import (

@@ -14,7 +14,7 @@ import pandas as pd
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.allocator_events import pair_events
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc_options import MAX_REQUEST_BYTES
+from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 from analyzer.simulate.allocator.sequence import (
     NOWHERE,
     Caution,

@@ -14,8 +14,12 @@ import numpy as np
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc_allocator import BfcAllocator
-from analyzer.simulate.allocator.bfc_options import FIRST_REGION_BYTES, UNLIMITED_BYTES, BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_options import (
+    FIRST_REGION_BYTES,
+    UNLIMITED_BYTES,
+    BfcOptions,
+)
 from analyzer.simulate.allocator.replay import Engine, Replay, replay
 from analyzer.simulate.allocator.sequence import Sequence
 from analyzer.simulate.allocator.sequence_runner import feed_sparing

@@ -27,7 +27,7 @@ from typing import Final
 
 from analyzer.model.errors import AccountingError
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc_options import (
+from analyzer.simulate.allocator.bfc.bfc_options import (
     UNLIMITED_BYTES,
     AsyncOptions,
     BfcOptions,

@@ -13,8 +13,8 @@ import numpy as np
 from analyzer.model.choice import Choice
 from analyzer.model.errors import InputError
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc_allocator import Extension
-from analyzer.simulate.allocator.bfc_options import (
+from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
+from analyzer.simulate.allocator.bfc.bfc_options import (
     AsyncOptions,
     BfcOptions,
     Options,

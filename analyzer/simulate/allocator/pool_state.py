@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.errors import AccountingError, InputError
-from analyzer.simulate.allocator.bfc_options import BfcOptions, round_up_all
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_up_all
 from analyzer.simulate.allocator.replay import Replay
 from analyzer.simulate.allocator.sequence import NOWHERE
 

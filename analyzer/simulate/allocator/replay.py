@@ -13,10 +13,10 @@ import numpy as np
 
 from analyzer.model.choice import Choice
 from analyzer.model.errors import AccountingError
-from analyzer.simulate.allocator import compiled_run
-from analyzer.simulate.allocator.bfc_allocator import BfcAllocator, Extension, Release
-from analyzer.simulate.allocator.bfc_options import AsyncOptions, BfcOptions, Options, round_up
-from analyzer.simulate.allocator.bfc_pool import OUT_COLUMNS
+from analyzer.simulate.allocator.bfc import compiled_run
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension, Release
+from analyzer.simulate.allocator.bfc.bfc_options import AsyncOptions, BfcOptions, Options, round_up
+from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.sequence import NOWHERE, Caution, Sequence
 
 if TYPE_CHECKING:

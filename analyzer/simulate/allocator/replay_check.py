@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from analyzer.simulate.allocator.bfc_options import UNLIMITED_BYTES, BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.events_to_sequence import from_events
 from analyzer.simulate.allocator.replay import Engine, Replay, replay
 from analyzer.simulate.allocator.sequence import NOWHERE, integers, rows_of

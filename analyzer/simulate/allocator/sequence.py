@@ -17,7 +17,7 @@ from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc_options import MAX_REQUEST_BYTES, round_up_all
+from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES, round_up_all
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from analyzer.simulate.allocator.bfc_allocator import BfcAllocator
-from analyzer.simulate.allocator.bfc_options import BfcOptions, round_down
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_down
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,8 @@ import numpy as np
 
 from analyzer.model.errors import AccountingError
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc_allocator import Extension
-from analyzer.simulate.allocator.bfc_options import (
+from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
+from analyzer.simulate.allocator.bfc.bfc_options import (
     BACK_PEDAL,
     UPPER_ADDRESS,
     BfcOptions,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from oracle import OracleAllocator, bin_of, shrink_ask
 
 from analyzer.model.errors import AccountingError, InputError
-from analyzer.simulate.allocator import bfc_chunks
-from analyzer.simulate.allocator.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc import bfc_chunks
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 
 KIB, MIB = 1 << 10, 1 << 20
 

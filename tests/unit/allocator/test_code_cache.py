@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from analyzer.model.user_cache import create_cache_folder
-from analyzer.simulate.allocator import compiled_run
+from analyzer.simulate.allocator.bfc import compiled_run
 
 _PROGRAM = """
 import numpy as np
-from analyzer.simulate.allocator import BfcAllocator, BfcOptions, compiled_run
+from analyzer.simulate.allocator import BfcAllocator, BfcOptions
+from analyzer.simulate.allocator.bfc import compiled_run
 allocator = BfcAllocator(BfcOptions.cpu(), 2, is_compiled=True)
 assert allocator.feed(np.array([0, 1, 0]), np.array([1000, 5000, 0])) == 3
 print(allocator.in_use_bytes, compiled_run.load_run() is not None)

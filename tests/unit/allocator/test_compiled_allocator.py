@@ -12,7 +12,7 @@ from workloads import random_operations, sequence_of
 
 from analyzer.model.errors import AccountingError
 from analyzer.simulate.allocator import BfcAllocator, BfcOptions, Engine, replay
-from analyzer.simulate.allocator.bfc_pool import OUT_COLUMNS
+from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.replay import in_use_bytes, operations_done
 
 GIB = 1 << 30
@@ -150,7 +150,7 @@ def _state_bytes(allocator):
 def test_where_the_compiled_functions_are_loaded_already_short_sequences_use_them():
     code = (
         "from analyzer.simulate.allocator import Engine, replay\n"
-        "from analyzer.simulate.allocator import compiled_run\n"
+        "from analyzer.simulate.allocator.bfc import compiled_run\n"
         "from analyzer.simulate.allocator.replay import choose\n"
         "assert not compiled_run.is_loaded() and choose(Engine.AUTO, 1) is Engine.PLAIN\n"
         "compiled_run.load_run()\n"

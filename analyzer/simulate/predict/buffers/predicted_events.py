@@ -20,7 +20,7 @@ from analyzer.simulate.allocator import (
     from_allocations,
     replay,
 )
-from analyzer.simulate.allocator.bfc_options import UNLIMITED_BYTES
+from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
 from analyzer.simulate.allocator.replay import in_use_bytes
 from analyzer.simulate.allocator.sequence import NOWHERE
 

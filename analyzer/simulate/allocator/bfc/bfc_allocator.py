@@ -27,9 +27,9 @@ import numpy as np
 
 from analyzer.model.errors import AccountingError
 from analyzer.model.ranges import Range
-from analyzer.simulate.allocator import bfc_operations, compiled_run
-from analyzer.simulate.allocator.bfc_options import BfcOptions
-from analyzer.simulate.allocator.bfc_pool import (
+from analyzer.simulate.allocator.bfc import bfc_operations, compiled_run
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import (
     FAILED,
     FULL,
     IN_USE,
@@ -43,7 +43,7 @@ from analyzer.simulate.allocator.bfc_pool import (
     OUTCOME,
     PEAK_IN_USE,
     POOL_BYTES,
-    Settings,
+    PoolSettings,
     copied,
     enlarged,
     new_pool,
@@ -107,7 +107,7 @@ class BfcAllocator:
         self._run: compiled_run.Run = compiled or bfc_operations.run
         self._is_compiled = compiled is not None
         self._done = 0
-        self._settings = Settings.from_options(options)
+        self._settings = PoolSettings.from_options(options)
         self._pool = new_pool(options, is_compiled=self._is_compiled)
         self._chunk_of = self._column(np.full(max(slots, 1), NONE))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from analyzer.simulate.allocator.bfc_pool import (
+from analyzer.simulate.allocator.bfc.bfc_pool import (
     ANY_BYTES,
     BINS,
     LAST_CHUNK,
@@ -20,7 +20,7 @@ from analyzer.simulate.allocator.bfc_pool import (
 )
 
 if TYPE_CHECKING:
-    from analyzer.simulate.allocator.bfc_pool import Column, Pool, Settings
+    from analyzer.simulate.allocator.bfc.bfc_pool import Column, PoolSettings, PoolState
 
 
 def bin_of(size: int) -> int:
@@ -29,7 +29,7 @@ def bin_of(size: int) -> int:
     return exponent - 1 if exponent <= BINS else BINS - 1
 
 
-def find_position(pool: Pool, row: Column, length: int, size: int, address: int) -> int:
+def find_position(pool: PoolState, row: Column, length: int, size: int, address: int) -> int:
     """Return the first position in a bin whose (size, address) is at least the given pair."""
     sizes = pool.size
     low, high = 0, length
@@ -53,7 +53,7 @@ def shift_down(row: Column, first: int, last: int) -> None:
     row[first:last] = row[first + 1 : last + 1]
 
 
-def insert(pool: Pool, chunk: int) -> None:
+def insert(pool: PoolState, chunk: int) -> None:
     """Mark a chunk free and put it into its bin."""
     pool.free[chunk] = 1
     size = pool.size[chunk]
@@ -65,14 +65,14 @@ def insert(pool: Pool, chunk: int) -> None:
     pool.bin_length[which] = length + 1
 
 
-def remove_at(pool: Pool, which: int, at: int) -> None:
+def remove_at(pool: PoolState, which: int, at: int) -> None:
     """Take the chunk at position ``at`` out of bin ``which``."""
     row, length = pool.bins[which], pool.bin_length[which] - 1
     shift_down(row, at, length)
     pool.bin_length[which] = length
 
 
-def remove(pool: Pool, chunk: int) -> None:
+def remove(pool: PoolState, chunk: int) -> None:
     """Take a free chunk out of its bin."""
     size = pool.size[chunk]
     which = bin_of(size)
@@ -80,7 +80,7 @@ def remove(pool: Pool, chunk: int) -> None:
     remove_at(pool, which, find_position(pool, row, length, size, pool.address[chunk]))
 
 
-def new_chunk(pool: Pool, address: int, size: int) -> int:
+def new_chunk(pool: PoolState, address: int, size: int) -> int:
     """Return a new chunk in use, without neighbours."""
     totals = pool.totals
     if totals[N_RECYCLED] > 0:
@@ -97,21 +97,21 @@ def new_chunk(pool: Pool, address: int, size: int) -> int:
     return chunk
 
 
-def drop(pool: Pool, chunk: int) -> None:
+def drop(pool: PoolState, chunk: int) -> None:
     """Make the index of a chunk that no longer exists available."""
     totals = pool.totals
     pool.recycled[totals[N_RECYCLED]] = chunk
     totals[N_RECYCLED] += 1
 
 
-def restrict_limits(pool: Pool, least: int, most: int) -> None:
+def restrict_limits(pool: PoolState, least: int, most: int) -> None:
     """Note that the last decision is the same under limits from ``least`` to ``most`` bytes."""
     totals = pool.totals
     totals[LEAST_LIMIT] = max(totals[LEAST_LIMIT], least)
     totals[MOST_LIMIT] = min(totals[MOST_LIMIT], most)
 
 
-def find_next_size(pool: Pool, which: int, at: int) -> int:
+def find_next_size(pool: PoolState, which: int, at: int) -> int:
     """Return the size of the free chunk after position ``at``; ``ANY_BYTES`` if there is none."""
     if at + 1 < pool.bin_length[which]:
         return pool.size[pool.bins[which][at + 1]]
@@ -122,7 +122,12 @@ def find_next_size(pool: Pool, which: int, at: int) -> int:
 
 
 def restrict_by_choice(
-    settings: Settings, pool: Pool, rounded: int, chunk: int, next_size: int, least_spare: int
+    settings: PoolSettings,
+    pool: PoolState,
+    rounded: int,
+    chunk: int,
+    next_size: int,
+    least_spare: int,
 ) -> None:
     """Note under which limits the same chunk is chosen for a request, and split the same way.
 
@@ -154,7 +159,7 @@ def restrict_by_choice(
             restrict_limits(pool, limit + min(pool.size[chunk] - size + 1, 0), ANY_BYTES)
 
 
-def take(settings: Settings, pool: Pool, rounded: int) -> int:
+def take(settings: PoolSettings, pool: PoolState, rounded: int) -> int:
     """Take the smallest sufficient free chunk, split if it is much too large; ``NONE`` if none."""
     totals = pool.totals
     first = bin_of(rounded)
@@ -184,7 +189,7 @@ def take(settings: Settings, pool: Pool, rounded: int) -> int:
     return NONE
 
 
-def split(pool: Pool, chunk: int, size: int) -> None:
+def split(pool: PoolState, chunk: int, size: int) -> None:
     """Leave ``size`` bytes in a chunk and make the rest a free chunk above it."""
     rest = new_chunk(pool, pool.address[chunk] + size, pool.size[chunk] - size)
     if chunk == pool.totals[LAST_CHUNK]:
@@ -199,7 +204,7 @@ def split(pool: Pool, chunk: int, size: int) -> None:
     insert(pool, rest)
 
 
-def absorb(pool: Pool, lower: int, upper: int) -> None:
+def absorb(pool: PoolState, lower: int, upper: int) -> None:
     """Join two neighbours; ``lower`` remains."""
     pool.size[lower] += pool.size[upper]
     above = pool.above[upper]
@@ -211,7 +216,7 @@ def absorb(pool: Pool, lower: int, upper: int) -> None:
     drop(pool, upper)
 
 
-def release(pool: Pool, chunk: int) -> None:
+def release(pool: PoolState, chunk: int) -> None:
     """Merge a chunk that is in no bin with its free neighbours and put it into its bin."""
     above = pool.above[chunk]
     if above != NONE and pool.free[above]:

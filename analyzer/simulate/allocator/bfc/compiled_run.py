@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from analyzer.model.user_cache import cache_folder
-from analyzer.simulate.allocator import bfc_chunks, bfc_operations, bfc_pool
-from analyzer.simulate.allocator.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc import bfc_chunks, bfc_operations, bfc_pool
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 
 if TYPE_CHECKING:
-    from analyzer.simulate.allocator.bfc_pool import Column
+    from analyzer.simulate.allocator.bfc.bfc_pool import Column
 
 Run: TypeAlias = Callable[..., int]
 
@@ -54,7 +54,7 @@ def load_run() -> Run | None:
         try:
             # Numba compiles or loads at the first call.
             options, none = BfcOptions(), np.zeros(0, np.int64)
-            settings = bfc_pool.Settings.from_options(options)
+            settings = bfc_pool.PoolSettings.from_options(options)
             pool = bfc_pool.new_pool(options, is_compiled=True)
             run: Run = _compile(folder)
             run(settings, pool, none, none, none, none, 0, 0, np.zeros((0, 5), np.int64))

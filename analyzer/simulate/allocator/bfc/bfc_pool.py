@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.simulate.allocator.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -31,7 +31,7 @@ ANY_BYTES: Final = 1 << 62
 """No upper bound on a memory limit."""
 
 REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
-"""Columns of ``Pool.regions``: address, bytes, lowest chunk."""
+"""Columns of ``PoolState.regions``: address, bytes, lowest chunk."""
 
 (
     IN_USE,
@@ -51,7 +51,7 @@ REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
     MOST_LIMIT,
     N_TOTALS,
 ) = range(16)
-"""Indices of ``Pool.totals``, and their number.
+"""Indices of ``PoolState.totals``, and their number.
 
 ``NEXT_REGION`` is the size of the next region. ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK``
 is the chunk at the end of the last region that the limit cut short, ``NONE`` if there is none. The
@@ -71,7 +71,7 @@ _FEWEST_CHUNKS: Final = 256
 _FEWEST_REGIONS: Final = 64
 
 
-class Settings(NamedTuple):
+class PoolSettings(NamedTuple):
     """``BfcOptions`` as whole numbers.
 
     Attributes:
@@ -88,7 +88,7 @@ class Settings(NamedTuple):
     gap_bytes: int
 
     @classmethod
-    def from_options(cls, options: BfcOptions) -> Settings:
+    def from_options(cls, options: BfcOptions) -> PoolSettings:
         """Return the numbers of ``options``."""
         return cls(
             limit_bytes=options.memory_limit_bytes,
@@ -102,7 +102,7 @@ class Settings(NamedTuple):
         )
 
 
-class Pool(NamedTuple):
+class PoolState(NamedTuple):
     """Chunks, bins and regions. A chunk is an index into the first five columns.
 
     Attributes:
@@ -132,7 +132,7 @@ class Pool(NamedTuple):
     totals: Column
 
 
-def new_pool(options: BfcOptions, *, is_compiled: bool) -> Pool:
+def new_pool(options: BfcOptions, *, is_compiled: bool) -> PoolState:
     """Return an empty pool, of arrays if ``is_compiled``, else of lists."""
     shapes = _shapes(_FEWEST_CHUNKS, _FEWEST_REGIONS)
     columns = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
@@ -143,7 +143,7 @@ def new_pool(options: BfcOptions, *, is_compiled: bool) -> Pool:
     return _pool_of(columns, is_compiled=is_compiled)
 
 
-def enlarged(pool: Pool) -> Pool:
+def enlarged(pool: PoolState) -> PoolState:
     """Return a copy of the pool with columns twice as long if they are full."""
     chunks, regions = len(pool.size), len(pool.extensions)
     if chunks - pool.totals[N_CHUNKS] + pool.totals[N_RECYCLED] < 2:
@@ -158,9 +158,9 @@ def enlarged(pool: Pool) -> Pool:
     return _pool_of(columns, is_compiled=not isinstance(pool.totals, list))
 
 
-def copied(pool: Pool) -> Pool:
+def copied(pool: PoolState) -> PoolState:
     """Return an independent copy of the pool."""
-    return Pool(*(_copy(column) for column in pool))
+    return PoolState(*(_copy(column) for column in pool))
 
 
 def _copy(column: Any) -> Any:
@@ -181,7 +181,7 @@ def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _pool_of(columns: Mapping[str, NDArray[np.int64]], *, is_compiled: bool) -> Pool:
+def _pool_of(columns: Mapping[str, NDArray[np.int64]], *, is_compiled: bool) -> PoolState:
     if is_compiled:
-        return Pool(**columns)
-    return Pool(**{name: column.tolist() for name, column in columns.items()})
+        return PoolState(**columns)
+    return PoolState(**{name: column.tolist() for name, column in columns.items()})

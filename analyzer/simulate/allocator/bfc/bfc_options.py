@@ -1,4 +1,4 @@
-"""Settings of an allocator: limit, growth, coalescing, collection of free regions."""
+"""PoolSettings of an allocator: limit, growth, coalescing, collection of free regions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def round_down(size_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BfcOptions:
-    """Settings of one best-fit allocator with coalescing (BFC).
+    """PoolSettings of one best-fit allocator with coalescing (BFC).
 
     Attributes:
         memory_limit_bytes: Most bytes that the pool may hold.

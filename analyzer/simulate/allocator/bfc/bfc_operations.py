@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analyzer.simulate.allocator.bfc_chunks import (
+from analyzer.simulate.allocator.bfc.bfc_chunks import (
     drop,
     new_chunk,
     release,
@@ -17,8 +17,8 @@ from analyzer.simulate.allocator.bfc_chunks import (
     restrict_limits,
     take,
 )
-from analyzer.simulate.allocator.bfc_options import BACK_PEDAL, UPPER_ADDRESS
-from analyzer.simulate.allocator.bfc_pool import (
+from analyzer.simulate.allocator.bfc.bfc_options import BACK_PEDAL, UPPER_ADDRESS
+from analyzer.simulate.allocator.bfc.bfc_pool import (
     ANY_BYTES,
     BINS,
     ENDED,
@@ -45,10 +45,10 @@ from analyzer.simulate.allocator.bfc_pool import (
 )
 
 if TYPE_CHECKING:
-    from analyzer.simulate.allocator.bfc_pool import Column, Pool, Rows, Settings
+    from analyzer.simulate.allocator.bfc.bfc_pool import Column, PoolSettings, PoolState, Rows
 
 
-def find_largest_free(pool: Pool) -> int:
+def find_largest_free(pool: PoolState) -> int:
     """Return the size of the largest free chunk; 0 if none is free."""
     for which in range(BINS - 1, -1, -1):
         if pool.bin_length[which] > 0:
@@ -56,7 +56,7 @@ def find_largest_free(pool: Pool) -> int:
     return 0
 
 
-def place_region(settings: Settings, pool: Pool, size: int, known: int) -> int:
+def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int) -> int:
     """Return the address of a new region: the known one if it is free, else beside the others.
 
     Args:
@@ -92,7 +92,7 @@ def place_region(settings: Settings, pool: Pool, size: int, known: int) -> int:
     return address
 
 
-def ask_driver(settings: Settings, pool: Pool, ask: int, rounded: int) -> int:
+def ask_driver(settings: PoolSettings, pool: PoolState, ask: int, rounded: int) -> int:
     """Return the bytes that the driver gives when asked for ``ask``; 0 if too few for a request.
 
     TensorFlow asks for a tenth less until the driver has enough. The product is in single precision.
@@ -108,7 +108,7 @@ def ask_driver(settings: Settings, pool: Pool, ask: int, rounded: int) -> int:
     return ask
 
 
-def extend(settings: Settings, pool: Pool, request: int, known: int, op: int) -> bool:
+def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op: int) -> bool:
     """Take one more region that can hold the request; return whether the limit allows it.
 
     Args:
@@ -162,7 +162,7 @@ def extend(settings: Settings, pool: Pool, request: int, known: int, op: int) ->
     return True
 
 
-def add_region(settings: Settings, pool: Pool, chunk: int) -> None:
+def add_region(settings: PoolSettings, pool: PoolState, chunk: int) -> None:
     """Make a chunk a region of its own, or the end of the region before it if they are joined."""
     address, size = pool.address[chunk], pool.size[chunk]
     count = pool.totals[N_REGIONS]
@@ -184,12 +184,12 @@ def add_region(settings: Settings, pool: Pool, chunk: int) -> None:
     region[REGION_FIRST] = chunk
 
 
-def is_idle(pool: Pool, first: int) -> bool:
+def is_idle(pool: PoolState, first: int) -> bool:
     """Return whether a region, given by its lowest chunk, is wholly free."""
     return pool.free[first] == 1 and pool.above[first] == NONE
 
 
-def collect(settings: Settings, pool: Pool, rounded: int, op: int) -> bool:
+def collect(settings: PoolSettings, pool: PoolState, rounded: int, op: int) -> bool:
     """Give all wholly free regions back if the request then fits the limit; return whether so."""
     if not settings.garbage_collection:
         return False
@@ -223,7 +223,7 @@ def collect(settings: Settings, pool: Pool, rounded: int, op: int) -> bool:
     return True
 
 
-def allocate(settings: Settings, pool: Pool, request: int, known: int, op: int) -> int:
+def allocate(settings: PoolSettings, pool: PoolState, request: int, known: int, op: int) -> int:
     """Return the chunk for a request, from a new region if needed; ``NONE`` if it does not fit."""
     rounded = (request + 255) >> 8 << 8
     chunk = take(settings, pool, rounded)
@@ -235,7 +235,7 @@ def allocate(settings: Settings, pool: Pool, request: int, known: int, op: int) 
     return chunk
 
 
-def count_safe_operations(pool: Pool) -> int:
+def count_safe_operations(pool: PoolState) -> int:
     """Return how many operations surely fit into the columns; each adds at most two chunks."""
     totals = pool.totals
     chunks = len(pool.size) - totals[N_CHUNKS] + totals[N_RECYCLED]
@@ -243,8 +243,8 @@ def count_safe_operations(pool: Pool) -> int:
 
 
 def run(
-    settings: Settings,
-    pool: Pool,
+    settings: PoolSettings,
+    pool: PoolState,
     slot: Column,
     request: Column,
     known: Column,
@@ -256,29 +256,24 @@ def run(
     """Run operations from ``start`` on; return how many are done and set ``OUTCOME``.
 
     Args:
-        settings: The pool's settings.
-        pool: The pool.
         slot: Buffer of each operation; a number may be used again after its free.
         request: Bytes asked for by each operation; 0 for a free.
-        known: Address that a trace gives for each operation; empty if there is no trace.
+        known: Address that a trace gives for each operation; empty without a trace.
         chunk_of: Chunk of each buffer, ``NONE`` if it has none.
-        start: Operation to begin with.
-        first_op: Index of operation 0 in the whole sequence.
+        start, first_op: First operation to run; index of operation 0 in the whole sequence.
         record: Gets address, chunk bytes, bytes in use, pool bytes and, if there is a fifth
             column, the largest free chunk after each operation; empty to record nothing.
     """
     totals, addresses, sizes = pool.totals, pool.address, pool.size
-    has_hints, is_recorded = len(known) > 0, len(record) > 0
+    has_hints, is_recorded, next_check = len(known) > 0, len(record) > 0, start
     records_largest = is_recorded and len(record[0]) > 4
-    next_check = start
     for op in range(start, len(slot)):
         if op == next_check:
             next_check += count_safe_operations(pool)
             if next_check == op:
                 totals[OUTCOME] = FULL
                 return op
-        buffer, asked = slot[op], request[op]
-        chunk = chunk_of[buffer]
+        buffer, asked, chunk = slot[op], request[op], chunk_of[slot[op]]
         if (chunk == NONE) != (asked > 0):
             totals[OUTCOME] = INVALID
             return op
@@ -288,11 +283,10 @@ def run(
             if chunk == NONE:
                 totals[OUTCOME] = FAILED
                 return op
-            chunk_of[buffer] = chunk
             address, size = addresses[chunk], sizes[chunk]
             totals[IN_USE] += size
-            if totals[IN_USE] > totals[PEAK_IN_USE]:
-                totals[PEAK_IN_USE] = totals[IN_USE]
+            totals[PEAK_IN_USE] = max(totals[PEAK_IN_USE], totals[IN_USE])
+            chunk_of[buffer] = chunk
         else:
             chunk_of[buffer] = NONE
             address, size = addresses[chunk], sizes[chunk]

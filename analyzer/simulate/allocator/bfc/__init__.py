@@ -1,0 +1,1 @@
+"""The BFC allocator: its settings, pool, operations and compiled code."""
