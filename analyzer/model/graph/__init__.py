@@ -1,1 +1,1 @@
-"""The graph of ops and tensors, and what can be said from it."""
+"""The graph of ops and tensors: index, phases, layers, shared buffers and host copies."""

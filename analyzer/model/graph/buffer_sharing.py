@@ -1,9 +1,9 @@
-"""Which tensors share one buffer.
+"""Tensors that share one buffer.
 
-A kernel may hand its input's buffer on instead of asking for a new one: because it only looks at it
-differently (``Reshape``), because it moves it through control flow (``Switch``), or because no one
-else needs the input any more and it writes in place (*forwarding*). The graph alone tells the first
-two; the third shows in a trace as an op that ran without an allocation for its output.
+A kernel may pass its input's buffer on instead of requesting a new one: it only changes the view
+(``Reshape``), moves the tensor through control flow (``Switch``), or writes in place because no other
+op needs the input (*forwarding*). The graph shows the first two. In a trace, forwarding shows as an op
+without an allocation for its output.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Sharing:
 
         Args:
             structure: The graph.
-            own: Tensors that a buffer was asked for. Every other output of an op that ran has to
-                lie in the buffer of one of the op's inputs.
+            own: Tensors with a requested buffer. Every other output of an executed op must lie in the
+                buffer of one of the op's inputs.
         """
         self._structure = structure
         self._parent: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Sharing:
             self._members.setdefault(self.root(tensor), []).append(tensor)
 
     def root(self, tensor: str) -> str:
-        """Return the tensor that stands for the set that ``tensor`` is in."""
+        """Return the representative of the set that contains ``tensor``."""
         parent = self._parent
         while (above := parent.get(tensor, tensor)) != tensor:
             parent[tensor] = parent.get(above, above)
@@ -84,11 +84,11 @@ class Sharing:
         return tensor
 
     def members(self, tensor: str) -> Sequence[str]:
-        """Return all tensors that share ``tensor``'s buffer, itself included."""
+        """Return all tensors that share ``tensor``'s buffer, including itself."""
         return self._members.get(self.root(tensor), [tensor])
 
     def consumers(self, tensor: str) -> Iterable[str]:
-        """Return the names of the ops that use the buffer, those that only hand it on left out."""
+        """Yield the names of the ops that use the buffer, without those that pass it on."""
         seen = set()
         for member in self.members(tensor):
             for name in self._structure.consumers.get(member, ()):
@@ -127,10 +127,10 @@ class Sharing:
             self._unite_forwarded(op, own)
 
     def _unite_forwarded(self, op: Op, own: Collection[str]) -> None:
-        """Unite each output that no buffer was asked for with the input that fits it.
+        """Unite each output without a buffer with a matching input.
 
-        Only an input that no one else needs any more can be written in place: the one with the
-        fewest consumers, then the first.
+        An input can be overwritten if no later op needs it: prefer the one with the fewest consumers,
+        then the first.
         """
         for index, output in enumerate(op.outputs):
             if f"{op.name}:{index}" in own:
@@ -150,16 +150,15 @@ class Sharing:
                 self._unite(min(candidates, key=self._consumers), f"{op.name}:{index}")
 
     def _size(self, tensor: str) -> int:
-        """Return the tensor's bytes, 0 where not known.
+        """Return the tensor's bytes, 0 if unknown.
 
-        Ops that TensorFlow's optimiser made have no known shape. Those asked about here made no
-        buffer, so that their output is as large as one of their inputs: as the largest, since a
-        broadcast makes nothing smaller.
+        Ops that TensorFlow's optimiser made have no known shape. An output without a buffer is as large
+        as the largest input, because a broadcast makes nothing smaller.
         """
         known = self._sizes.get(tensor)
         if known is not None:
             return known
-        self._sizes[tensor] = 0  # in case of a loop
+        self._sizes[tensor] = 0  # stops at cycles
         spec = self._structure.spec(tensor)
         size_bytes = spec.size_bytes if spec is not None else 0
         if size_bytes is None and spec is not None:

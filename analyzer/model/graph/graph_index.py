@@ -1,4 +1,4 @@
-"""The graph, indexed: who makes, who consumes, which phase and which layer an op belongs to."""
+"""The indexed graph: producer, consumers, phase and layer of each op and tensor."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from analyzer.model.recording.records import TensorLinks
 _Value = TypeVar("_Value")
 
 _DEEPEST: Final = 256
-"""Parts of a name that are taken for those of inlined callers at most."""
+"""Limit of the prefixes of inlined callers in a name."""
 
 
 @dataclass(frozen=True)
 class GraphIndex:
-    """The graph, indexed.
+    """The indexed graph.
 
     Attributes:
         ops: Ops by name.
         consumers: Tensor (``node:output``) -> names of the ops that consume it.
         gradients: Tensors that are gradients of parameters.
         phases: Op name -> phase.
-        layers: Op name -> path of the layer; empty where it is in none.
+        layers: Op name -> path of the layer; empty for none.
     """
 
     ops: Mapping[str, Op]
@@ -37,13 +37,13 @@ class GraphIndex:
     layers: Mapping[str, str]
 
     def spec(self, tensor: str) -> TensorSpec | None:
-        """Return what is known of a tensor, None where nothing is."""
+        """Return dtype and shape of a tensor, None if unknown."""
         name, index = split_tensor(tensor)
         op = self.ops.get(name)
         return op.outputs[index] if op is not None and index < len(op.outputs) else None
 
     def tensor_links(self) -> TensorLinks:
-        """Return who makes and who reads each tensor."""
+        """Return the producer and the consumers of each tensor."""
         return TensorLinks(
             makers={
                 f"{name}:{index}": name
@@ -63,13 +63,13 @@ def build_graph_index(
     nested_gradients: Iterable[str] = (),
     scopes: ScopeTable | None = None,
 ) -> GraphIndex:
-    """Index ``ops`` and tell their phases and layers.
+    """Index ``ops`` and find their phases and layers.
 
     Args:
-        ops: The ops of the graph that runs.
-        traced: The graphs as they were traced; empty where they are not known, and ``ops`` serves.
-        gradients: Tensors noted as gradients while the step was traced.
-        nested_gradients: The same inside functions, before these were inlined under a prefix.
+        ops: The ops of the executed graph.
+        traced: The traced graphs; empty if unknown, then ``ops`` is used instead.
+        gradients: Tensors that were recorded as gradients while the step was traced.
+        nested_gradients: The same inside functions, before inlining added a prefix.
         scopes: Name scopes of layers and optimizers.
     """
     table = scopes or ScopeTable()
@@ -81,16 +81,16 @@ def build_graph_index(
             consumers.setdefault(tensor, []).append(op.name)
     if not traced:
         traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
-    told = find_phases(traced, gradients, nested, table)
-    found = _present_gradients(by_name, gradients, nested)
-    phases = _phases_of_executed(by_name, consumers, told)
+    traced_phases = find_phases(traced, gradients, nested, table)
+    present = _present_gradients(by_name, gradients, nested)
+    phases = _phases_of_executed(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
-    _layers_of_updates(by_name, consumers, found, phases, layers)
-    return GraphIndex(by_name, consumers, frozenset(found), phases, layers)
+    _layers_of_updates(by_name, consumers, present, phases, layers)
+    return GraphIndex(by_name, consumers, frozenset(present), phases, layers)
 
 
 def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
-    """Return the entry of ``name``, or of what it was called before its function was inlined."""
+    """Return the entry of ``name``, or of its name before its function was inlined."""
     for _ in range(_DEEPEST):
         if name in table:
             return table[name]
@@ -103,7 +103,7 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
 def _present_gradients(
     ops: Mapping[str, Op], gradients: frozenset[str], nested: frozenset[str]
 ) -> set[str]:
-    """Return the noted gradients that are tensors of this graph, under the names they have here."""
+    """Return the recorded gradients that are tensors of this graph, by their names in it."""
     inlined = dict.fromkeys(nested, True)
     return {
         tensor
@@ -114,13 +114,13 @@ def _present_gradients(
 
 
 def _phases_of_executed(
-    ops: Mapping[str, Op], consumers: Mapping[str, list[str]], told: Mapping[str, Phase]
+    ops: Mapping[str, Op], consumers: Mapping[str, list[str]], traced: Mapping[str, Phase]
 ) -> dict[str, Phase]:
-    """Return the phase of each executed op: as traced, or as its neighbours for a new one."""
+    """Return the phase of each executed op; a new op gets that of its neighbours."""
     phases: dict[str, Phase] = {}
     unknown: list[str] = []
     for name in ops:
-        phase = find_inlined(name, told)
+        phase = find_inlined(name, traced)
         if phase is None:
             unknown.append(name)
         else:
@@ -132,17 +132,17 @@ def _phases_of_executed(
             for user in consumers.get(f"{name}:{index}", ())
             if user in phases
         ]
-        makers = [
-            phases[maker]
-            for maker in (split_tensor(tensor)[0] for tensor in ops[name].inputs)
-            if maker in phases
+        producers = [
+            phases[producer]
+            for producer in (split_tensor(tensor)[0] for tensor in ops[name].inputs)
+            if producer in phases
         ]
         order = list(Phase)
-        # Made no later than its first user needs it, and no earlier than its last maker is done.
+        # It runs before its first consumer and after its last producer.
         phases[name] = (
             min(users, key=order.index)
             if users
-            else max(makers, key=order.index, default=Phase.FORWARD)
+            else max(producers, key=order.index, default=Phase.FORWARD)
         )
     return phases
 
@@ -154,7 +154,7 @@ def _layers_of_updates(
     phases: Mapping[str, Phase],
     layers: dict[str, str],
 ) -> None:
-    """Give each update op the layer whose gradient it consumes, where that is one layer."""
+    """Give each update op the layer of its gradient, if it has only one."""
     owners: dict[str, set[str]] = {}
     queue: deque[tuple[str, str]] = deque()
     for tensor in gradients:
@@ -164,7 +164,7 @@ def _layers_of_updates(
     while queue:
         name, layer = queue.popleft()
         known = owners.setdefault(name, set())
-        # Two layers are as good as many: the op works for more than one.
+        # From two layers on, the op belongs to none.
         if phases.get(name) is not Phase.UPDATE or layer in known or len(known) > 1:
             continue
         known.add(layer)

@@ -1,19 +1,16 @@
-"""Which tensors of a GPU step lie in the card's memory and which in the host's.
+"""Tensors of a GPU step in the card's memory or in the host's, and the copies between them.
 
-A GPU kernel may take or make a tensor in host memory (``HostMemory`` in its registration): shapes,
-axes and other whole numbers that the kernel's own code reads, resource handles, lists. TensorFlow
-registers its ``int32`` kernels that way ("a special GPU kernel for int32": ``cwise_op_*.cc``,
-``constant_op.cc``, ``pack_op.cc`` and so on), because 32-bit integers are mostly shapes; the few
-kernels that work with them on the card are listed here. Ops without a GPU kernel run on the host, with
-all that they make.
+A GPU kernel may read or write a tensor in host memory (``HostMemory`` in its registration): shapes, axes
+and other integers, resource handles, lists. TensorFlow registers its ``int32`` kernels that way ("a
+special GPU kernel for int32": ``cwise_op_*.cc``, ``constant_op.cc``, ``pack_op.cc``), because 32-bit
+integers are mostly shapes; the few kernels that use them on the card are listed here. Ops without a GPU
+kernel run on the host. The lists come from the registrations in ``tensorflow/core/kernels``, because
+TensorFlow's CPU build does not contain them.
 
-Where a kernel on the card reads a tensor that lies in host memory, TensorFlow puts a copy in between
-(``EnsureMemoryTypes`` in ``memory_types.cc``, or the partitioner's ``_Send`` and ``_Recv``), which is a
-buffer on the card; and the other way round, where what comes after has to wait for the copy:
-``insert_host_copies``.
-
-The registrations are read from ``tensorflow/core/kernels``; the CPU's build of TensorFlow has none of
-them to ask.
+If a kernel reads a tensor in the other memory, TensorFlow inserts a copy (``EnsureMemoryTypes`` in
+``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner): ``insert_host_copies``. Between CPU
+devices of one process both ends of such a pair share one buffer (``IntraProcessRendezvous``):
+``join_device_edges`` removes the pair.
 """
 
 from __future__ import annotations
@@ -26,17 +23,17 @@ from analyzer.model.contract.graph_note import RESULT_TYPES, Op, TensorSpec
 from analyzer.model.graph.ops import op_types, split_tensor
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
-"""Element types of variables that live in the host's memory though the step runs on a card: the kernels
-of ``VarHandleOp`` and ``AssignVariableOp`` for them are registered for the host alone."""
+"""Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
+``AssignVariableOp`` have only host kernels for them."""
 
 COPY: Final = "_Recv"
-"""Op type of a copy from the host, as TensorFlow names the receiving end."""
+"""Op type of a copy from the host to the card."""
 
 COPY_BACK: Final = "_HostRecv"
-"""The same of a copy to the host."""
+"""Op type of a copy from the card to the host."""
 
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
-"""Element types that lie in host memory, but for what :data:`DEVICE_INT32` names."""
+"""Element types that lie in host memory, except outputs of ``DEVICE_INT32`` ops."""
 
 DEVICE_INT32: Final = op_types(
     """
@@ -46,7 +43,7 @@ DEVICE_INT32: Final = op_types(
     StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 Tile TopKV2 Transpose Unique UniqueV2
     """
 )
-"""Kernels that make ``int32`` tensors on the card: indices, casts and what moves elements."""
+"""Op types that make ``int32`` tensors on the card: indices, casts, moves of elements."""
 
 _DEVICE_INT32_INPUTS: Final[dict[str, tuple[int, ...]]] = {
     "Bincount": (0,),
@@ -100,7 +97,7 @@ _DEVICE_INT32_INPUTS: Final[dict[str, tuple[int, ...]]] = {
     "UnsortedSegmentProd": (1,),
     "UnsortedSegmentSum": (1,),
 }
-"""Inputs of type ``int32`` that the kernel reads on the card; every other one it reads on the host."""
+"""Inputs of type ``int32`` that the kernel reads on the card; it reads all others on the host."""
 
 _SHAPES: Final = op_types(
     """
@@ -110,10 +107,10 @@ _SHAPES: Final = op_types(
     StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
     """
 )
-"""Kernels whose outputs lie in host memory whatever their type."""
+"""Op types whose outputs always lie in host memory."""
 
 _COMPARISONS: Final = op_types("Equal NotEqual Less LessEqual Greater GreaterEqual")
-"""On ``int32`` these are host kernels, and so is the truth value that they make."""
+"""Op types with host kernels for ``int32``; their result is in host memory too."""
 
 _HOST_INPUTS: Final[dict[str, tuple[int, ...]]] = {
     "Switch": (1,),
@@ -126,7 +123,7 @@ _HOST_INPUTS: Final[dict[str, tuple[int, ...]]] = {
     "Case": (0,),
     "Assert": (0, 1, 2, 3, 4, 5, 6, 7),
 }
-"""Inputs of other types that the kernel reads on the host: what decides where control goes."""
+"""Inputs of other types that the kernel reads on the host, such as conditions of control flow."""
 
 HOST_ONLY: Final = op_types(
     """
@@ -142,11 +139,11 @@ HOST_ONLY: Final = op_types(
     LogUniformCandidateSampler LearnedUnigramCandidateSampler UniformCandidateSampler
     """
 )
-"""Op types without a GPU kernel: the placer puts them on the host."""
+"""Op types without a GPU kernel; the placer puts them on the host."""
 
 
 def runs_on_host(op: Op) -> bool:
-    """Say whether the op runs on the host: put there by the user, or without a GPU kernel."""
+    """Say whether the op runs on the host: the user placed it there, or it has no GPU kernel."""
     return op.type in HOST_ONLY or "CPU" in op.device.upper()
 
 
@@ -155,8 +152,8 @@ def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -
 
     Args:
         op: The op.
-        index: Which output.
-        inputs: What its inputs are; None where not known.
+        index: Index of the output.
+        inputs: Dtype and shape of its inputs; None if unknown.
     """
     dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
@@ -173,8 +170,8 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
 
     Args:
         op: The op.
-        index: Which input.
-        inputs: What its inputs are; None where not known.
+        index: Index of the input.
+        inputs: Dtype and shape of its inputs; None if unknown.
     """
     spec = inputs[index]
     if op.type in (COPY, COPY_BACK):
@@ -185,14 +182,13 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
     if spec.dtype in HOST_TYPES:
         return True
-    return op.type in RESULT_TYPES  # the caller copies it where it wants it
+    return op.type in RESULT_TYPES  # the caller copies it if necessary
 
 
 def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     """Return the graph with a copy of each tensor that a kernel reads in the other memory.
 
-    All readers of one tensor share one copy, which waits for the tensor alone. What a function returns
-    is copied by its caller.
+    All readers of a tensor share one copy. The caller of a function copies its results.
     """
     listed = list(ops)
     by_name = {op.name: op for op in listed}
@@ -241,7 +237,7 @@ _CPU: Final = "device:CPU:"
 
 
 def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
-    """Return the graph with an edge in the place of each pair that hands a value from CPU to CPU."""
+    """Return the graph with a direct edge for each pair of send and receive between CPUs."""
     listed = tuple(ops)
     sends = {key: op for op in listed if op.type in _SENDS and op.inputs and (key := _key(op))}
     receives = {
@@ -252,7 +248,7 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
     gone = {*receives, *(send.name for send in receives.values())}
 
     def source(tensor: str) -> str:
-        """Return the tensor that an input is, seen through every pair on its way."""
+        """Return the tensor of an input, following all pairs of send and receive."""
         for _ in receives:
             send = receives.get(tensor.rpartition(":")[0])
             if send is None:
@@ -272,7 +268,7 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
 
 
 def _key(op: Op) -> tuple[str, str, str] | None:
-    """Return what a pair has in common; None where one of its devices is no CPU."""
+    """Return the common key of a pair; None if one of its devices is no CPU."""
     sent, received = (str(op.attrs.get(name, "")) for name in ("send_device", "recv_device"))
     if _CPU not in sent or _CPU not in received:
         return None

@@ -1,7 +1,8 @@
-"""The graph of ops and tensors as a networkx graph.
+"""The graph of ops and tensors as a networkx graph, as GraphML and as JSON.
 
-Two kinds of node: ``("op", name)`` and ``("tensor", "name:output")``. An op points to the tensors it
-produces, a tensor to the ops that consume it; a control edge goes from op to op.
+Nodes are ``("op", name)`` and ``("tensor", "name:output")``. Edges lead from an op to its outputs, from
+a tensor to its consumers, and from op to op for a control dependency. networkx is imported on demand,
+because its import takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
-    """Return the graph.
+    """Return the networkx graph.
 
-    Op nodes carry ``kind``, ``type``, ``layer``, ``phase``, ``source`` and ``device``; tensor nodes
-    ``kind``, ``dtype``, ``shape`` (text, empty where unknown), ``size_bytes`` (None where unknown)
-    and ``gradient``. Edges carry ``control``, and ``index`` for the op's input.
+    Op nodes have ``kind``, ``type``, ``layer``, ``phase``, ``source`` and ``device``; tensor nodes
+    ``kind``, ``dtype``, ``shape`` (text, empty if unknown), ``size_bytes`` (None if unknown) and
+    ``gradient``. Edges have ``control``, and ``index`` for an op's input.
     """
-    import networkx as nx  # a quarter of a second, and most readings of a trace need no graph
+    import networkx as nx
 
     graph: nx.MultiDiGraph = nx.MultiDiGraph()
     for op in structure.ops.values():
@@ -66,17 +67,14 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     return graph
 
 
-# What XML 1.0 cannot hold at all; op names in a trace are untrusted.
+# Characters that XML 1.0 does not allow; op names in a trace are untrusted.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_graph(graph: nx.MultiDiGraph, path: Path, *, graphml: bool) -> None:
-    """Write the graph: ops are named ``op:NAME`` and tensors ``tensor:NAME:OUTPUT``.
+    """Write the graph as GraphML, or else as node-link JSON.
 
-    Args:
-        graph: Ops and tensors.
-        path: The file, written over where it is there.
-        graphml: Whether it is GraphML; else node-link JSON.
+    Ops are named ``op:NAME`` and tensors ``tensor:NAME:OUTPUT``.
     """
     path.write_text(to_graphml(graph) if graphml else to_node_link(graph), encoding="utf-8")
 
@@ -102,7 +100,7 @@ def to_node_link(graph: nx.MultiDiGraph) -> str:
 
 
 def to_graphml(graph: nx.MultiDiGraph) -> str:
-    """Return the graph as GraphML, which has no missing values: what is unknown is left out."""
+    """Return the graph as GraphML, which has no missing values: unknown values are omitted."""
     import networkx as nx
 
     plain = nx.MultiDiGraph()

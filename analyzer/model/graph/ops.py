@@ -1,30 +1,26 @@
-"""Names of ops and tensors, and the attributes that a capture adds to an op.
-
-An op is written as TensorFlow writes a node: ``inputs`` name tensors as ``node:output``.
-"""
+"""Names of ops and tensors, and the attributes that a capture adds to ops."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PLACE: Final = "analyzer_place"
-"""Attribute of an op: its place in the graph before oneDNN's pass moved the nodes that it rewrote."""
+"""Attribute of an op: its position in the graph before oneDNN's pass moved the nodes it rewrote."""
 
 MERGED_PLACE: Final = "analyzer_merged_place"
-"""The place, likewise, of the bias' gradient that the pass merged into a filter's."""
-
+"""Attribute of an op: the same position of the bias gradient that the pass merged into it."""
 
 LEAST_SHAPES: Final = "analyzer_least_shapes"
-"""Attribute of an op: shapes of its outputs with one element, where the data decide and the most was
-taken."""
+"""Attribute of an op: shapes of its outputs with one element, if the data decide the shapes and the
+upper bound was taken."""
 
 
 def split_tensor(tensor: str) -> tuple[str, int]:
-    """Return the op's name and the output's index of a tensor named ``node:output``."""
+    """Return op name and output index of a tensor named ``node:output``."""
     name, _, index = tensor.rpartition(":")
     return (name, int(index)) if name else (tensor, 0)
 
 
 def op_types(text: str) -> frozenset[str]:
-    """Return the op types that a text names, set apart by white space."""
+    """Return the set of op types in a text, separated by white space."""
     return frozenset(text.split())

@@ -1,13 +1,16 @@
-"""Which part of a training step each op belongs to: forward, backward or update.
+"""The phase of each op (forward, backward or update) and its layer.
 
-Told from the graph as it was traced, before TensorFlow optimised it: there the gradient tape's ops
-stand under the name scopes ``gradient_tape`` and ``gradients``, while the optimiser may later let a
-forward and a backward op be one, under either name.
+Phases are found in the traced graph, before TensorFlow optimises it. There the ops of the gradient tape
+are in the name scopes ``gradient_tape`` and ``gradients``; the optimiser may later merge forward and
+backward ops under either name. A *backward* op is made by the tape, or consumes the output of a
+backward op and leads to a gradient of a parameter (a custom gradient). An *update* op is in an
+optimizer's name scope, or consumes gradients and leads to none. All others are *forward*. The ops of a
+called function (a loop's body, a branch) are classified likewise; forward ops among them get the
+caller's phase.
 
-A *backward* op is made by the tape, or consumes what a backward op made and leads to a gradient of a
-parameter (the body of a custom gradient). An *update* op is in an optimizer's name scope, or
-consumes gradients and leads to none. All else is *forward*. The ops of a function that the graph
-calls (a loop's body, a branch) are told the same way, and else belong where their caller does.
+Layers are found by name scope. While the step is traced, each layer records the scope that it opens:
+``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``. TensorFlow numbers repeated scopes, so
+that the scope's name alone is ambiguous.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from analyzer.model.graph.ops import split_tensor
 
 _GRADIENT_SCOPES = frozenset({"gradient_tape", "gradients"})
 _ACCUMULATOR = "accumulator"
-"""``while_v2.py``, ``_build_accumulator_name``."""
+"""Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``)."""
 
 
 class Phase(Choice):
-    """The part of a training step that an op belongs to."""
+    """The phase of an op in a training step."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -44,19 +47,19 @@ def find_phases(
     """Return the phase of every op, by name.
 
     Args:
-        graphs: The step's graph first, then the functions in it, callers before the called.
+        graphs: The step's graph, then its functions, callers before the called.
         gradients: Tensors of the step's graph that are gradients of parameters.
         nested_gradients: The same in the functions.
-        scopes: Who opened which name scope.
+        scopes: Owners of the name scopes.
     """
     phases: dict[str, Phase] = {}
     inherited: dict[str, Phase] = {}
     for number, graph in enumerate(graphs):
-        found = set(gradients if number == 0 else nested_gradients)
+        tensors = set(gradients if number == 0 else nested_gradients)
         fallback = inherited.get(graph.function, Phase.FORWARD)
-        told = _tell(graph, found, scopes)
+        phase_of = _classify(graph, tensors, scopes)
         for op in graph.ops:
-            phase = told[op.name]
+            phase = phase_of[op.name]
             if phase is Phase.FORWARD:
                 phase = fallback
             phases.setdefault(op.name, phase)
@@ -68,14 +71,14 @@ def find_phases(
 def is_in_gradient_scope(name: str) -> bool:
     """Say whether the tape made the op for the backward pass, by its name scope.
 
-    For a loop it also makes the empty lists (``accumulator``) that the forward loop pushes onto what
-    its gradient will need: they stand before that loop.
+    For a loop the tape also makes empty lists (``accumulator``), to which the forward loop appends; they
+    are forward ops.
     """
     parts = name.split("/")
     return not _GRADIENT_SCOPES.isdisjoint(parts[:-1]) and _ACCUMULATOR not in parts
 
 
-def _tell(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[str, Phase]:
+def _classify(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[str, Phase]:
     ops = {op.name: op for op in graph.ops}
     makers = {name for name in (split_tensor(tensor)[0] for tensor in gradients) if name in ops}
     named = {name for name in ops if is_in_gradient_scope(name)}
@@ -95,7 +98,7 @@ def _tell(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[s
 
 
 def _reach_down(ops: Mapping[str, TracedOp], start: set[str]) -> set[str]:
-    """Return ``start`` and all that consumes, directly or not, what it makes."""
+    """Return ``start`` and all its direct and indirect consumers."""
     consumers: dict[str, list[str]] = {}
     for op in ops.values():
         for tensor in op.inputs:
@@ -111,7 +114,7 @@ def _reach_down(ops: Mapping[str, TracedOp], start: set[str]) -> set[str]:
 
 
 def _reach_up(ops: Mapping[str, TracedOp], start: set[str]) -> set[str]:
-    """Return ``start`` and all whose output it consumes, directly or not."""
+    """Return ``start`` and all its direct and indirect producers."""
     seen = set(start)
     queue = deque(start)
     while queue:
@@ -124,18 +127,16 @@ def _reach_up(ops: Mapping[str, TracedOp], start: set[str]) -> set[str]:
     return seen
 
 
-_WRAPPERS = frozenset({"gradient_tape", "gradients"})
-
 _DEEPEST: Final = 256
-"""Parts of the longest scope that is looked for; Keras' own are of some ten."""
+"""Limit of the depth of scopes; Keras' have about ten levels."""
 
 Owner = tuple[str, str]
-"""Kind and path of who opened a scope."""
+"""Kind and path of the object that opened a scope."""
 
 
 @dataclass
 class _Node:
-    """A scope in the tree of scopes: who opened it, None where it is only on the way to others."""
+    """A scope in the tree of scopes; ``owner`` is None for an intermediate scope."""
 
     owner: Owner | None = None
     inner: dict[str, _Node] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class _Node:
 
 @dataclass(frozen=True)
 class ScopeTable:
-    """Name scopes and who opened them.
+    """Name scopes and their owners.
 
     Attributes:
         owners: Scope -> (kind, path); kind is layer, optimizer, metric or loss.
@@ -166,10 +167,10 @@ class ScopeTable:
         return {}
 
     def owner_of(self, op_name: str) -> Owner | None:
-        """Return who opened the innermost known scope around the op; None where no one did.
+        """Return the owner of the innermost known scope around the op; None if there is none.
 
-        A prefix that is no known scope is stepped over: backward ops stand under
-        ``gradient_tape/``, and the ops of an inlined function under its caller's name.
+        Unknown prefixes are skipped: ``gradient_tape/`` of backward ops, or the caller's name of an
+        inlined function.
         """
         scope = op_name.rpartition("/")[0]
         if scope not in self._found:
@@ -177,8 +178,8 @@ class ScopeTable:
         return self._found[scope]
 
     def _search(self, scope: str) -> Owner | None:
-        """Return who opened the longest known scope at the first place where one begins."""
-        parts = [part for part in scope.split("/") if part not in _WRAPPERS]
+        """Return the owner of the longest known scope, at the first position where one begins."""
+        parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
         for start in range(len(parts)):
             node: _Node | None = self._root
             owner = None
@@ -192,19 +193,19 @@ class ScopeTable:
         return None
 
     def layer_of(self, op_name: str) -> str:
-        """Return the path of the op's layer, empty where it is in none.
+        """Return the path of the op's layer, empty for none.
 
-        Without notes (a trace of others) the name scope itself is taken: it is what Keras and
-        ``tf.Module`` derive from the layers' names.
+        Without recorded scopes (a trace of another program) the name scope itself is returned: Keras and
+        ``tf.Module`` derive it from the names of the layers.
         """
         owner = self.owner_of(op_name)
         if owner is not None:
             return owner[1] if owner[0] == "layer" else ""
         if self.owners:
             return ""
-        return "/".join(part for part in op_name.split("/")[:-1] if part not in _WRAPPERS)
+        return "/".join(part for part in op_name.split("/")[:-1] if part not in _GRADIENT_SCOPES)
 
     def is_optimizer(self, op_name: str) -> bool:
-        """Say whether an optimizer opened the innermost known scope around the op."""
+        """Say whether the innermost known scope around the op is an optimizer's."""
         owner = self.owner_of(op_name)
         return owner is not None and owner[0] == "optimizer"

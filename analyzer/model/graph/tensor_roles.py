@@ -1,7 +1,9 @@
-"""Which tensors are buffers of an all-reduce: what is packed for one, and what comes out of it.
+"""Tensors with a special role: buffers of an all-reduce, and copies of the step's inputs.
 
-``MirroredStrategy`` concatenates the gradients of a replica into a few long tensors, has NCCL sum each
-over the cards and splits it again (``cross_device_utils.py``, ``CollectiveReplicaLauncher``).
+``MirroredStrategy`` concatenates the gradients of a replica into a few long tensors, sums each over the
+cards with NCCL and splits it again (``cross_device_utils.py``, ``CollectiveReplicaLauncher``). A copy of
+an input has the same number of elements, each from one element of the input: a cast, a transposition or
+a scaling.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ _SPLITS: Final = frozenset({"Split", "SplitV", "Unpack"})
 
 
 def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
-    """Return the role of each tensor that is a buffer of an all-reduce; none without one."""
+    """Return the role of each tensor that is a buffer of an all-reduce."""
     roles: dict[str, str] = {}
     for op in structure.ops.values():
         if op.type not in COLLECTIVES:
             continue
         roles.update(dict.fromkeys(_outputs(structure, op.name), REDUCED_ROLE))
-        packed = _seen_through(structure, op.inputs[0]) if op.inputs else ""
+        packed = _follow_views(structure, op.inputs[0]) if op.inputs else ""
         source = structure.ops.get(split_tensor(packed)[0]) if packed else None
         if source is not None and source.type in _PACKS:
             roles[packed] = PACKED_ROLE
@@ -47,8 +49,8 @@ def _outputs(structure: GraphIndex, name: str) -> list[str]:
     return [f"{name}:{index}" for index in range(len(structure.ops[name].outputs))]
 
 
-def _seen_through(structure: GraphIndex, tensor: str) -> str:
-    """Return the tensor whose elements ``tensor`` shows."""
+def _follow_views(structure: GraphIndex, tensor: str) -> str:
+    """Return the source of a tensor, following views."""
     seen: set[str] = set()
     while tensor not in seen:
         seen.add(tensor)
@@ -60,61 +62,57 @@ def _seen_through(structure: GraphIndex, tensor: str) -> str:
 
 
 def _users(structure: GraphIndex, name: str) -> list[str]:
-    """Return the ops that use what an op makes, views of it seen through."""
-    found, queue, seen = [], _outputs(structure, name), set()
+    """Return the ops that use an op's outputs, following views."""
+    users, queue, seen = [], _outputs(structure, name), set()
     while queue:
         for user in structure.consumers.get(queue.pop(), ()):
             if user in seen or user not in structure.ops:
                 continue
             seen.add(user)
-            found.append(user)
+            users.append(user)
             if structure.ops[user].type in _VIEWS:
                 queue.extend(_outputs(structure, user))
-    return found
+    return users
 
 
-_GIVEN: Final = ARGUMENT_TYPES | {"IteratorGetNext", "Placeholder"}
+_INPUT_TYPES: Final = ARGUMENT_TYPES | {"IteratorGetNext", "Placeholder"}
 
 MOVES: Final = op_types(
     "Cast Transpose ConjugateTranspose Reverse ReverseV2 DeepCopy Copy CopyHost"
 )
-"""Ops whose one data input is copied, whatever else they take."""
+"""Op types that copy their first input."""
 
 SCALES: Final = op_types("Add AddV2 Sub Mul Div RealDiv DivNoNan")
-"""Ops of two inputs that copy one of them where the other is a single number."""
+"""Op types of two inputs that copy one if the other is a scalar."""
 
 
 def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
-    """Return copies of the step's inputs: tensor -> op type that made it.
-
-    Args:
-        structure: The graph.
-    """
-    carried = deque(
+    """Return the copies of the step's inputs: tensor -> op type that made it."""
+    queue = deque(
         f"{name}:{index}"
         for name, op in structure.ops.items()
-        if op.type in _GIVEN
+        if op.type in _INPUT_TYPES
         for index, spec in enumerate(op.outputs)
         if spec.dtype not in ("resource", "variant", "")
     )
     copies: dict[str, str] = {}
-    seen = set(carried)
-    while carried:
-        tensor = carried.popleft()
+    seen = set(queue)
+    while queue:
+        tensor = queue.popleft()
         for name in structure.consumers.get(tensor, ()):
             op = structure.ops[name]
             made = f"{name}:0"
-            if made in seen or not op.outputs or not _is_carried(op, tensor, structure):
+            if made in seen or not op.outputs or not _copies(op, tensor, structure):
                 continue
             seen.add(made)
-            carried.append(made)
+            queue.append(made)
             if op.type not in ALIAS_OPS and op.type != COPY:
                 copies[made] = op.type
     return copies
 
 
-def _is_carried(op: Op, tensor: str, structure: GraphIndex) -> bool:
-    """Say whether all that ``tensor`` holds is in the first output of ``op`` too."""
+def _copies(op: Op, tensor: str, structure: GraphIndex) -> bool:
+    """Say whether the first output of ``op`` contains all of ``tensor``."""
     if op.type in ALIAS_OPS or op.type in MOVES or op.type == COPY:
         return op.inputs[0] == tensor
     if op.type not in SCALES:

@@ -1,1 +1,1 @@
-"""A recording: its records, its two tables, and bytes over time."""
+"""The recording: tables of events and allocations, and sums over them."""

@@ -1,12 +1,12 @@
-"""Which event ends which allocation: a free carries no name, only the address.
+"""Pairs of allocations and frees, and the choice of the allocator.
 
-Within one allocator an address is free again only after its free, so each event ends the allocation that
-was made at its address just before:
+A free has no name, only an address. Within one allocator each event ends the allocation at the same
+address before it:
 
-    + 0x100 a    a is born
-    - 0x100      a dies
-    + 0x100 b    b is born at the same address
-    - 0x200      a free of something that was alive before the first event
+    + 0x100 a    a is allocated
+    - 0x100      a is freed
+    + 0x100 b    b is allocated at the same address
+    - 0x200      a free of a buffer from before the first event
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ Indexes = npt.NDArray[np.int64]
 def pair_events(
     kind: Indexes, address: Indexes, allocator: Indexes | None = None
 ) -> tuple[Indexes, npt.NDArray[np.bool_]]:
-    """Return the allocation that each event ends, and whether its address came up before.
+    """Return the allocation that each event ends, and whether its address occurred before.
 
-    An allocation ends another one at its address too: the free in between was lost. All is done by one
-    sort, so that a million events take a fraction of a second.
+    An allocation also ends an earlier one at its address: the free in between is missing.
 
     Args:
-        kind: Above 0 an allocation, else a free; in the order of the events, shape ``(n,)``.
+        kind: Above 0 for an allocation, else a free; in order, shape ``(n,)``.
         address: Address of the chunk, int64, shape ``(n,)``.
-        allocator: Number of the allocator, shape ``(n,)``; None where there is only one.
+        allocator: Number of the allocator, shape ``(n,)``; None if there is only one.
 
     Returns:
-        The index of the allocation, ``UNPAIRED`` where there is none, shape ``(n,)``; and the mask,
-        shape ``(n,)``.
+        Index of the allocation or ``UNPAIRED``, shape ``(n,)``; and a mask, shape ``(n,)``.
     """
     if allocator is None:
         allocator = np.zeros(len(kind), np.int64)
@@ -56,32 +54,28 @@ def pair_events(
 
 
 PINNED: Final = "gpu_host_bfc"
-"""TensorFlow's name of the allocator of host memory that a card reads and writes itself."""
+"""TensorFlow's name of the allocator of pinned host memory."""
 
 HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", PINNED)
-"""TensorFlow's names of the allocators of host memory."""
+"""TensorFlow's names of allocators of host memory."""
 
 
 def device_allocators(events: pd.DataFrame) -> list[str]:
-    """Return the allocators of the devices, by name; without any, the one that held most.
-
-    Args:
-        events: Table with the columns of ``EVENTS``.
-    """
+    """Return the names of the devices' allocators; if there is none, the one with the most bytes."""
     peaks = _peaks(events)
     devices = [name for name in peaks if name not in HOST_ALLOCATORS]
     return devices or [max(peaks, key=lambda name: peaks[name])]
 
 
 def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
-    """Return the allocator to look at: the one asked for, a GPU's, else the one that held most.
+    """Return the allocator to look at: the wanted one, a GPU's, else the one with the most bytes.
 
     Args:
         events: Table with the columns of ``EVENTS``.
-        wanted: The one asked for; empty for none.
+        wanted: The user's choice; empty for none.
 
     Raises:
-        TraceError: the trace has no such allocator.
+        TraceError: The trace does not contain the wanted allocator.
     """
     peaks = _peaks(events)
     if wanted:

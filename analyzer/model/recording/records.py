@@ -1,9 +1,8 @@
-"""The words the whole package shares.
+"""The recording, its steps and its integrity.
 
-*requested*: bytes the live tensors asked for. *allocated* (in use): bytes of the chunks that hold
-them. *pool*: bytes the allocator took from the driver or the system, free chunks included.
-*process*: pool plus context, library workspaces and loaded kernels. A number is never shown without
-saying which of these it is.
+Four numbers describe memory. *requested*: bytes that live tensors requested. *allocated* (in use):
+bytes of their chunks. *pool*: bytes that the allocator took from the driver or the system, including
+free chunks. *process*: the pool plus the driver's context, library workspaces and loaded kernels.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step: the instants and the time it spans.
+    """One step.
 
     Attributes:
         index: 0 for the first step of the trace.
-        number: The step number that the training program gave, where it gave one.
-        first: First instant of the step.
-        last: Last instant of the step (inclusive); less than ``first`` where it has no events.
-        start_ps, end_ps: Its time in picoseconds, missing in a prediction.
+        number: The training program's step number; None if it gives none.
+        first, last: Its first and last instant; ``last`` is smaller if it has no events.
+        start_ps, end_ps: Its time in picoseconds; None in a prediction.
     """
 
     index: int
@@ -51,7 +49,7 @@ class Step:
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds the step took, missing in a prediction."""
+        """Duration in seconds; None in a prediction."""
         if self.start_ps is None or self.end_ps is None:
             return None
         return (self.end_ps - self.start_ps) / 1e12
@@ -140,15 +138,15 @@ class Integrity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecompiledFunction:
-    """A function that XLA compiles again whenever a value changes that is compiled into it.
+    """A function that XLA compiles in every step, because a value that changes is compiled in.
 
     Attributes:
         op: Name of the op that calls it.
-        because: Type and name of the op in it that has to know a value.
-        variables: Paths of the variables whose values are compiled in and that it updates itself.
-        variable_bytes: Their bytes together.
-        inputs: What the step is fed of which the same is true.
-        compilations: How often it was compiled in a trace; 0 in a prediction.
+        because: Type and name of the op in it that needs the value.
+        variables: Paths of the variables whose values are compiled in and that it updates.
+        variable_bytes: Their total size.
+        inputs: Inputs of the step whose values are compiled in.
+        compilations: Number of compilations in a trace; 0 in a prediction.
     """
 
     op: str
@@ -161,12 +159,12 @@ class RecompiledFunction:
 
 @dataclass(frozen=True, slots=True)
 class TensorLinks:
-    """Who makes and who reads each tensor of a step's graph.
+    """Producer and consumers of each tensor of a step's graph.
 
     Attributes:
-        makers: Tensor -> the op that makes it; one that only is read is missing.
-        readers: Tensor -> the ops that read it, each once.
-        facts: Op -> its type, its layer and its line in the user's code, empty where not known.
+        makers: Tensor -> the op that makes it, if it is in the graph.
+        readers: Tensor -> the ops that read it.
+        facts: Op -> its type, its layer and its line in the user's code, empty if unknown.
     """
 
     makers: Mapping[str, str]
@@ -176,31 +174,31 @@ class TensorLinks:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A sequence of allocations, measured or predicted, and what is known about it.
+    """A sequence of allocations, measured or predicted.
 
     Attributes:
-        kind: Predicted or measured.
-        target: What was asked for, and how it was resolved.
+        kind: Whether it is predicted or measured.
+        target: The target of the command.
         device: The device whose allocator is looked at.
         step_config: How the step is run.
         events: Table with the columns of ``EVENTS``, of every allocator.
-        allocations: Table with the columns of ``ALLOCATIONS``, of every
-            allocator; ``born`` and ``dies`` count the rows of ``events``.
-        allocator: Name of the allocator that the peak is about.
-        steps: The steps, in order; empty where the trace has none.
-        make_graph: Makes the graph of ops and tensors; None where there is none.
-        make_tensor_links: Links of the same graph's tensors; None without a graph.
-        warnings: What the reader should know before trusting a figure; plain sentences.
-        versions: Versions of what made it: tensorflow, keras, python, analyzer.
-        error: How the step ended where it failed.
-        recompiled_functions: Functions that are compiled again in every step.
-        integrity: Whether the trace is whole; None for a prediction.
-        notes: What the capture noted; plain sentences.
-        unmodelled: Op types without a rule, in a prediction.
-        uncertainty: The range that a prediction states; None for a trace.
-        phantom: That the cards were not there; None where they were.
-        phantom_run: Which cards, their limit and what was assumed of them, as the capture noted it.
-        watch: What was seen of the program that made the steps; None where the capture made them.
+        allocations: Table with the columns of ``ALLOCATIONS``, of every allocator; ``born`` and ``dies``
+            are rows of ``events``.
+        allocator: Name of the allocator that the figures are about.
+        steps: The steps, in order; empty if the trace has none.
+        make_graph: Makes the graph of ops and tensors; None without a graph.
+        make_tensor_links: Makes the links of the graph's tensors; None without a graph.
+        warnings: Sentences to read before trusting a figure.
+        versions: Versions of tensorflow, keras, python and the analyzer.
+        error: How the step failed; None on success.
+        recompiled_functions: Functions that are compiled in every step.
+        integrity: Whether the trace is complete; None for a prediction.
+        notes: Sentences of the capture.
+        unmodelled: Op types without a memory rule, in a prediction.
+        uncertainty: The range of a prediction; None for a trace.
+        phantom: The simulated cards, for the report; None for real devices.
+        phantom_run: The simulated cards, as the capture recorded them.
+        watch: Observations of a watched script; None if the capture made the steps.
     """
 
     kind: Kind
@@ -227,10 +225,10 @@ class Recording:
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph | None:
-        """Ops and tensors (see ``networkx_graph``), made when first asked for."""
+        """The graph of ops and tensors (see ``networkx_graph``), made on first use."""
         return None if self.make_graph is None else self.make_graph()
 
     @cached_property
     def tensor_links(self) -> TensorLinks | None:
-        """Who makes and who reads each tensor; making the graph takes half a second, this does not."""
+        """Producer and consumers of each tensor; much faster than ``graph``."""
         return None if self.make_tensor_links is None else self.make_tensor_links()

@@ -1,13 +1,13 @@
-"""The two tables that everything is made of, column by column.
+"""The two tables of a recording, column by column.
 
-**Events** are what the allocator did, in the order in which it did it: one row for each allocation
-and each free. An *instant* is a row of this table: instant ``i`` is the state just after event
-``i``; instant ``-1`` is the state before the first event.
+**Events** are the actions of the allocator in order: one row for each allocation and each free. An
+*instant* is a row of this table: instant ``i`` is the state just after event ``i``, and instant ``-1``
+the state before the first event.
 
-**Allocations** are what lived: one row for each buffer, from the instant it is born to the instant
-it dies. A buffer is alive at instant ``i`` where ``born <= i < dies``. ``born`` is ``-1`` for what
-was alive before the first event, and ``dies`` is the number of events for what was alive after the
-last one. A prediction and a measurement make the same table.
+**Allocations** are the buffers: one row for each, from the instant of birth to the instant of death. A
+buffer is alive at instant ``i`` if ``born <= i < dies``. ``born`` is ``-1`` for a buffer from before the
+first event, and ``dies`` is the number of events for a buffer that is never freed. A prediction and a
+measurement make the same tables.
 """
 
 from __future__ import annotations
@@ -22,54 +22,58 @@ import pandas as pd
 from analyzer.model.errors import AccountingError
 
 TRIAL: Final = "trial"
-"""The region of what the first call of a kernel tries algorithms with, and can do without."""
+"""Region of buffers for trials of algorithms, which a kernel can do without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its pandas dtype and what it means, with the unit."""
+    """One column: its pandas dtype, and its meaning with the unit."""
 
     dtype: str
     meaning: str
 
 
 EVENTS: Final[dict[str, Column]] = {
-    "time_ps": Column("int64", "picoseconds since the trace's first moment"),
+    "time_ps": Column("int64", "picoseconds since the start of the trace"),
     "kind": Column(
         "int8",
-        "+1 an allocation, -1 a free, 0 a moment inside a compiled step, at which the allocator does "
-        "nothing; its time is interpolated and all else is that of the event before it",
+        "+1 for an allocation, -1 for a free, 0 for a moment inside a compiled step without an "
+        "allocator event; its time is interpolated, other values are those of the event before",
     ),
     "allocator": Column("category", "TensorFlow's name of the allocator"),
     "address": Column("int64", "address of the chunk"),
-    "requested_bytes": Column("int64", "bytes the tensor asked for"),
+    "requested_bytes": Column("int64", "bytes that the tensor requested"),
     "allocated_bytes": Column("int64", "bytes of the chunk that holds it"),
     "in_use_bytes": Column(
-        "int64", "allocated bytes in use after the event, as TensorFlow wrote it"
+        "int64", "allocated bytes in use after the event, as TensorFlow recorded it"
     ),
-    "available_bytes": Column("int64", "limit minus in use, as TensorFlow wrote it"),
-    "peak_in_use_bytes": Column("int64", "highest in_use_bytes so far, as TensorFlow wrote it"),
-    "fragmentation": Column("float64", "(free - largest free) / free, as TensorFlow wrote it"),
-    "op": Column("category", "node name (graph) or op type (eager) that asked; empty if none"),
+    "available_bytes": Column("int64", "limit minus in use, as TensorFlow recorded it"),
+    "peak_in_use_bytes": Column(
+        "int64", "maximum of in_use_bytes so far, as TensorFlow recorded it"
+    ),
+    "fragmentation": Column("float64", "(free - largest free) / free, as TensorFlow recorded it"),
+    "op": Column(
+        "category", "node name (graph) or op type (eager) of the requester; empty if none"
+    ),
     "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
     "region": Column("category", "output, temp, dynamic, trial or empty"),
     "dtype": Column("category", "element type, empty if unknown"),
     "shape": Column("category", "shape as text, such as [32,128]; empty if unknown"),
-    "thread": Column("int64", "thread line of the trace that wrote the event"),
+    "thread": Column("int64", "line of the trace that contains the event"),
 }
 
 ALLOCATIONS: Final[dict[str, Column]] = {
     "allocator": Column("category", "TensorFlow's name of the allocator"),
-    "address": Column("Int64", "address of the chunk, missing where unknown"),
-    "requested_bytes": Column("int64", "bytes the tensor asked for"),
+    "address": Column("Int64", "address of the chunk, missing if unknown"),
+    "requested_bytes": Column("int64", "bytes that the tensor requested"),
     "allocated_bytes": Column("int64", "bytes of the chunk that holds it"),
     "born": Column("int64", "instant of birth; -1 if alive before the first event"),
     "dies": Column("int64", "instant of death; the number of events if alive after the last"),
-    "born_ps": Column("Int64", "time of birth in picoseconds, missing where unknown"),
-    "dies_ps": Column("Int64", "time of death in picoseconds, missing where unknown"),
+    "born_ps": Column("Int64", "time of birth in picoseconds, missing if unknown"),
+    "dies_ps": Column("Int64", "time of death in picoseconds, missing if unknown"),
     "step": Column("Int64", "index of the step it is born in, missing outside steps"),
     "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
-    "op": Column("category", "op that asked for it, as the allocator names it"),
+    "op": Column("category", "op that requested it, in the allocator's notation"),
     "op_type": Column("category", "type of that op, such as Conv2D; empty if unknown"),
     "layer": Column("category", "path of the layer it belongs to; empty if none"),
     "source": Column("category", "file:line of the user's code that made the op; empty if none"),
@@ -79,16 +83,16 @@ ALLOCATIONS: Final[dict[str, Column]] = {
     "tensor": Column("category", "tensor of the graph that the buffer holds, such as conv/Relu:0"),
     "variable": Column("category", "path of the variable it holds; empty if it holds none"),
     "category": Column("category", "a Category"),
-    "role": Column("category", "what it is in words, finer than the category; may be empty"),
+    "role": Column("category", "more specific than the category; may be empty"),
     "turns_at": Column(
         "Int64",
-        "instant from which `category` holds, where the buffer was a temporary before it (a new "
-        "value that becomes a variable's); missing where it holds from birth",
+        "instant from which `category` is valid; before it the buffer is a temporary (a new value "
+        "that becomes a variable's); missing if it is valid from birth",
     ),
     "part_of": Column(
         "Int64",
-        "row of the allocation that it lies in, where it is a value inside a compiled step's one "
-        "buffer, or what of that buffer holds no value; missing for an allocation itself",
+        "row of the allocation that contains it, for a value inside a compiled step's buffer or the "
+        "idle rest of that buffer; missing for a real allocation",
     ),
     "instruction": Column(
         "category", "HLO instruction that makes it; empty outside compiled steps"
@@ -96,10 +100,10 @@ ALLOCATIONS: Final[dict[str, Column]] = {
 }
 
 OPTIONAL: Final = frozenset({"part_of", "instruction"})
-"""Columns that a table may lack: nothing in it is a part of anything."""
+"""Columns that a table may lack if no row is part of another."""
 
 IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
-"""Role of the rows that stand for the bytes of a compiled step's buffer that hold no value."""
+"""Role of the rows for bytes of a compiled step's buffer that hold no value."""
 
 
 def empty(columns: dict[str, Column]) -> pd.DataFrame:
@@ -110,10 +114,10 @@ def empty(columns: dict[str, Column]) -> pd.DataFrame:
 def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     """Return ``table`` with exactly these columns, in this order and of these dtypes.
 
-    Columns of ``OPTIONAL`` that it lacks are empty.
+    Missing columns of ``OPTIONAL`` are filled with empty values.
 
     Raises:
-        AccountingError: a column is missing.
+        AccountingError: Another column is missing.
     """
     absent = {
         name: "" if columns[name].dtype == "category" else pd.NA
@@ -137,10 +141,10 @@ def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
 
 
 class TextNumbers:
-    """Numbers texts from 0 on, each once."""
+    """Numbers distinct texts from 0."""
 
     def __init__(self, *first: str) -> None:
-        """Begin with the texts ``first``."""
+        """Give the first numbers to these texts."""
         self._numbers = {text: number for number, text in enumerate(first)}
 
     def of(self, text: str) -> int:
@@ -154,10 +158,10 @@ class TextNumbers:
 
 
 class TextColumn:
-    """A text for each row; read and written like a list."""
+    """A column of texts, stored as numbers; read and written like a list."""
 
     def __init__(self, count: int, text: str = "") -> None:
-        """Begin with ``count`` times the same text."""
+        """Start with the same text in all rows."""
         self._known = TextNumbers(text)
         self._texts = [text]
         self._numbers = np.zeros(count, np.int32)
@@ -176,7 +180,7 @@ class TextColumn:
         self._numbers[rows] = self._of(text)
 
     def equal(self, text: str) -> npt.NDArray[np.bool_]:
-        """Return which rows hold a text, shape ``(n,)``."""
+        """Return which rows contain a text, shape ``(n,)``."""
         return np.asarray(self._numbers == self._of(text))
 
     def category(self) -> pd.Categorical:
@@ -191,7 +195,7 @@ class TextColumn:
 
 
 def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:
-    """Return texts by their numbers as a column whose categories are those that occur, sorted.
+    """Return a categorical column, with the texts that occur as sorted categories.
 
     Args:
         numbers: The number of each row's text, shape ``(n,)``.

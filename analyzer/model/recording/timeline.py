@@ -1,4 +1,4 @@
-"""Bytes over time: running sums over the allocations, and the instants where they peak."""
+"""Bytes over time: running sums over the allocations, and their peaks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Instants = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Live bytes at every instant of one allocator.
+    """Live bytes of one allocator at every instant.
 
-    Every array has shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i`` and entry
-    0 is instant -1, before the first event. Bytes, int64.
+    Each array has int64 and shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i``, entry
+    0 is instant -1, before the first event.
 
     Attributes:
-        requested: Bytes that the live tensors asked for.
-        allocated: Bytes of the chunks that hold them.
+        requested: Bytes that live tensors requested.
+        allocated: Bytes of their chunks.
         idle: Requested bytes inside compiled steps' buffers that hold no value.
     """
 
@@ -40,7 +40,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest requested and allocated bytes in a stretch of instants, each with its instant."""
+    """The maximum of requested and of allocated bytes in a range of instants."""
 
     requested_bytes: int
     requested_instant: int
@@ -63,14 +63,14 @@ def running_sum(born: Instants, dies: Instants, sizes: Instants, events: int) ->
 
 
 def category_codes(column: pd.Series[Any], names: list[str]) -> np.ndarray:
-    """Return the place of each value in ``names``, -1 where it is not there, shape ``(rows,)``."""
+    """Return the index of each value in ``names``, -1 if absent, shape ``(rows,)``."""
     return np.asarray(column.astype("category").cat.set_categories(names).cat.codes)
 
 
 def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     """Return the live bytes of each category at every instant.
 
-    A buffer that becomes a category's only later is a temporary until then.
+    A buffer that changes its category later is a temporary until then.
 
     Args:
         table: Rows of the allocations table.
@@ -78,8 +78,7 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
         events: Number of events.
 
     Returns:
-        Int64, shape ``(categories, events + 1)``: in the order of ``Category``, and of instants
-        from -1 on.
+        Int64, shape ``(categories, events + 1)``, in the order of ``Category`` and of instants from -1.
     """
     names = [category.value for category in Category]
     codes = category_codes(table["category"], names)
@@ -95,7 +94,7 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
 
 
 def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
-    """Return the timeline of ``allocations`` (one allocator's rows) over ``events`` instants."""
+    """Return the timeline of one allocator's rows over ``events`` instants."""
     born = allocations["born"].to_numpy()
     dies = allocations["dies"].to_numpy()
     idle = allocations[allocations["role"] == IDLE_ROLE]
@@ -114,15 +113,10 @@ def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
 def find_peak(line: Timeline, first: int, last: int) -> Peak:
     """Return the peaks over the instants ``first`` to ``last``, both included.
 
-    The two peaks may fall on different instants. Among equal requested peaks the one with the
-    most allocated bytes is taken, then the first; for allocated peaks the first, as TensorFlow's
-    own statistics do. Inside a compiled step, where one buffer holds all the while, the instant is
-    the one at which the most of it holds values.
-
-    Args:
-        line: Bytes over the instants.
-        first: First instant.
-        last: Last instant.
+    The two peaks may be at different instants. Among equal requested peaks, the one with the most
+    allocated bytes is chosen, then the first; among equal allocated peaks the first, as in TensorFlow's
+    statistics. Inside a compiled step, whose buffer is constant, the instant with the fewest idle bytes
+    is chosen.
     """
     requested = line.requested[first + 1 : last + 2]
     allocated = line.allocated[first + 1 : last + 2]
@@ -134,14 +128,14 @@ def find_peak(line: Timeline, first: int, last: int) -> Peak:
 
 
 def _pick(candidates: np.ndarray, *keys: np.ndarray) -> int:
-    """Return the first candidate with the least of the first key, then of the next."""
+    """Return the first candidate with the smallest first key, then the smallest next key."""
     for key in keys:
         candidates = candidates[key[candidates] == key[candidates].min()]
     return int(candidates[0])
 
 
 def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
-    """Return the rows alive at ``instant``, with the category they have at that instant."""
+    """Return the rows alive at ``instant``, with their category at that instant."""
     alive = allocations[(allocations["born"] <= instant) & (allocations["dies"] > instant)]
     later = (alive["turns_at"] > instant).fillna(False).to_numpy(dtype=bool)
     if not later.any():
@@ -152,15 +146,15 @@ def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
 
 
 def sum_by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dict[str, int]:
-    """Return bytes per category, every category present, in the order of ``Category``."""
+    """Return the bytes of each category, in the order of ``Category``."""
     sums = alive.groupby("category", observed=True)[column].sum()
     return {category.value: int(sums.get(category.value, 0)) for category in Category}
 
 
 def main_allocator_rows(recording: Recording) -> pd.DataFrame:
-    """Return what lived in the allocator that the recording is about.
+    """Return the rows of the recording's allocator.
 
-    Where the values inside of a compiled step's buffer are known, they stand in the buffer's place.
+    A compiled step's buffer is replaced by the values inside it, if they are known.
     """
     table = recording.allocations
     own = (table["allocator"] == recording.allocator).to_numpy(dtype=bool)
@@ -168,6 +162,6 @@ def main_allocator_rows(recording: Recording) -> pd.DataFrame:
 
 
 def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ``table`` without the rows that other rows are parts of."""
+    """Return ``table`` without the rows that are divided into parts."""
     divided = table["part_of"].dropna().unique()
     return table[~table.index.isin(divided)] if len(divided) else table

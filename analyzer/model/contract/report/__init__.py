@@ -1,6 +1,5 @@
-"""The report: the JSON that ``analyze`` writes, as typed records, written and read in one place.
+"""The JSON documents of the package as typed records, with their reading and writing.
 
-``ReportFile`` is the report of one step,
-``DiffFile`` that of two. Every figure is a field with its unit
-in its name: ``_bytes``, ``_s`` (seconds), ``_ps`` (picoseconds), ``_ratio`` (1 is the whole).
+``ReportFile`` is the report of one step, ``DiffFile`` the difference of two. The name of a number ends
+with its unit: ``_bytes``, ``_s`` (seconds), ``_ps`` (picoseconds), ``_ratio`` (0 to 1).
 """

@@ -1,4 +1,4 @@
-"""What ``analyze diff --json`` writes: what came, went and grew between two steps. Version 1."""
+"""The output of ``analyze diff --json``: the difference of two steps. Version 1."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Tot
 from analyzer.model.contract.report.peak_figures import PeakFigures
 from analyzer.model.contract.report.subject import Kind
 
-DIFF_VERSION: Final = 1  # of the document's layout
+DIFF_VERSION: Final = 1
 
 Change = Literal["same", "came", "went", "grew", "shrank"]
-"""What became of a layer or an op from the first side to the second."""
+"""The change of a layer or an op between the two sides."""
 
 
 class DiffSide(ReportRecord, frozen=True, kw_only=True):
-    """One of the two: what it is called, its kind, its batch size and its peak."""
+    """One of the two steps: label, kind, batch size and peak."""
 
     label: Text
     kind: Kind
@@ -25,7 +25,7 @@ class DiffSide(ReportRecord, frozen=True, kw_only=True):
 
 
 class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
-    """Bytes of both sides and the second less the first; None where a side does not know them."""
+    """Bytes of both sides and the difference (b - a); None if unknown."""
 
     a_bytes: Total | None
     b_bytes: Total | None
@@ -33,7 +33,7 @@ class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
 
 
 class PeakOfBoth(BytesOfBoth, frozen=True, kw_only=True):
-    """One of the numbers that are called the peak: requested, allocated, pool, process."""
+    """One of the peaks of both sides."""
 
     number: Literal["requested", "allocated", "pool", "process"]
 
@@ -59,11 +59,11 @@ class OpOfBoth(LayerOfBoth, frozen=True, kw_only=True):
 
 
 class StepCurve(ReportRecord, frozen=True, kw_only=True):
-    """The steady step's bytes over its events, each point a real instant.
+    """Bytes of the steady step at selected instants.
 
     Attributes:
-        progress_ratio: From 0, the first event, to 1, the last.
-        requested_bytes, allocated_bytes: At that instant.
+        progress_ratio: 0 for the first event, 1 for the last.
+        requested_bytes, allocated_bytes: Bytes at that instant.
     """
 
     progress_ratio: tuple[float, ...]
@@ -79,17 +79,16 @@ class CurvesOfBoth(ReportRecord, frozen=True, kw_only=True):
 
 
 class DiffFile(ReportRecord, frozen=True, kw_only=True):
-    """What differs from the first step (the older, or the prediction) to the second.
+    """The difference between two steps: the older one or the prediction, and the newer one.
 
     Attributes:
-        schema_version: Which form of report it is.
-        kind: ``diff``.
-        headline, notes: In words.
+        schema_version: Version of the format.
+        headline, notes: The difference in words.
         a, b: The two sides.
-        peak: A row for each number that a side knows.
+        peak: A row for each peak that a side has.
         categories: A row for each category that a side has.
-        layers, ops: A row for each, the largest difference first.
-        timelines: The steady step of both.
+        layers, ops: The largest difference first.
+        timelines: The steady step of both sides.
     """
 
     schema_version: int = DIFF_VERSION

@@ -1,4 +1,4 @@
-"""One thing worth knowing about a step, and one change of it that was tried."""
+"""Findings about a step, and changes of the step that were tried."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Severity(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing worth knowing, in plain words.
+    """One finding about a step.
 
     Attributes:
         id: Stable name, such as ``retained-activations``.
         severity: How much it matters.
-        title: One line with the bytes in it.
-        detail: What it means and what to change.
-        saves_bytes: Bytes that following it would save; None if unknown.
-        saves_kind: Which bytes: ``requested`` or ``allocated`` ones at the peak, or those of the least
+        title: One line with the number of bytes.
+        detail: The meaning and what to change.
+        saves_bytes: Bytes that the change would save; None if unknown.
+        saves_kind: Kind of these bytes: ``requested`` or ``allocated`` at the peak, or of the least
             memory ``limit``.
-        evidence: Rows that show it: plain values by column.
+        evidence: Rows that prove it, with values by column.
     """
 
     id: Word
@@ -42,20 +42,20 @@ class Finding:
 
 
 class StepRemedy(ReportRecord, frozen=True, kw_only=True):
-    """A change of the step, captured and estimated anew.
+    """A change of the step, with a new capture and estimate.
 
     Attributes:
-        id: Stable name, such as ``mixed-bfloat16``; of a set, its parts' names with ``+`` between.
-        title: What it does, in one line.
-        code: What to write, in lines.
-        costs: What it costs, in a few words; empty for nothing.
-        saves_bytes: What the requested peak shrinks by, from the middle one of the ops' orders to the
-            middle one with it; negative where it grows.
-        saves_low_bytes, saves_high_bytes: Between which lies what one run with it takes less than a run
-            without: each process takes an order of its own. None where no orders were drawn.
-        requested_bytes, allocated_bytes: The peak with it.
-        fits: Whether the step then fits the limit; None without one.
-        failed: Why it cannot be applied here; then the other figures are None.
+        id: Stable name, such as ``mixed-bfloat16``; a combination joins names with ``+``.
+        title: The change in one line.
+        code: The code to write.
+        costs: The disadvantage in a few words; empty for none.
+        saves_bytes: Reduction of the requested peak, between the medians over the execution orders of
+            the ops; negative if the peak grows.
+        saves_low_bytes, saves_high_bytes: Range of the reduction between two runs, each with its own
+            order; None if only one order was simulated.
+        requested_bytes, allocated_bytes: The peak with the change.
+        fits: Whether the step then fits the limit; None without a limit.
+        failed: Why the change cannot be applied; the figures are then None.
     """
 
     id: Word

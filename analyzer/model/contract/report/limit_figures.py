@@ -1,4 +1,4 @@
-"""The pool, the least memory limits, the verdict, the card, and a replay under other settings."""
+"""The pool, memory limits, the verdict, the card, and a replay under other settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, 
 from analyzer.model.contract.report.trust_figures import ReplayCheck
 
 Fits = bool | Literal["may not"] | None
-"""Whether the step fits: null where no limit was given or nothing can be said."""
+"""Whether the step fits; null without a limit or an answer."""
 
 
 class Outcome(Choice):
-    """What can be said of the question whether the step fits."""
+    """The answer to the question whether the step fits."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
@@ -25,21 +25,21 @@ class Outcome(Choice):
 
 
 class LimitOf(Choice):
-    """Whose limit the verdict is about."""
+    """The origin of the limit: the card or the user."""
 
     CARD = "card"
     USER = "user"
 
 
 class NeedOf(Choice):
-    """Which number is held against the limit."""
+    """The number that is compared with the limit."""
 
     LEAST_LIMIT = "least memory limit"
     ALLOCATED = "allocated peak"
 
 
 class Basis(Choice):
-    """What the figures rest on: kernels ran, nothing ran, or TensorFlow's GPU runtime without a card."""
+    """Origin of the figures: a measured run, a prediction, or a run on a simulated card."""
 
     MEASURED = "measured"
     PREDICTED = "predicted"
@@ -47,20 +47,20 @@ class Basis(Choice):
 
 
 class PoolChange(ReportRecord, frozen=True, kw_only=True):
-    """The pool's size from an instant on."""
+    """The size of the pool from an instant on."""
 
     instant: Instant
     pool_bytes: Total
 
 
 class LimitParts(ReportRecord, frozen=True, kw_only=True):
-    """What a memory limit is made of.
+    """The parts of a memory limit.
 
     Attributes:
-        requested_bytes: What live tensors asked for at the instant that needs most.
-        rounding_bytes: Rounding to 256 bytes.
-        unsplit_bytes: Chunks handed out whole.
-        external_bytes: Gaps that nothing fits into.
+        requested_bytes: Requested by live tensors at the instant with the highest need.
+        rounding_bytes: Rounding up to 256 bytes.
+        unsplit_bytes: Surplus of chunks that the allocator does not split.
+        external_bytes: Gaps between chunks that are too small to use.
     """
 
     requested_bytes: Total
@@ -70,18 +70,18 @@ class LimitParts(ReportRecord, frozen=True, kw_only=True):
 
 
 class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
-    """Waste inside the pool at the allocated peak, and the least limits; None where not known.
+    """Waste in the pool at the allocated peak, and memory limits; None if unknown.
 
     Attributes:
-        internal_bytes: Allocated less requested: ``rounding_bytes`` and ``unsplit_bytes``.
-        external_bytes: ``free_bytes`` outside of ``largest_free_bytes``.
-        reported_ratio: (free - largest free) / free, as TensorFlow wrote it.
+        internal_bytes: Allocated minus requested bytes: ``rounding_bytes`` plus ``unsplit_bytes``.
+        external_bytes: Free bytes outside the largest free chunk.
+        reported_ratio: (free - largest free) / free, as TensorFlow reports it.
         minimum_limit_bytes: The smallest limit under which a replay succeeds.
-        safe_limit_bytes: The limit from which on every replay succeeds.
-        minimum_limit_parts, safe_limit_parts: What the two are made of.
-        limit_reached_in: When their requested bytes are reached; None at the steady peak.
-        replay_equals_trace: Whether the replay of a trace gave what TensorFlow wrote.
-        risk: ``low``, ``medium`` or ``high``.
+        safe_limit_bytes: Every limit from this one on succeeds.
+        minimum_limit_parts, safe_limit_parts: Their parts.
+        limit_reached_in: Part of the run with the highest need; None if it is the steady peak.
+        replay_equals_trace: Whether the replay of a trace reproduces it.
+        risk: Risk that fragmentation makes the step fail.
     """
 
     internal_bytes: Total
@@ -101,19 +101,19 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
-    """Whether the step fits, each number under one name; see ``Verdict``.
+    """Whether the step fits.
 
     Attributes:
         outcome: The answer.
-        basis: What the figures rest on.
-        limit_of: Whose limit it is about; None where none was given.
-        card: Name of the card that the limit is on; None where it is on none.
-        limit_bytes, limit_low_bytes, limit_high_bytes: The limit and its bounds; None without one.
-        need_of: Which number is held against it.
-        need_bytes, need_low_bytes, need_high_bytes: That number; None where it was not worked out.
-        margin_bytes: The limit less the need; negative where it is too much.
+        basis: Origin of the figures.
+        limit_of: Origin of the limit; None without a limit.
+        card: Name of the card with the limit; None if the limit is the user's.
+        limit_bytes, limit_low_bytes, limit_high_bytes: The limit and its range; None without one.
+        need_of: Meaning of ``need_bytes``.
+        need_bytes, need_low_bytes, need_high_bytes: The need and its range; None if not computed.
+        margin_bytes: Limit minus need; negative if the step does not fit.
         headline: The answer in one line.
-        cautions: What makes the figures worse than they look, the worst first.
+        cautions: Reasons to doubt the figures, the most important first.
     """
 
     outcome: Outcome
@@ -133,7 +133,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class SourcedBytes(ReportRecord, frozen=True, kw_only=True):
-    """Bytes that are known within bounds, and where they come from."""
+    """A size with its range and its source."""
 
     bytes: Total
     low_bytes: Total
@@ -142,17 +142,17 @@ class SourcedBytes(ReportRecord, frozen=True, kw_only=True):
 
 
 class CardFit(ReportRecord, frozen=True, kw_only=True):
-    """The verdict's numbers for a card, and what lies on the card beside the pool.
+    """The verdict for a card, and the memory on the card outside the pool.
 
     Attributes:
         fits: The answer.
-        card: The catalogue's name of the card.
-        limit_bytes, limit_low_bytes, limit_high_bytes: TensorFlow's limit on it.
-        needed_bytes, needed_low_bytes, needed_high_bytes: What the step needs.
-        margin_bytes: The limit less the need.
-        growth_pool_bytes: The pool with memory growth; None where the step does not run so.
-        outside_pool: CUDA context, libraries, loaded kernels.
-        limit_source: Where the limit comes from.
+        card: The card's name in the card table.
+        limit_bytes, limit_low_bytes, limit_high_bytes: TensorFlow's limit on the card.
+        needed_bytes, needed_low_bytes, needed_high_bytes: The step's need.
+        margin_bytes: Limit minus need.
+        growth_pool_bytes: Size of the pool with memory growth; None if that fails.
+        outside_pool: CUDA context, libraries and loaded kernels.
+        limit_source: Source of the limit.
         says: The same in sentences.
     """
 
@@ -172,7 +172,7 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
 
 
 class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
-    """The request that a replay under other settings could not serve, and what was there."""
+    """The request that failed in a replay under other settings, and the pool's state."""
 
     instant: Instant
     requested_bytes: Total
@@ -184,7 +184,7 @@ class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
 
 
 class PoolRegion(ReportRecord, frozen=True, kw_only=True):
-    """A region that the allocator took: how large, why, when, for what, and what was free before."""
+    """A region of the pool: its size, why and when it was allocated, and the free memory then."""
 
     size_bytes: Total
     why: Text
@@ -195,15 +195,15 @@ class PoolRegion(ReportRecord, frozen=True, kw_only=True):
 
 
 class OtherSettings(ReportRecord, frozen=True, kw_only=True):
-    """The recording replayed under settings of the allocator that the user asked about.
+    """A replay under the user's settings of the allocator.
 
     Attributes:
         memory_limit_bytes, growth, fragmentation_fraction: The settings.
-        fits: Whether every request could be served.
-        peak_requested_bytes, peak_allocated_bytes, peak_pool_bytes: As far as it got.
-        pool_timeline: The pool wherever it changes.
-        failure: The request that could not be served; None where all were.
-        regions: What the pool is made of, the first ones.
+        fits: Whether every request succeeds.
+        peak_requested_bytes, peak_allocated_bytes, peak_pool_bytes: Peaks until the failure or the end.
+        pool_timeline: Changes of the pool's size.
+        failure: The request that fails; None if all succeed.
+        regions: The first regions of the pool.
     """
 
     memory_limit_bytes: Total
@@ -219,13 +219,13 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
 
 
 class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
-    """The request for which the step ran out of memory.
+    """The request that failed when the step ran out of memory.
 
     Attributes:
-        instant: The last one before it.
-        requested_bytes: What it asked for; None where the error does not say.
-        in_use_bytes: What was allocated.
-        memory_limit_bytes, free_bytes: The limit and what it leaves; None where it is not known.
+        instant: The last instant before it.
+        requested_bytes: Requested size; None if the error does not contain it.
+        in_use_bytes: Allocated bytes at that instant.
+        memory_limit_bytes, free_bytes: The limit and the rest of it; None if unknown.
     """
 
     instant: Instant
@@ -236,21 +236,21 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
 
 
 class PoolFacts(Struct, frozen=True, kw_only=True):
-    """What replays through the allocator's simulation told of a recording; None where none did.
+    """Results of replays of a recording in the simulated allocator; None if not replayed.
 
     Attributes:
-        replay_equals_trace: Whether the replay of a trace gave what TensorFlow wrote, to the end.
-        replay_check: How the replay of a trace compares with it.
-        failure_fits: The request that failed would be served after the trace's events.
-        fits_limit: A prediction runs under its own limit.
-        pool_bytes, pool_ever_bytes: The pool in the steady step, and at most.
-        process_bytes: The pool and what lies on the card beside it.
+        replay_equals_trace: Whether the replay of a trace reproduces all of it.
+        replay_check: Comparison of the replay with the trace.
+        failure_fits: Whether the failed request would succeed after the trace's last event.
+        fits_limit: Whether a prediction runs under its own limit.
+        pool_bytes, pool_ever_bytes: The pool in the steady step, and its maximum.
+        process_bytes: The pool and the other memory on the card.
         free_bytes, largest_free_bytes: In the pool at the allocated peak.
-        pool_timeline: The pool wherever it changes.
-        minimum_limit_bytes, safe_limit_bytes: The smallest limit that works; that from which all do.
-        minimum_limit_parts, safe_limit_parts: What the two are made of.
+        pool_timeline: Changes of the pool's size.
+        minimum_limit_bytes, safe_limit_bytes: See ``FragmentationFigures``.
+        minimum_limit_parts, safe_limit_parts: Their parts.
         what_if: A replay under other settings.
-        fit: What lies on the card beside the pool.
+        fit: The verdict for a card.
     """
 
     replay_equals_trace: bool | None = None
@@ -272,4 +272,4 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
 
 
 NO_FACTS: Final = PoolFacts()
-"""Nothing was replayed."""
+"""The facts of a recording without a replay."""

@@ -1,7 +1,4 @@
-"""What ``analyze oom --json`` writes: everything that one log says of memory.
-
-Version 1. ``docs/oom.schema.json`` is made of these types.
-"""
+"""The output of ``analyze oom --json``. Version 1, see ``docs/oom.schema.json``."""
 
 from __future__ import annotations
 
@@ -14,11 +11,10 @@ OOM_VERSION: Final = 1
 
 
 class AskedFor(ReportRecord, frozen=True):
-    """What the request was for.
+    """The failed request.
 
-    ``requested_bytes`` is the tensor's; where ``is_exact`` is false its last digits are not in the
-    log, and ``low_bytes`` and ``high_bytes`` hold it. ``rounded_bytes`` is what the allocator
-    looked for.
+    ``requested_bytes`` is the tensor's size. If the log rounds it, ``is_exact`` is false and it lies
+    from ``low_bytes`` to ``high_bytes``. ``rounded_bytes`` is the chunk size that the allocator needed.
     """
 
     requested_bytes: int
@@ -32,14 +28,14 @@ class AskedFor(ReportRecord, frozen=True):
 
 
 class OomHolder(ReportRecord, frozen=True):
-    """Who holds a part of the card or of the limit."""
+    """A user of a part of the card or of the limit."""
 
     who: str
     size_bytes: int
 
 
 class OomSize(ReportRecord, frozen=True):
-    """The chunks in use of one size, and the model's tensors that are of it, where one was given."""
+    """All chunks in use of one size, and the model's tensors of that size, if a model was given."""
 
     size_bytes: int
     count: int
@@ -49,14 +45,14 @@ class OomSize(ReportRecord, frozen=True):
 
 
 class OomAdvice(ReportRecord, frozen=True):
-    """One thing to do and the figures that support it."""
+    """An action and the figures that support it."""
 
     action: str
     because: str
 
 
 class OomVerdict(ReportRecord, frozen=True):
-    """Why it failed; ``missing`` are the lines that would have told more."""
+    """Why the request failed; ``missing`` are log lines that would have told more."""
 
     id: str
     title: str
@@ -65,7 +61,7 @@ class OomVerdict(ReportRecord, frozen=True):
 
 
 class OomCard(ReportRecord, frozen=True):
-    """The card as the log has it; ``is_from_catalogue`` where its total is known by its name alone."""
+    """The card in the log; ``is_from_catalogue`` if its total comes from the card table."""
 
     name: str | None
     total_bytes: int | None
@@ -91,10 +87,10 @@ class OomPlan(ReportRecord, frozen=True):
 
 
 class OomFailure(ReportRecord, frozen=True, kw_only=True):
-    """One request that failed.
+    """A failed request.
 
-    Sizes are None where the log lacks them. Those in ``ranges`` are printed with fewer digits than they
-    have: the field holds the middle, the range both ends.
+    Sizes are None if the log lacks them. A size in ``ranges`` is rounded in the log: the field holds the
+    middle, the range both bounds.
     """
 
     line: int
@@ -135,7 +131,7 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
 
 
 class OomRefusals(ReportRecord, frozen=True):
-    """A run of requests that the driver or the host refused."""
+    """Consecutive requests that the driver or the host refused."""
 
     line: int
     first_bytes: int
@@ -146,7 +142,7 @@ class OomRefusals(ReportRecord, frozen=True):
 
 
 class OomSurvived(ReportRecord, frozen=True):
-    """Requests that failed and that TensorFlow went on without; at most ten are printed."""
+    """Requests that failed without stopping the program; TensorFlow logs at most ten."""
 
     allocator: str
     times: int
@@ -154,7 +150,7 @@ class OomSurvived(ReportRecord, frozen=True):
 
 
 class OomDocument(ReportRecord, frozen=True, kw_only=True):
-    """Everything that one log says of memory."""
+    """All memory facts in one log."""
 
     schema_version: int = OOM_VERSION
     kind: Literal["oom"] = "oom"
@@ -170,5 +166,5 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
 
 
 def oom_schema_text() -> str:
-    """Return the JSON Schema of what ``analyze oom --json`` writes, ``docs/oom.schema.json``."""
+    """Return the JSON Schema of ``analyze oom --json``, ``docs/oom.schema.json``."""
     return build_schema("What analyze oom writes with --json", OomDocument)

@@ -1,4 +1,4 @@
-"""The peak, the peak of each step, what was there before, and what the bytes were for."""
+"""The peaks, and the tensors and ops at the peak."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class PeakFigures(ReportRecord, frozen=True, kw_only=True):
     """The peak of the steady step.
 
     Attributes:
-        requested_bytes: The most that live tensors asked for at once.
-        allocated_bytes: The most bytes of chunks handed out at once; perhaps at another instant.
-        pool_bytes: What the allocator took for them; None where it could not be replayed.
-        process_bytes: The pool and what the process holds beside it on a card; None without one.
-        op, layer, source: Who asked for the buffer that makes the requested peak; empty where not known.
-        step: Index of the step; None where the recording has none.
-        time_s: Time of the allocated peak since the first event; None in a prediction.
-        time_ps: The same on the trace's clock.
-        requested_time_s: Time of the requested peak since the first event.
-        instant: Of the requested peak.
-        allocated_instant: Of the allocated peak.
+        requested_bytes: Maximum of the bytes that live tensors requested.
+        allocated_bytes: Maximum of the bytes of chunks in use; possibly at another instant.
+        pool_bytes: Size of the allocator's pool; None if the replay failed.
+        process_bytes: The pool and the process' other memory on the card; None without a card.
+        op, layer, source: The op whose request makes the requested peak; empty if unknown.
+        step: Index of the step; None if the recording has no steps.
+        time_s: Time of the allocated peak after the first event; None in a prediction.
+        time_ps: The same time on the trace's clock.
+        requested_time_s: Time of the requested peak after the first event.
+        instant: Instant of the requested peak.
+        allocated_instant: Instant of the allocated peak.
     """
 
     requested_bytes: Total
@@ -49,13 +49,14 @@ class PeakFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class PeakEver(ReportRecord, frozen=True, kw_only=True):
-    """The peak of the whole recording, and when it is in words.
+    """The peak of the whole recording.
 
     Attributes:
         requested_bytes, allocated_bytes: The two peaks.
-        pool_bytes: The pool at most; None where not known.
-        phase: When it is.
-        first_step_only_bytes: Of the requested ones what no later step asks for, such as trials.
+        pool_bytes: Maximum size of the pool; None if unknown.
+        phase: The part of the run in which it occurs.
+        first_step_only_bytes: Part of the requested bytes that only the first step needs, such as
+            trials of algorithms.
     """
 
     requested_bytes: Total
@@ -70,10 +71,10 @@ class StepPeak(ReportRecord, frozen=True, kw_only=True):
 
     Attributes:
         index: 0 for the first step of the recording.
-        number: The step number that the training program gave; None where it gave none.
-        requested_bytes, allocated_bytes: Its two peaks.
-        duration_s: Seconds it took; None in a prediction.
-        first_instant, last_instant: Its events; ``last_instant`` is less where it has none.
+        number: The training program's step number; None if it gives none.
+        requested_bytes, allocated_bytes: The two peaks.
+        duration_s: Duration in seconds; None in a prediction.
+        first_instant, last_instant: Its events; ``last_instant`` is smaller if it has none.
     """
 
     index: Total
@@ -86,14 +87,14 @@ class StepPeak(ReportRecord, frozen=True, kw_only=True):
 
 
 class LiveBytes(ReportRecord, frozen=True, kw_only=True):
-    """Bytes at one instant, by both counts."""
+    """Requested and allocated bytes at one instant."""
 
     requested_bytes: Total = 0
     allocated_bytes: Total = 0
 
 
 class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
-    """Requested bytes for each ``Category``."""
+    """Requested bytes of each ``Category``."""
 
     parameter: Total = 0
     optimizer_state: Total = 0
@@ -106,37 +107,37 @@ class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, sizes: Mapping[str, int]) -> CategoryBytes:
-        """Return the bytes that a mapping by category's text holds."""
+        """Return the record of a mapping from category to bytes."""
         return cls(**{category.value: sizes.get(category.value, 0) for category in Category})
 
     def by_category(self) -> dict[str, int]:
-        """Return category -> bytes, in the order in which categories are listed."""
+        """Return a mapping from category to bytes, in the order of ``Category``."""
         return {category.value: getattr(self, category.value) for category in Category}
 
 
 class LayerBytes(CategoryBytes, frozen=True, kw_only=True):
-    """Requested bytes of one layer that are alive at the peak, by category and in all."""
+    """Requested bytes of one layer at the peak, by category and in total."""
 
     layer: Name
     total_bytes: Total
 
 
 class BufferRow(ReportRecord, frozen=True, kw_only=True):
-    """A buffer; a text is empty where it is not known.
+    """A buffer. Texts are empty if unknown.
 
     Attributes:
-        name: Its variable, its tensor, its op or its role, whichever is known first.
-        op: The op that asked for it.
+        name: Its variable, tensor, op or role, the first that is known.
+        op: The op that requested it.
         op_type: Type of that op.
-        layer: Path of the layer it belongs to.
+        layer: Path of its layer.
         source: ``file:line`` of the user's code that made the op.
-        category: What it is for at that instant.
-        role: The same finer, in words.
-        instruction: HLO instruction that makes it, inside of a compiled step.
+        category: Its category at that instant.
+        role: More specific than the category.
+        instruction: The HLO instruction that makes it, in a compiled step.
         dtype: Element type.
         shape: Such as ``[32,128]``.
-        requested_bytes: What the tensor asked for.
-        allocated_bytes: The chunk that holds it.
+        requested_bytes: Bytes that the tensor requested.
+        allocated_bytes: Bytes of its chunk.
     """
 
     name: Name
@@ -154,7 +155,7 @@ class BufferRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
-    """What is alive at the requested peak, from when to when, and why."""
+    """A tensor that is alive at the requested peak, its lifetime and the reason."""
 
     born: Instant
     dies: Instant
@@ -162,14 +163,14 @@ class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
 
 
 class RetainedTensor(BufferRow, frozen=True, kw_only=True):
-    """An activation that is alive at the peak and waits for the backward pass.
+    """An activation that is alive at the peak until the backward pass uses it.
 
     Attributes:
-        waits_for: The op that reads it last; empty where not known.
+        waits_for: The op that reads it last; empty if unknown.
         why_alive: The same in words.
-        held_s: Seconds from its birth to its death; None where no time is known.
-        byte_seconds: Requested bytes x seconds; None where no time is known.
-        born, dies: From when to when it is alive.
+        held_s: Lifetime in seconds; None if unknown.
+        byte_seconds: Requested bytes times lifetime; None if unknown.
+        born, dies: Its lifetime as instants.
     """
 
     waits_for: Name = ""
@@ -181,14 +182,14 @@ class RetainedTensor(BufferRow, frozen=True, kw_only=True):
 
 
 class OpBytes(ReportRecord, frozen=True, kw_only=True):
-    """What one op asked for in the steady step.
+    """The requests of one op in the steady step.
 
     Attributes:
-        name, type, layer, source: The op; empty where not known.
-        category: That of most of its bytes.
-        allocations: How many buffers it asked for.
-        requested_bytes, allocated_bytes: Summed over the step.
-        temporary_bytes: The requested part that is neither a tensor of the graph nor kept.
+        name, type, layer, source: The op; empty if unknown.
+        category: The category of most of its bytes.
+        allocations: Number of requested buffers.
+        requested_bytes, allocated_bytes: Sums over the step.
+        temporary_bytes: The requested part that is scratch memory of the op.
         alive_at_peak_bytes: The requested part that is alive at the peak.
     """
 
@@ -205,7 +206,7 @@ class OpBytes(ReportRecord, frozen=True, kw_only=True):
 
 
 class UnmodelledType(ReportRecord, frozen=True, kw_only=True):
-    """An op type without a rule: how many ops of it ran, and the bytes of their results."""
+    """An op type without a memory rule, the number of such ops and the bytes of their results."""
 
     op_type: Name
     count: Total

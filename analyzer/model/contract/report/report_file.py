@@ -1,7 +1,7 @@
-"""``report.json`` and what ``--json`` writes: the report of one step, whole.
+"""The report of one step: ``report.json`` and the output of ``--json``.
 
-Version 1. A field that is added has a default, so that older reports read; what a reader does not know
-is stepped over. ``docs/report.schema.json`` is made of these types.
+Version 1. New fields have defaults, so that older reports can be read; unknown fields are ignored.
+``docs/report.schema.json`` is generated from these types.
 """
 
 from __future__ import annotations
@@ -45,47 +45,45 @@ from analyzer.model.contract.report.subject import (
 from analyzer.model.contract.report.trust_figures import StatedRange, TrustFigures
 from analyzer.model.contract.run_note import StepConfig
 
-REPORT_VERSION: Final = 1  # of the document's layout
+REPORT_VERSION: Final = 1
 
 
 class ReportFile(ReportRecord, frozen=True, kw_only=True):
-    """Everything that is said of one step.
+    """The report of one step.
 
     Attributes:
-        schema_version: Which form of report it is.
+        schema_version: Version of the format.
         kind: ``estimate``, ``trace`` or ``phantom``.
-        target, device, step: What was asked for, on what, and how it is run.
-        allocator: TensorFlow's name of the allocator that the figures are about.
-        peak: The peak of the steady step, the last.
-        peak_ever: The peak of the whole recording; None in an early report.
+        allocator: TensorFlow's name of the allocator of all figures.
+        peak: The peak of the steady step, which is the last one.
+        peak_ever: The peak of the whole recording; None in an old report.
         steps: The peak of each step.
-        resident: What is there before the steady step.
-        categories_at_peak: Requested bytes at the peak by what they are for.
+        resident: Memory in use before the steady step.
+        categories_at_peak: Requested bytes at the peak by category.
         layers: The same by layer, the largest first.
-        ops: What each op asked for in the steady step.
-        tensors_at_peak: What is alive at the requested peak, the largest first.
-        retained: The activations among it that wait for the backward pass.
+        ops: Requests of each op in the steady step.
+        tensors_at_peak: Live tensors at the requested peak, the largest first.
+        retained: Activations at the peak that wait for the backward pass.
         fragmentation: Waste, and the least memory limits.
-        pool_timeline: The pool wherever it changes; empty where it is not known.
-        verdict: Whether it fits; None in an early report.
-        fits: The verdict's answer in short.
-        fit: What lies on the card beside the pool; None without a card.
-        what_if: A replay under other settings; None where none was asked for.
-        findings: What is worth knowing, the weightiest first.
-        remedies: Changes of the step that were tried, the one that saves most first; empty where none
-            was asked for.
-        unmodelled: Op types without a rule, in a prediction.
-        uncertainty: The range that a prediction states; None for a trace.
-        integrity: Whether a trace is whole; None for a prediction.
-        warnings: What the reader should know before trusting a figure.
-        notes: What the capture noted.
-        phantom: That the cards were not there; None where they were.
-        cards: What each card held, where there were several.
-        hosts: The hosts of the run beside each other, where there are several; None for one.
-        error: How the step failed; None where it did not.
-        failure: The request that ran out of memory; None where none did.
-        program: The program whose own steps were traced; None where the capture made the step.
-        versions: Of what made it.
+        pool_timeline: Changes of the pool's size; empty if unknown.
+        verdict: Whether the step fits; None in an old report.
+        fits: The verdict's answer.
+        fit: The verdict for a card; None without a card.
+        what_if: A replay under other settings; None if none was asked for.
+        findings: The most important first.
+        remedies: Changes of the step that were tried, the largest saving first.
+        unmodelled: Op types without a memory rule, in a prediction.
+        uncertainty: The range of a prediction; None for a trace.
+        integrity: Whether a trace is complete; None for a prediction.
+        warnings: Facts to know before trusting a figure.
+        notes: Notes of the capture.
+        phantom: The simulated cards; None for real devices.
+        cards: The memory of each card, if there are several.
+        hosts: A comparison of the hosts, if there are several; None for one.
+        error: How the step failed; None on success.
+        failure: The request that ran out of memory; None if there is none.
+        program: The watched program; None if the capture made the step.
+        versions: Versions of the libraries and of this package.
     """
 
     schema_version: int = REPORT_VERSION

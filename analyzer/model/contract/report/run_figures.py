@@ -1,4 +1,4 @@
-"""What the steps of a program of the user's own did to memory, over all of them."""
+"""The memory over all steps of a program, and the hosts of one run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from msgspec import Meta
 from analyzer.model.contract.fields import Name, ReportRecord, Text, Total
 
 MOST_READINGS: Final = 256
-"""Readings that a report has."""
+"""Limit of the readings in a report."""
 
 Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 
 class TrendFigures(ReportRecord, frozen=True, kw_only=True):
-    """How what is held after each step goes on after the warm-up.
+    """The trend of the memory in use after each step, without the warm-up.
 
     Attributes:
-        trend: ``grows``, ``flat`` or ``cannot tell``.
+        trend: The answer.
         per_step_bytes: Slope, bytes a step.
-        low_bytes, high_bytes: Its range at 95 %.
-        first_step, last_step: The steps that it was told from.
-        level_bytes: What was held at the end.
+        low_bytes, high_bytes: Range of the slope at 95 %.
+        first_step, last_step: The steps that were used.
+        level_bytes: Memory in use at the end.
     """
 
     trend: Literal["grows", "flat", "cannot tell"]
@@ -35,12 +35,12 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class HeldReading(ReportRecord, frozen=True, kw_only=True):
-    """What was held after one step.
+    """Memory in use after one step.
 
     Attributes:
-        step: How many steps had been made.
+        step: Number of steps so far.
         in_use_bytes: In use in the device's allocator.
-        host_bytes: Resident memory of the process; null where it was not read then.
+        host_bytes: Resident memory of the process; null if it was not read.
     """
 
     step: Total
@@ -52,13 +52,13 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     """A program whose own steps were traced.
 
     Attributes:
-        step: What a step is, in words.
-        where: Where that is defined or called.
-        steps, warmup: Steps made, and steps before the traced ones.
-        device: What is in use in the device's allocator after each step.
-        host: The process' resident memory.
-        readings: What was held after steps, in order; thinned out where there were many.
-        ended: How the program ended; empty for by itself.
+        step: The definition of a step, in words.
+        where: Where the step is defined or called.
+        steps, warmup: Number of all steps, and of those before the traced ones.
+        device: Trend of the bytes in use in the device's allocator.
+        host: Trend of the process' resident memory.
+        readings: Memory in use after steps, in order; thinned out if there are many.
+        ended: How the program ended; empty for a normal end.
     """
 
     step: Text
@@ -77,7 +77,7 @@ class DevicePeak(ReportRecord, frozen=True, kw_only=True):
     Attributes:
         allocator: TensorFlow's name of its allocator.
         requested_bytes, allocated_bytes: The peaks.
-        limit_bytes: What the allocator may use; None where the trace does not say.
+        limit_bytes: The allocator's limit; None if unknown.
     """
 
     allocator: Name
@@ -90,13 +90,12 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
     """One host.
 
     Attributes:
-        host: Its name, as its trace is named.
+        host: Its name.
         file: Name of its trace file.
-        devices: Its devices; empty where its trace could not be read.
-        events: Memory events of the trace.
-        steps: Steps of the trace.
-        damaged: The trace holds what an undamaged one cannot.
-        failed: Why it could not be read; empty where it was.
+        devices: Its devices; empty if its trace cannot be read.
+        events, steps: Number of memory events and of steps.
+        damaged: Whether the trace is incomplete or altered.
+        failed: Why it cannot be read; empty on success.
     """
 
     host: Name
@@ -109,13 +108,13 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class DevicePlace(ReportRecord, frozen=True, kw_only=True):
-    """A device among those of all hosts.
+    """One device among those of all hosts.
 
     Attributes:
         host: Its host.
         allocator: Its allocator.
         allocated_bytes: Its peak.
-        differs_bytes: By how much that lies above the median of all devices; below it is negative.
+        differs_bytes: Its peak minus the median of all devices.
     """
 
     host: Name
@@ -125,15 +124,14 @@ class DevicePlace(ReportRecord, frozen=True, kw_only=True):
 
 
 class HostsFigures(ReportRecord, frozen=True, kw_only=True):
-    """The hosts of one run, beside each other. The rest of the report is about the worst of them.
+    """A comparison of the hosts of one run. The rest of the report is about the worst one.
 
     Attributes:
-        worst: The device that comes closest to its limit, or with the largest peak where a limit is not
-            known.
-        devices: Number of devices whose peak is known.
+        worst: The device nearest to its limit, or with the largest peak if a limit is unknown.
+        devices: Number of devices with a known peak.
         least_bytes, median_bytes, most_bytes: Their allocated peaks.
-        outliers: The devices that lie far from the median, the furthest first.
-        rows: All hosts, in the order of their names.
+        outliers: Devices far from the median, the farthest first.
+        rows: All hosts, sorted by name.
     """
 
     worst: DevicePlace

@@ -1,7 +1,7 @@
-"""``kept.json``: which files a finished result in its folder was made of. Format 2.
+"""``kept.json``: the digests of the files that a finished result was made of. Format 2.
 
-A report is opened as it was saved where every file is still the one that it was made of, and the
-package is of the version that made it; otherwise it is made anew.
+A saved report is opened if no file has changed and the same version of the package made it. Otherwise
+the report is made again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DIGESTS_FILE: Final = "kept.json"
 REPORT_JSON: Final = "report.json"
 REPORT_HTML: Final = "report.html"
 
-DIGESTS_FORMAT: Final = 2  # of what lies beside the report
+DIGESTS_FORMAT: Final = 2
 
 _TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
 _BLOCK_BYTES: Final = 1 << 20
@@ -39,12 +39,12 @@ _Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
 
 
 class FileDigests(Struct, frozen=True, kw_only=True):
-    """What a finished result belongs to.
+    """The content of ``kept.json``.
 
     Attributes:
-        schema_version: Which form of file it is.
+        schema_version: Version of the format.
         analyzer: Version of the package that wrote it.
-        files: Files of the folder, by their path in it with ``/`` between, each with its digest.
+        files: Digests of the folder's files, by their path in it with ``/`` between folders.
     """
 
     schema_version: int = DIGESTS_FORMAT
@@ -53,7 +53,7 @@ class FileDigests(Struct, frozen=True, kw_only=True):
 
 
 def encode_digests(folder: Path) -> bytes:
-    """Return what ``kept.json`` says of the files that lie in a folder, as JSON text."""
+    """Return the content of ``kept.json`` for the files in a folder, as JSON text."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return encode(
         FileDigests(
@@ -68,10 +68,10 @@ def encode_digests(folder: Path) -> bytes:
 
 
 def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
-    """Return the report that ``folder`` keeps.
+    """Return the report that is saved in ``folder``.
 
     Returns:
-        The report, None where it has to be made anew; and why, empty where nothing was kept.
+        The report, or None if it must be made again; and why, empty if there was none.
     """
     file = folder / DIGESTS_FILE
     if not file.is_file():
@@ -79,41 +79,33 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     try:
         facts = read_record(file, FileDigests, version=DIGESTS_FORMAT, hint="")
         if facts.schema_version != DIGESTS_FORMAT or facts.analyzer != __version__:
-            return None, f"it was saved by version {facts.analyzer:.20}"
+            return None, f"version {facts.analyzer:.20} saved it"
         if any(_digest(_inside(folder, name)) != digest for name, digest in facts.files.items()):
-            return None, "a file of it was changed since"
+            return None, "one of its files has changed"
         if REPORT_JSON not in facts.files or _traces(folder) - facts.files.keys():
-            return None, "a file was added to it since"
+            return None, "a file was added"
         return read_report(folder / REPORT_JSON), ""
     except (AnalyzerError, OSError, ValueError, RecursionError):
-        return None, f"a file of it is missing or damaged, or its {DIGESTS_FILE}"
+        return None, f"a file is missing or damaged, or {DIGESTS_FILE} is"
 
 
 def _traces(folder: Path) -> set[str]:
-    """Return the traces in a folder, those of a profiler that were put beside ours too."""
-    found = (file for file in folder.rglob("*") if file.name.endswith(_TRACES))
-    return {file.relative_to(folder).as_posix() for file in found}
+    """Return the paths of the traces in a folder."""
+    traces = (file for file in folder.rglob("*") if file.name.endswith(_TRACES))
+    return {file.relative_to(folder).as_posix() for file in traces}
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """Return a file of ``folder`` by its path in it.
-
-    Raises:
-        ValueError: it would lie elsewhere.
-    """
+    """Return a file of ``folder`` by its path in it; raise a ValueError if it lies elsewhere."""
     return reduce(lambda place, part: sibling_file(place / "file", part), name.split("/"), folder)
 
 
 def _digest(file: Path) -> str:
-    """Return the digest of a file's content.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe or a device.
-    """
-    made = hashlib.sha256()
+    """Return the digest of a file; raise an OSError if it is no regular file."""
+    digest = hashlib.sha256()
     with open(file, "rb", opener=open_without_blocking) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise OSError(f"{file} is no regular file")
         while block := opened.read(_BLOCK_BYTES):
-            made.update(block)
-    return made.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a report is about: the recording's kind, its target, its device, and how the step is run."""
+"""The subject of a report: kind, target, device, cards and errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analyzer.model.errors import ExitCode
 
 
 class Kind(Choice):
-    """Whether the numbers were predicted, measured, or TensorFlow's own on a card that is not there."""
+    """Whether the figures are predicted, measured, or measured on a simulated card."""
 
     ESTIMATE = "estimate"
     TRACE = "trace"
@@ -18,7 +18,7 @@ class Kind(Choice):
 
     @property
     def ran(self) -> bool:
-        """Whether TensorFlow ran the step, so that there are events of its allocator."""
+        """Whether TensorFlow ran the step, so that there are allocator events."""
         return self is not Kind.ESTIMATE
 
 
@@ -29,7 +29,7 @@ class Device:
     Attributes:
         kind: ``cpu`` or ``gpu``.
         name: Its name, or the host's.
-        memory_limit_bytes: What its allocator may use; None where that is not known.
+        memory_limit_bytes: The allocator's limit; None if unknown.
     """
 
     kind: Word
@@ -38,13 +38,9 @@ class Device:
 
 
 class ReportTarget(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """What was asked for.
+    """The target of the command: the user's text, its kind and a short name.
 
-    Attributes:
-        text: As the user named it.
-        kind: Which form of target that is.
-        name: A short name.
-        trace: Path of the trace file; left out for an estimate.
+    ``trace`` is the path of the trace file; it is absent in an estimate.
     """
 
     text: Text = ""
@@ -58,9 +54,9 @@ class ReportError(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         type: Class of the error.
-        message: What it says.
-        exit_code: The command's exit code for it.
-        where: ``file:line`` of the user's code; empty where not known, left out where it has none.
+        message: The error message.
+        exit_code: The command's exit code.
+        where: ``file:line`` of the user's code; empty if unknown, absent if the error has no place.
     """
 
     type: Name
@@ -70,17 +66,17 @@ class ReportError(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
-    """What was taken for what a library of a card that is not there would say.
+    """An assumption about the answers of NVIDIA's libraries on a simulated card.
 
     Attributes:
-        name: What ``--assume NAME=N`` calls it.
-        what: What it is.
-        value: What was taken: bytes, or numbers.
-        usual: What is taken where nothing is said.
-        most: The most that TensorFlow would accept.
-        is_bytes: Whether it counts bytes.
-        share_bytes: Of it at the requested peak.
-        source: Where the figures come from.
+        name: The name for ``--assume NAME=N``.
+        what: What the setting is.
+        value: The assumed value: bytes or a plain number.
+        usual: The default.
+        most: The largest value that TensorFlow accepts.
+        is_bytes: Whether the value is in bytes.
+        share_bytes: Bytes at the requested peak that result from it.
+        source: Source of the default and the upper bound.
     """
 
     name: Word
@@ -94,15 +90,15 @@ class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
 
 
 class CardUse(ReportRecord, frozen=True, kw_only=True):
-    """One card's memory, where a step ran on several.
+    """The memory of one of several cards.
 
     Attributes:
         number: TensorFlow's number of the card.
-        allocator: The name of its allocator.
-        card: Its name in the catalogue; empty where it is not known.
-        requested_bytes, allocated_bytes: The steady step's peaks on it.
-        allocated_ever_bytes: Its peak over the whole recording.
-        memory_limit_bytes: Its allocator's limit; None where not known.
+        allocator: Name of its allocator.
+        card: Its name in the card table; empty if unknown.
+        requested_bytes, allocated_bytes: Peaks of the steady step.
+        allocated_ever_bytes: Peak of the whole recording.
+        memory_limit_bytes: Its allocator's limit; None if unknown.
         is_shown: Whether the report's figures are this card's.
     """
 
@@ -117,13 +113,13 @@ class CardUse(ReportRecord, frozen=True, kw_only=True):
 
 
 class PhantomNotice(ReportRecord, frozen=True, kw_only=True):
-    """That TensorFlow ran on cards that were not there.
+    """A run on simulated cards.
 
     Attributes:
-        says: The same in a sentence.
-        cards: Their names.
-        assumed: What was taken to be so without a card, a sentence each.
-        settings: What was taken for what NVIDIA's libraries would say.
+        says: A sentence for the reader.
+        cards: Names of the cards.
+        assumed: Assumptions of the simulation, a sentence each.
+        settings: Assumptions about NVIDIA's libraries.
     """
 
     says: Text

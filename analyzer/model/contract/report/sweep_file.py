@@ -1,4 +1,4 @@
-"""``sweep.json``: every cell of a sweep. ``docs/sweep.schema.json`` is made of these types."""
+"""``sweep.json``: every cell of a sweep. ``docs/sweep.schema.json`` is generated from these types."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SWEEP_VERSION: Final = 1
 
 
 class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
-    """What one cell asks.
+    """The parameters of one cell.
 
     Attributes:
         target: The model or step.
-        batch_size: Its batch.
-        card: The card; ``cpu`` for this machine's own allocator.
-        remedy: The change that is made to the step; empty for none.
-        mode, optimizer, dtype_policy, jit: How the step is made, as for ``analyze estimate``.
-        limit_bytes: What the allocator may use; None for the card's own limit.
+        batch_size: Its batch size.
+        card: The card; ``cpu`` for this machine's allocator.
+        remedy: A change of the step; empty for none.
+        mode, optimizer, dtype_policy, jit: As for ``analyze estimate``.
+        limit_bytes: The allocator's limit; None for the card's own.
     """
 
     target: Text
@@ -37,19 +37,19 @@ class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
 
 
 class SweepCell(ReportRecord, frozen=True, kw_only=True):
-    """One cell of a sweep: an estimate.
+    """The estimate of one cell.
 
     Attributes:
-        schema_version: Which form of sweep it is of.
-        question: What it is about.
-        requested_bytes, allocated_bytes: The peak of the steady step, predicted; None where it failed.
-        low_bytes, high_bytes: The range of the requested peak; None where there is none.
-        need_bytes: What is held against the limit; None where it was not worked out.
+        schema_version: Version of the format.
+        question: Its parameters.
+        requested_bytes, allocated_bytes: Predicted peak of the steady step; None on failure.
+        low_bytes, high_bytes: Range of the requested peak; None if there is none.
+        need_bytes: The number that is compared with the limit; None if not computed.
         limit_bytes: The limit; None without one.
-        margin_bytes: The limit less the need.
-        fits: Whether it fits; None where it cannot be told.
+        margin_bytes: Limit minus need.
+        fits: Whether it fits; None without an answer.
         op: The op at the peak.
-        failed: Why there is no estimate; empty where there is one.
+        failed: Why there is no estimate; empty on success.
     """
 
     schema_version: int = SWEEP_VERSION
@@ -70,10 +70,10 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     """A sweep.
 
     Attributes:
-        schema_version: Which form of sweep it is.
-        name: Its configuration's name.
-        cells: In the order of the configuration: models, cards, remedies, batches.
-        versions: Of what made it.
+        schema_version: Version of the format.
+        name: Name of its configuration.
+        cells: In the order of models, cards, remedies and batch sizes.
+        versions: Versions of the libraries and of this package.
     """
 
     schema_version: int = SWEEP_VERSION

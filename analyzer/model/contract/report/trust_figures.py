@@ -1,4 +1,4 @@
-"""Whether a trace is whole."""
+"""Whether a trace is complete, and the range of a prediction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Tot
 
 
 class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
-    """How many of a trace's events a replay through the allocator's simulation reproduces.
+    """Comparison of a trace with its replay in the simulated allocator.
 
     Attributes:
-        events: Events that were replayed.
-        equal: How many of them have the address, the size, the sums and the fragmentation that
-            TensorFlow wrote.
+        events: Number of replayed events.
+        equal: Number of events with the same address, size, counters and fragmentation.
     """
 
     events: Total
@@ -19,14 +18,14 @@ class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
 
 
 class DamageRow(ReportRecord, frozen=True, kw_only=True):
-    """One kind of thing in a trace that an undamaged trace cannot hold.
+    """A reason why a trace is incomplete or altered.
 
     Attributes:
-        id: Stable name, such as ``double-free``.
-        count: How many events, marks or notes are so.
-        allocator: The allocator whose events they are; empty where they are of none.
-        time_s: Seconds from the first event to the first of them; None where it has no time.
-        message: One sentence with the count in it.
+        id: A ``DamageReason``, such as ``lost-events``.
+        count: Number of events, marks or variables that show it.
+        allocator: Allocator of the events; empty if it concerns no single allocator.
+        time_s: Time of the first of them after the first event; None if unknown.
+        message: The reason in one sentence.
     """
 
     id: Word
@@ -37,20 +36,20 @@ class DamageRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class TrustFigures(ReportRecord, frozen=True, kw_only=True):
-    """What was checked of a trace and what was found.
+    """Whether a trace is complete.
 
     Attributes:
-        is_damaged: The trace holds what no whole trace can.
-        events: Events whose sum was compared with TensorFlow's bytes in use; 0 where it wrote none.
-        events_disagreeing: Events after which the two differ.
-        first_disagreement_time_s: Seconds from the first event to the first of them.
+        is_damaged: Whether it is incomplete or altered.
+        events: Events that were compared with TensorFlow's bytes in use; 0 if it wrote none.
+        events_disagreeing: Events after which the sum differs from TensorFlow's bytes in use.
+        first_disagreement_time_s: Time of the first of them after the first event.
         largest_difference_bytes: The largest difference, in allocated bytes.
-        counter_peak_bytes, counter_peak_ever_bytes: Highest bytes in use that TensorFlow wrote, in the
-            steady step and ever.
-        damages: Every kind of damage.
-        replay: The replay; None where the trace does not begin with its process.
-        says: What has to be known before any figure; empty for a whole trace.
-        replay_says: What the replay shows, in a sentence.
+        counter_peak_bytes, counter_peak_ever_bytes: Maximum of TensorFlow's bytes in use in the steady
+            step and in the whole trace.
+        damages: The reasons.
+        replay: The replay; None if the trace does not begin with its process.
+        says: Sentences to show before any figure; empty for a complete trace.
+        replay_says: Result of the replay in a sentence.
     """
 
     is_damaged: bool
@@ -67,11 +66,12 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class DecidingOp(ReportRecord, frozen=True, kw_only=True):
-    """An op whose order decides the peak.
+    """An op whose position in the execution order changes the peak.
 
     Attributes:
         op, op_type: The op.
-        bytes: Of its buffers that are alive at the highest draw's peak alone; negative: at the lowest's.
+        bytes: Size of its buffers that are alive at the peak of the highest simulated order only;
+            negative if at that of the lowest only.
     """
 
     op: Name
@@ -80,7 +80,7 @@ class DecidingOp(ReportRecord, frozen=True, kw_only=True):
 
 
 class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
-    """What the schedules drawn for one number of inter-op threads peak at: the middle and both ends."""
+    """Peaks of the execution orders that were simulated for one number of inter-op threads."""
 
     inter_op_threads: Total
     draws: Total
@@ -93,22 +93,20 @@ class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """The range in which a prediction's peak is expected.
+    """The range of a prediction.
 
     Attributes:
-        limit_low_bytes: No order runs under a memory limit below this; left out where it was not
-            searched for.
-        limit_high_bytes: Each runs under any from this on; None where it was not searched for.
-        low_bytes, high_bytes: Of the requested peak; None where a prediction states none.
-        allocated_low_bytes, allocated_high_bytes: Of the allocated peak.
-        because: What the range comes from, a sentence each.
-        deciding_ops: The ops whose order decides.
-        schedules: The draws, the kind that is shown first.
-        unsized: Tensors whose size is not known and that count as nothing; None where not counted.
-        workspace_bytes: The part of the upper ends that cuDNN's workspaces are; left out where there is
-            none.
-        xla_workspace_bytes: The same in XLA's plans; left out where there are no plans of a card.
-        stand_in: That the plan is another device's, in few words; left out where it is not.
+        limit_low_bytes: Lower bound of the least memory limit; absent if not computed.
+        limit_high_bytes: From this limit on every execution order succeeds; None if not computed.
+        low_bytes, high_bytes: Range of the requested peak; None if there is none.
+        allocated_low_bytes, allocated_high_bytes: Range of the allocated peak.
+        because: The causes of the range, a sentence each.
+        deciding_ops: The ops whose order changes the peak.
+        schedules: The simulated execution orders; the first is the one that is shown.
+        unsized: Number of tensors of unknown size, which count as 0; None if not counted.
+        workspace_bytes: Part of the upper bounds due to cuDNN's workspaces; absent for none.
+        xla_workspace_bytes: The same in XLA's plans; absent without plans for a card.
+        stand_in: States that the plan is another device's; absent if it is not.
     """
 
     limit_high_bytes: Total | None
@@ -127,5 +125,5 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def shift_bound(size_bytes: int | None, by_bytes: int) -> int | None:
-    """Return one end of a range, moved by some bytes and not below 0; None where there is no range."""
+    """Return a bound of a range plus some bytes, at least 0; None without a range."""
     return None if size_bytes is None else max(size_bytes + by_bytes, 0)

@@ -1,4 +1,4 @@
-"""Reports to JSON and back."""
+"""Conversion of reports to JSON and back."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFil
 Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
 """A value of JSON."""
 
-_HINT: Final = "Write it anew from the trace or the estimate."
+_HINT: Final = "Write it again from the trace or the estimate."
 
 
 def plain_report(report: ReportRecord) -> dict[str, Json]:
-    """Return a report as JSON values, with null for every number that JSON does not have."""
+    """Return a report as JSON values, with null for NaN and infinity."""
     plain: dict[str, Json] = replace_non_finite(to_builtins(report, enc_hook=_number))
     return plain
 
 
 def _number(value: object) -> int | float:
-    """Return a number of NumPy's as one of Python's."""
+    """Return a NumPy number as a Python number."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, SupportsIndex):
@@ -44,29 +44,24 @@ def encode_report(report: ReportRecord) -> str:
     plain = to_builtins(report, enc_hook=_number)
     try:
         text = json.dumps(plain, allow_nan=False)
-    except ValueError:  # a number that JSON does not have
+    except ValueError:  # NaN or infinity
         text = json.dumps(replace_non_finite(plain), allow_nan=False)
     try:
         return indented(text, indent=1) + "\n"
-    except DecodeError:  # half a surrogate pair, from a file name that is no text
-        # Python's own encoder knows them, and is slow where it indents.
+    except DecodeError:  # half a surrogate pair, from a file name that is not UTF-8
+        # Python's encoder accepts it, but indents slowly.
         return json.dumps(json.loads(text), indent=1) + "\n"
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of what ``--json`` writes, ``docs/report.schema.json``."""
+    """Return the JSON Schema of ``--json``, ``docs/report.schema.json``."""
     return build_schema(
         "What analyze trace, estimate and diff write with --json", ReportFile, DiffFile
     )
 
 
 def build_schema(title: str, *types: type) -> str:
-    """Return the JSON Schema of what is one of some records.
-
-    Args:
-        title: What it is of.
-        *types: The records.
-    """
+    """Return the JSON Schema of a document that is one of several records."""
     either, parts = json_schema(types)
     for part in parts.values():
         if "description" in part:
@@ -81,10 +76,10 @@ def build_schema(title: str, *types: type) -> str:
 
 
 def convert_report(plain: dict[str, Any]) -> ReportFile:
-    """Return the report that JSON values are.
+    """Return the report of JSON values.
 
     Raises:
-        ValueError: a field is missing, has another type or lies beyond its limits.
+        ValueError: A field is missing, has another type or exceeds its limits.
     """
     return convert(plain, ReportFile)
 
@@ -93,13 +88,13 @@ def read_report(path: Path) -> ReportFile:
     """Read ``report.json``.
 
     Raises:
-        TraceError: it is missing or damaged, or a newer version wrote it.
+        TraceError: It is missing or damaged, or a newer version wrote it.
     """
     return read_record(path, ReportFile, version=REPORT_VERSION, hint=_HINT)
 
 
 def replace_non_finite(value: Any) -> Any:
-    """Return JSON values with null for every number that JSON does not have."""
+    """Return JSON values with null for NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
