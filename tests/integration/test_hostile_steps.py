@@ -242,7 +242,7 @@ def test_a_signal_while_stuck_in_tensorflow(number: int, deaf: bool, place: Plac
     os.kill(process.pid, number)
     if number == signal.SIGINT:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith(b"analyze: Interrupted: ending what runs")
+        assert process.stderr.readline().startswith(b"analyze: Interrupted: ending")
         assert time.monotonic() - started < 1.5
     code, err = place.ended(process)
     # THEN it ends within seconds, and all of it

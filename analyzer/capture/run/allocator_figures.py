@@ -1,7 +1,7 @@
-"""TensorFlow's own figures of its GPUs in this process, and the regions that its pools are made of.
+"""TensorFlow's statistics of its GPUs in this process, and the regions of its memory pools.
 
-TensorFlow says what is in use, the most so far and the limit. It does not say how large a pool is that
-grows; the driver does, of each region in which a tensor lies (``cuPointerGetAttribute``).
+TensorFlow reports the bytes in use, their peak and the limit, but not the size of a growing pool. The
+driver reports the region around each tensor (``cuPointerGetAttribute``).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from analyzer.model.errors import InputError
 
 _RANGE_START: Final = 11
 _RANGE_SIZE: Final = 12
-"""``CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`` and ``_SIZE`` (``cuda.h``): the piece of memory that an
-address lies in, as ``cuMemAlloc`` gave it out."""
+"""``CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`` and ``_SIZE`` (``cuda.h``): the allocation of ``cuMemAlloc``
+around an address."""
 
 _UUID_BYTES: Final = 16
 _OWN_ALLOCATORS: Final = ("cuda_malloc_async", "cuda_malloc")
-"""Values of ``TF_GPU_ALLOCATOR`` with which the driver keeps the pool."""
+"""Values of ``TF_GPU_ALLOCATOR`` that leave the pool to the driver."""
 
 
 def read_process_figures(stage: str = "") -> ProcessFigures:
-    """Return what TensorFlow and the driver say of this process now; TensorFlow makes its devices.
+    """Return TensorFlow's and the driver's statistics of this process; TensorFlow makes its devices.
 
     Args:
-        stage: What was done up to now.
+        stage: Name of this reading.
     """
     reading, refusal = None, ""
-    allocators = _allocators() if tf.config.list_physical_devices("GPU") else ()
+    allocators = _read_allocators() if tf.config.list_physical_devices("GPU") else ()
     try:
         reading = read_cards(own_pids())
     except InputError as error:
@@ -55,32 +55,32 @@ def read_process_figures(stage: str = "") -> ProcessFigures:
     )
 
 
-def _allocators() -> tuple[AllocatorFigures, ...]:
+def _read_allocators() -> tuple[AllocatorFigures, ...]:
     """Return a row for each of TensorFlow's GPUs, in its order; sizes in bytes."""
-    driver = _driver()
+    driver = _load_driver()
     logical = tf.config.list_logical_devices("GPU")  # makes the devices
     limits = get_device_limits()
-    regions = _regions(driver)
+    regions = _find_regions(driver)
     is_pool = os.environ.get("TF_GPU_ALLOCATOR", "") not in _OWN_ALLOCATORS
     rows = []
-    for device, physical in zip(logical, _physical_of_logical(), strict=False):
+    for device, physical in zip(logical, _list_physical(), strict=False):
         name = device.name.removeprefix("/device:")
         try:
             memory = tf.config.experimental.get_memory_info(name)
-        except ValueError:  # an allocator that keeps no statistics
+        except ValueError:  # the allocator keeps no statistics
             memory = {"current": 0, "peak": 0}
         own = regions.get(name, {})
         rows.append(
             AllocatorFigures(
                 device=name,
-                card_uuid=_uuid(driver, _number(physical)),
+                card_uuid=_read_uuid(driver, _get_number(physical)),
                 card_name=str(
                     tf.config.experimental.get_device_details(physical).get("device_name", "")
                 ),
                 in_use_bytes=int(memory["current"]),
                 peak_in_use_bytes=int(memory["peak"]),
                 limit_bytes=limits.get(name),
-                grows=_grows(physical),
+                grows=_does_grow(physical),
                 region_bytes=sum(own.values()) if is_pool else 0,
                 regions=len(own) if is_pool else 0,
                 is_pool=is_pool,
@@ -89,8 +89,8 @@ def _allocators() -> tuple[AllocatorFigures, ...]:
     return tuple(rows)
 
 
-def _physical_of_logical() -> list[Any]:
-    """Return the card of each of TensorFlow's GPUs, in their order: a card may be several."""
+def _list_physical() -> list[Any]:
+    """Return the card of each of TensorFlow's GPUs; a card may be split into several."""
     cards = []
     for card in tf.config.get_visible_devices("GPU"):
         parts = tf.config.get_logical_device_configuration(card) or [None]
@@ -98,13 +98,13 @@ def _physical_of_logical() -> list[Any]:
     return cards
 
 
-def _number(physical: Any) -> int:
-    """Return CUDA's number of a card, the one behind ``/physical_device:GPU:``."""
+def _get_number(physical: Any) -> int:
+    """Return CUDA's number of a card, from ``/physical_device:GPU:NUMBER``."""
     return int(str(physical.name).rpartition(":")[2])
 
 
-def _grows(physical: Any) -> bool | None:
-    """Say whether a card's pool grows: the environment wins over what the program set."""
+def _does_grow(physical: Any) -> bool | None:
+    """Return whether a card's pool grows; the environment overrides the program."""
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "")
     if forced in ("true", "false"):
         return forced == "true"
@@ -114,16 +114,16 @@ def _grows(physical: Any) -> bool | None:
         return None
 
 
-def _driver() -> Any:
-    """Return CUDA's driver library, which TensorFlow has loaded; None where it cannot be had."""
+def _load_driver() -> Any:
+    """Return CUDA's driver library; None if there is none."""
     try:
         return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
         return None
 
 
-def _uuid(driver: Any, number: int) -> str:
-    """Return a card's name for itself as NVML writes it; empty where CUDA does not say."""
+def _read_uuid(driver: Any, number: int) -> str:
+    """Return a card's UUID as NVML writes it; empty if unknown."""
     if driver is None:
         return ""
     raw = ctypes.create_string_buffer(_UUID_BYTES)
@@ -133,12 +133,12 @@ def _uuid(driver: Any, number: int) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _regions(driver: Any) -> dict[str, dict[int, int]]:
-    """Return, for each device, the regions in which a tensor of Python's lies: start to bytes."""
-    found: dict[str, dict[int, int]] = {}
+def _find_regions(driver: Any) -> dict[str, dict[int, int]]:
+    """Return for each device the regions with live tensors: start -> bytes."""
+    regions: dict[str, dict[int, int]] = {}
     if driver is None:
-        return found
-    for device, address in _addresses():
+        return regions
+    for device, address in _list_addresses():
         values = []
         for attribute in (_RANGE_START, _RANGE_SIZE):
             value = ctypes.c_uint64()
@@ -149,12 +149,12 @@ def _regions(driver: Any) -> dict[str, dict[int, int]]:
             values.append(value.value)
         else:
             start, size = values
-            found.setdefault(device, {})[start] = size
-    return found
+            regions.setdefault(device, {})[start] = size
+    return regions
 
 
-def _addresses() -> Iterator[tuple[str, int]]:
-    """Yield the device and the address of each tensor and variable on a GPU that Python holds."""
+def _list_addresses() -> Iterator[tuple[str, int]]:
+    """Yield device and address of each live tensor and variable on a GPU."""
     for one in find_live_objects((tf.Variable, tf.Tensor)):
         address = None
         if isinstance(one, tf.Variable):

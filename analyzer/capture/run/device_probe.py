@@ -1,8 +1,4 @@
-"""A process that uses a card a little, and says after each thing what it holds (``analyze device``).
-
-It speaks to its parent in ``messages``, on the standard output that it was started
-with.
-"""
+"""A child that uses a card in small steps and reports its memory after each (``analyze device``)."""
 
 from __future__ import annotations
 
@@ -21,15 +17,15 @@ from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import ExitCode
 
 _SIDE: Final = 256
-"""Rows of the product, pixels of the image."""
+"""Rows of the matrix, and pixels of the image's side."""
 
 _POOL_MIB: Final = 256
-"""Limit of the pool, which is taken whole at the first tensor: known to the byte from then on. A
-convolution's trial of algorithms took 54 MiB of it (TensorFlow 2.21)."""
+"""Size of the pool, allocated whole at the first tensor. A convolution's trial of algorithms used 54 MiB
+of it (TensorFlow 2.21)."""
 
 
 def main() -> int:
-    """Use the card in one way after the other, each noted; return 0, or 1 where nothing was measured."""
+    """Use the card step by step and report; return 0, or 1 if nothing was measured."""
     channel = os.dup(1)
     os.dup2(2, 1)
 
@@ -48,15 +44,15 @@ def main() -> int:
         return refuse(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
     cards = tf.config.list_physical_devices("GPU")
     if not cards:
-        return refuse("it sees no card")
+        return refuse("TensorFlow sees no card")
     for card in cards:
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=_POOL_MIB)
         tf.config.set_logical_device_configuration(card, [limit])
     stages = []
-    kept: list[Any] = []
+    tensors: list[Any] = []
     try:
-        for title, do in _uses(tf):
-            kept.append(do())
+        for title, use in _list_uses(tf):
+            tensors.append(use())
             tf.test.experimental.sync_devices()
             stages.append(read_process_figures(title))
     except tf.errors.OpError as error:
@@ -66,8 +62,8 @@ def main() -> int:
     return 0
 
 
-def _uses(tf: Any) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    """Return the ways of using the card, in order: what each brings into the process, and the call."""
+def _list_uses(tf: Any) -> tuple[tuple[str, Callable[[], Any]], ...]:
+    """Return what each use of the card loads, and its call, in order."""
     image = [1, _SIDE, _SIDE, 3]
     return (
         ("context and TensorFlow's own kernels", lambda: tf.ones([_SIDE, _SIDE])),

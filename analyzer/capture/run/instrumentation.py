@@ -1,8 +1,8 @@
-"""What is observed while the user's step is traced or run: gradients, layer scopes, phases.
+"""Observe gradients, layer scopes and phases while the user's step is traced or run.
 
-The graph alone does not say which tensor is the gradient of a parameter or which layer a name scope
-belongs to; ``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do. They are wrapped
-for the time of a capture and put back after it. Nothing that they compute is changed.
+The graph does not say which tensors are gradients or which layer a name scope belongs to.
+``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do; they are wrapped during a
+capture. Their results do not change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from analyzer.capture.private_names import closes_scope, get_keras_name_scope, i
 from analyzer.capture.run.tensor_addresses import find_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
-# Ops that hand their input's buffer on: the gradient's buffer is made further up.
 _ALIASES: Final = {
     "Identity",
     "IdentityN",
@@ -32,17 +31,18 @@ _ALIASES: Final = {
     "Snapshot",
     "EnsureShape",
 }
+"""Ops whose result shares the buffer of their input, which an earlier op made."""
 
 
 @dataclass
 class Observations:
-    """What was seen.
+    """Gradients and scopes of a step.
 
     Attributes:
-        gradients: (id of the graph, name) of graph tensors that are gradients, with those that
-            they share a buffer with.
+        gradients: Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
         scopes: Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
-        eager_gradients: Index of the marker in the trace -> addresses of the gradients then.
+        eager_gradients: Index of a marker in the trace -> addresses of the gradients at that time.
+        eager: Whether the step runs eagerly under a trace, which then gets markers.
     """
 
     gradients: set[tuple[int, str]] = field(default_factory=set)
@@ -52,12 +52,12 @@ class Observations:
     _marks: int = 0
 
     def restart(self) -> None:
-        """Forget the eager gradients of a trace that was dropped."""
+        """Drop the eager gradients of a discarded trace."""
         self.eager_gradients.clear()
         self._marks = 0
 
     def add_gradients(self, gradients: Any) -> None:
-        """Record each of a structure of gradients; None and unconnected ones are passed over."""
+        """Record a structure of gradients, except None."""
         flat = tf.nest.flatten(gradients, expand_composites=False)
         tensors = [leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf for leaf in flat]
         addresses = []
@@ -84,7 +84,7 @@ class Observations:
 
 @contextlib.contextmanager
 def observe_step() -> Iterator[Observations]:
-    """Wrap the three places for the time of the block."""
+    """Observe the steps that are traced or run in the block."""
     observed = Observations()
     undo: list[Callable[[], None]] = []
     try:
@@ -105,7 +105,7 @@ def _replace(owner: Any, name: str, new: Any, undo: list[Callable[[], None]]) ->
 
 @contextlib.contextmanager
 def _phase(observed: Observations, name: str) -> Iterator[None]:
-    """Mark a phase of an eager step in the trace; the graph tells the phases of a traced one."""
+    """Mark a phase of an eager step in the trace; a traced step has its phases in the graph."""
     if observed.eager and tf.executing_eagerly():
         with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name):
             yield
@@ -148,7 +148,7 @@ def _wrap_optimizer(observed: Observations, undo: list[Callable[[], None]]) -> N
 
 def _wrap_name_scope(observed: Observations, undo: list[Callable[[], None]]) -> None:
     name_scope = get_keras_name_scope()
-    if name_scope is None:  # layers are then told by the ops' names alone
+    if name_scope is None:  # ops then belong to layers by their names only
         return
     old_enter = name_scope.__enter__
     old_exit = name_scope.__exit__
@@ -156,7 +156,7 @@ def _wrap_name_scope(observed: Observations, undo: list[Callable[[], None]]) -> 
     def enter(self: Any) -> Any:
         result = old_enter(self)
         if closes_scope(self) and self.caller is not None:
-            kind, path = _owner_of(self.caller)
+            kind, path = _describe_owner(self.caller)
             if not tf.executing_eagerly():
                 scope = tf.get_current_name_scope()
                 if scope:
@@ -177,7 +177,7 @@ def _wrap_name_scope(observed: Observations, undo: list[Callable[[], None]]) -> 
     _replace(name_scope, "__exit__", leave, undo)
 
 
-def _owner_of(caller: Any) -> tuple[str, str]:
+def _describe_owner(caller: Any) -> tuple[str, str]:
     path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
     if isinstance(caller, keras.optimizers.Optimizer):
         return "optimizer", path

@@ -1,4 +1,4 @@
-"""The process' objects of some classes, found among all of them. Needs no TensorFlow."""
+"""Find the live objects of some classes. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Any
 
 
 def find_live_objects(kinds: type[Any] | tuple[type[Any], ...]) -> list[Any]:
-    """Return the objects of some classes that Python's collector knows.
+    """Return the live objects of some classes that Python's collector knows.
 
-    Each class is asked about once: abstract ones answer slowly, and a process has a million objects.
-    An object's own ``__class__`` is not looked at, which would wake up a proxy.
-
-    Args:
-        kinds: The classes.
+    Each class is tested once, because abstract classes are slow and a process has a million objects.
+    ``__class__`` is not read, because that would resolve proxies.
     """
     objects = gc.get_objects()
     # By identity: a class may be unhashable.

@@ -1,9 +1,9 @@
-"""Every variable of the step: whose it is, and where its bytes lie at a given moment."""
+"""The variables of a step: owner, and address at each snapshot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -28,49 +28,46 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 
-_CALLERS = frozenset({"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"})
-# Ops that read or write parts of a variable. They switch it to copy-on-read, after which reading it
-# copies the whole of it (resource_variable_ops.cc, EnsureSparseVariableAccess): so it is not read.
-_IN_PART = (
+_CALLERS: Final = frozenset(
+    {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
+)
+_SPARSE_ACCESS: Final = (
     "ResourceGather",
     "ResourceScatter",
     "ResourceSparseApply",
     "ResourceStridedSliceAssign",
 )
+"""Ops that access parts of a variable. They switch it to copy-on-read, and each later read copies all of
+it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is not read."""
 
 
 @dataclass
 class StepVariables:
-    """Collects variables and snapshots of their addresses.
+    """Collects the variables of a step and snapshots of their addresses.
 
     Attributes:
-        program: The step whose variables they are.
-        function: The step's concrete function, None where it runs eagerly.
-        snapshots: For each moment the address of each variable, None where unknown.
+        program: The step.
+        function: The step's concrete function; None if it runs eagerly.
+        snapshots: The address of each variable at each snapshot; None if unknown.
+        raw: The ``tf.Variable`` of each row.
     """
 
     program: Program
     function: Any = None
     snapshots: list[list[int | None]] = field(default_factory=list)
+    raw: list[Any] = field(default_factory=list)
     _known: dict[int, int] = field(default_factory=dict)
-    _variables: list[Any] = field(default_factory=list)
     _owners: list[tuple[Category, str, str]] = field(default_factory=list)
     _unread: set[int] = field(default_factory=set)
 
-    @property
-    def raw(self) -> list[Any]:
-        """The ``tf.Variable`` behind each row."""
-        return self._variables
-
     def rehome_small(self) -> None:
-        """Give small variables a buffer of TensorFlow's own.
+        """Move small variables on the CPU into buffers of TensorFlow's allocator.
 
-        On a CPU a variable made from a Python number may share NumPy's memory, where no allocator
-        sees it; on a GPU it never does. Whether it does depends on the address that NumPy happened
-        to get, so that the same step would be counted now with it and now without.
+        A variable made from a Python number may share NumPy's memory, which no allocator counts. This
+        depends on NumPy's address, so equal steps would be measured differently.
         """
         self.refresh()
-        for variable in self._variables:
+        for variable in self.raw:
             if "CPU" not in variable.device.upper():
                 continue
             if variable.dtype.is_numpy_compatible and variable.dtype not in (tf.bool, tf.string):
@@ -80,26 +77,26 @@ class StepVariables:
                     variable.assign(tf.add(value, tf.zeros_like(value)))
 
     def values(self) -> dict[int, Any]:
-        """Return a copy of each variable's value, outside TensorFlow's allocators."""
+        """Return a NumPy copy of each variable's value, by identity."""
         self.refresh()
         return {
             id(variable): variable.numpy()
-            for variable in self._variables
+            for variable in self.raw
             if variable.dtype.is_numpy_compatible and variable.is_initialized()
         }
 
     def restore(self, values: dict[int, Any]) -> None:
-        """Give the variables back the values they had; those made since (slots) become zero."""
+        """Restore the variables' values; variables made since (slots) become zero."""
         self.refresh()
-        for variable in self._variables:
+        for variable in self.raw:
             if id(variable) in values:
-                # A copy, or the variable would live on in NumPy's memory.
+                # A copy, or the variable would stay in NumPy's memory.
                 variable.assign(tf.raw_ops.DeepCopy(x=tf.constant(values[id(variable)])))
             elif variable.dtype.is_floating or variable.dtype.is_integer:
                 variable.assign(tf.zeros_like(variable))
 
     def refresh(self) -> None:
-        """Look for variables again: optimizers make theirs in the first step."""
+        """Find new variables, such as those that optimizers make in the first step."""
         for model in self.program.models:
             for variable in model.variables:
                 self._add(variable, Category.PARAMETER, "")
@@ -109,7 +106,7 @@ class StepVariables:
                 self._add(variable, Category.CONSTANT, "loaded, but not used")
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
-        if self.function is not None:  # it says which variables it captures
+        if self.function is not None:
             captured = list(self.function.variables)
         elif self.program.function is not None:  # not traced yet
             captured = []
@@ -121,25 +118,24 @@ class StepVariables:
         if unknown:
             self._add_by_owner(unknown)
         if self.function is not None and not self._unread:
-            self._unread = _used_in_part(self.function)
+            self._unread = _find_sparse_variables(self.function)
 
     def snapshot(self) -> None:
-        """Note where each variable's bytes lie now.
+        """Note the current address of each variable.
 
-        Before the first step any variable can be read without a copy; after it, those that the step
-        writes in part cannot.
+        After the first step, variables with sparse access cannot be read without a copy.
         """
         self.refresh()
         unread = self._unread if self.snapshots else set()
         self.snapshots.append(
             [
                 None if id(variable) in unread else find_variable_address(variable)
-                for variable in self._variables
+                for variable in self.raw
             ]
         )
 
     def rows(self) -> tuple[VariableNote, ...]:
-        """Return one record a variable, in the order of the snapshots' columns."""
+        """Return a record for each variable, in the order of the snapshots' columns."""
         indexes = self._argument_indexes()
         return tuple(
             VariableNote(
@@ -151,14 +147,14 @@ class StepVariables:
                 trainable=bool(variable.trainable),
                 argument=indexes.get(id(variable)),
             )
-            for variable, (category, role, path) in zip(self._variables, self._owners, strict=True)
+            for variable, (category, role, path) in zip(self.raw, self._owners, strict=True)
         )
 
     def _argument_indexes(self) -> dict[int, int]:
         """Return each captured variable's index among the function's arguments."""
         if self.function is None:
             return {}
-        by_handle = {id(variable.handle): id(variable) for variable in self._variables}
+        by_handle = {id(variable.handle): id(variable) for variable in self.raw}
         given = len(self.function.inputs) - len(self.function.captured_inputs)
         return {
             by_handle[id(handle)]: given + index
@@ -170,16 +166,16 @@ class StepVariables:
         raw = get_raw_variable(variable)
         if raw is None or id(raw) in self._known:
             return
-        self._known[id(raw)] = len(self._variables)
-        self._variables.append(raw)
+        self._known[id(raw)] = len(self.raw)
+        self.raw.append(raw)
         name = path or str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
         self._owners.append((category, role, name))
         for number, part in enumerate(get_device_parts(raw)):
             if id(part) in self._known:
                 continue
-            self._known[id(part)] = len(self._variables) if number else self._known[id(raw)]
+            self._known[id(part)] = len(self.raw) if number else self._known[id(raw)]
             if number:
-                self._variables.append(part)
+                self.raw.append(part)
                 self._owners.append((category, role, f"{name}/replica_{number}"))
 
     def _add_optimizer(self, optimizer: Any) -> None:
@@ -194,10 +190,10 @@ class StepVariables:
             self._add(variable, Category.OPTIMIZER_STATE, "")
 
     def _add_by_owner(self, variables: list[Any]) -> None:
-        """Tell the owner of variables that no model or optimizer of the program holds.
+        """Add variables that no model or optimizer of the program holds, with their owners.
 
-        A step made by hand need not name its model: whatever Keras object holds the variable is
-        looked up among the live objects.
+        A step of the user's own need not name its model, so the owners are searched among the live Keras
+        objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics, layers = (
@@ -220,8 +216,7 @@ class StepVariables:
                     if id(get_raw_variable(variable)) in wanted:
                         self._add(variable, Category.PARAMETER, "")
         for variable in variables:
-            # Left over: a plain tf.Variable. A trainable one is a parameter; the graph tells an
-            # accumulator of gradients from other state (measure/attribution).
+            # A plain tf.Variable. The attribution later recognizes gradient accumulators.
             if variable.trainable:
                 self._add(variable, Category.PARAMETER, "")
             else:
@@ -235,7 +230,7 @@ def _live_variables() -> list[Any]:
 def get_raw_variable(variable: Any) -> Any:
     """Return the ``tf.Variable`` behind a Keras variable."""
     if isinstance(variable, tf.Variable):
-        # Keras 2 puts a variable that is cast on reading around the real one.
+        # Keras 2 wraps the variable in one that casts on reading.
         inner = get_uncast_variable(variable)
         return inner if isinstance(inner, tf.Variable) else variable
     value = getattr(variable, "value", None)
@@ -245,10 +240,10 @@ def get_raw_variable(variable: Any) -> Any:
     return value if isinstance(value, tf.Variable) else None
 
 
-def _used_in_part(function: Any) -> set[int]:
-    """Return ids of the captured variables that an op of the function reads or writes in part.
+def _find_sparse_variables(function: Any) -> set[int]:
+    """Return the ids of captured variables with sparse access by an op.
 
-    What XLA compiles is left out: it runs no such op, and switches no variable to copy-on-read.
+    Functions that XLA compiles are excluded, because they switch no variable to copy-on-read.
     """
     if function.function_def.attr["_XlaMustCompile"].b:
         return set()
@@ -258,13 +253,13 @@ def _used_in_part(function: Any) -> set[int]:
     while graphs:
         graph = graphs.pop()
         for op in graph.get_operations():
-            if op.type.startswith(_IN_PART) and graph is function.graph:
+            if op.type.startswith(_SPARSE_ACCESS) and graph is function.graph:
                 handles.add(op.inputs[0].name)
-        for nested in _nested_graphs(graph):
+        for nested in _list_called_graphs(graph):
             if id(nested) not in seen:
                 seen.add(id(nested))
                 graphs.append(nested)
-                if any(op.type.startswith(_IN_PART) for op in nested.get_operations()):
+                if any(op.type.startswith(_SPARSE_ACCESS) for op in nested.get_operations()):
                     handles.add("*")
     if not handles:
         return set()
@@ -276,8 +271,8 @@ def _used_in_part(function: Any) -> set[int]:
     }
 
 
-def _nested_graphs(graph: Any) -> list[Any]:
-    """Return the graphs of the functions that the graph's ops call, but for what XLA compiles."""
+def _list_called_graphs(graph: Any) -> list[Any]:
+    """Return the graphs of the functions that a graph's ops call, except those that XLA compiles."""
     functions = {decode_name(name): f for name, f in get_functions(graph).items()}
     called: set[str] = set()
     for op in graph.get_operations():
@@ -290,5 +285,5 @@ def _nested_graphs(graph: Any) -> list[Any]:
             if attr.HasField("func"):
                 called.add(attr.func.name)
             called.update(function.name for function in attr.list.func)
-    found = (getattr(functions.get(name), "graph", None) for name in sorted(called))
-    return [nested for nested in found if nested is not None]
+    graphs = (getattr(functions.get(name), "graph", None) for name in sorted(called))
+    return [nested for nested in graphs if nested is not None]

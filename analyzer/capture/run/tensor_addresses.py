@@ -1,4 +1,4 @@
-"""Where a tensor's bytes lie, so that a variable can be found among the allocations.
+"""The address of a tensor's bytes, by which a variable is found among the allocations.
 
 DLPack (``dlpack.h``) gives the address on any device: a capsule whose first field is the data
 pointer, with the offset of the first element further on.
@@ -42,15 +42,14 @@ _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def find_address(tensor: Any) -> int | None:
-    """Return the address of an eager tensor's first byte; None where it has none of its own.
+    """Return the address of an eager tensor's first byte; None for strings, resources, empty tensors.
 
-    Nothing is copied or allocated by TensorFlow. Strings, resources and empty tensors have no
-    address that an allocator knows.
+    TensorFlow copies and allocates nothing.
     """
     if not tf.is_tensor(tensor) or not is_eager(tensor):
         return None
     if tensor.dtype in _WITHOUT_BYTES:
-        return None  # DLPack does not refuse them: it ends the process
+        return None  # DLPack would crash the process
     try:
         capsule = tf.experimental.dlpack.to_dlpack(tensor)
     except (tf.errors.OpError, TypeError, ValueError, RuntimeError):
@@ -64,9 +63,9 @@ def find_address(tensor: Any) -> int | None:
 
 
 def find_variable_address(variable: Any) -> int | None:
-    """Return the address of a ``tf.Variable``'s buffer, None where it holds no plain tensor."""
+    """Return the address of a ``tf.Variable``'s buffer; None if it holds no plain tensor."""
     try:
-        with tf.device(variable.device):  # read elsewhere it would be a copy
+        with tf.device(variable.device):  # reading on another device copies
             value = variable.read_value()
     except (tf.errors.OpError, ValueError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""A block of the user's own code in the user's own process, under TensorFlow's profiler."""
+"""Trace a block of the user's own process."""
 
 from __future__ import annotations
 
@@ -19,28 +19,24 @@ _HOW: Final = (
 
 
 def check_allocator() -> None:
-    """Refuse a process whose allocator writes no memory events; TensorFlow makes its devices.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Raise InputError if the allocator writes no memory events; TensorFlow makes its devices."""
     if tf.config.list_logical_devices("GPU"):
         return
-    kept = _smallest()
+    tensor = _make_small_tensor()
     try:
-        is_counted = tf.config.experimental.get_memory_info("CPU:0")["current"] > 0
+        has_statistics = tf.config.experimental.get_memory_info("CPU:0")["current"] > 0
     except (ValueError, tf.errors.OpError):
-        is_counted = False
-    del kept
-    if not is_counted:
+        has_statistics = False
+    del tensor
+    if not has_statistics:
         raise InputError(
             "TensorFlow started in this process on an allocator that writes no memory events.",
             hint=_HOW,
         )
 
 
-def _smallest() -> Any:
-    """Return a tensor of its own: 256 bytes of the allocator that a trace is about."""
+def _make_small_tensor() -> Any:
+    """Return a new tensor: one allocation of 256 bytes."""
     return tf.ones([2]) + 1.0
 
 
@@ -49,7 +45,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
     """Trace the block into ``logdir``, with garbage collected at both ends.
 
     Raises:
-        InputError: the allocator writes no events, or a profile is being taken already.
+        InputError: the allocator writes no events, or another profile is active.
     """
     check_allocator()
     gc.collect()
@@ -57,13 +53,13 @@ def trace_block(logdir: Path) -> Iterator[None]:
         tf.profiler.experimental.start(str(logdir))
     except tf.errors.AlreadyExistsError:
         raise InputError(
-            "A profile is being taken already, and TensorFlow takes one at a time.",
-            hint="Stop it around the block that is to be measured.",
+            "Another profile is active, and TensorFlow takes one at a time.",
+            hint="Stop it around the measured block.",
         ) from None
     try:
-        _smallest()  # so that the trace says what is in use, where the block asks for nothing
+        _make_small_tensor()  # shows the bytes in use even if the block allocates nothing
         yield
     finally:
         gc.collect()
-        with contextlib.suppress(tf.errors.UnavailableError):  # the block itself stopped it
+        with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped it
             tf.profiler.experimental.stop()

@@ -1,1 +1,5 @@
-"""Programs that run by themselves: their steps found, a few of them traced, what stays noted."""
+"""Watch a program that runs by itself: find its steps, trace a few, and find leaks.
+
+Input: a script, or a block of the user's own process. Output: a run folder as of a capture, with a
+``WatchNote`` about all steps. The program's results, output and exit code stay the same.
+"""

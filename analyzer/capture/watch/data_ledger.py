@@ -1,7 +1,8 @@
-"""Stages of data sets, data sets made of arrays, tapes and models, as they are made."""
+"""Data sets, tapes and models that a program made, by the line that made them."""
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, field
 from types import FrameType
@@ -15,10 +16,13 @@ from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.user_lines import find_calling_frame, is_own
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
 
-_MOST: Final = 200
-"""Stages and data sets that are noted; a program that makes more makes them in a loop."""
+_MAX_STAGES: Final = 200
+"""Stages in the note; a program with more makes them in a loop."""
 
-_FEWEST_MODELS: Final = 3
+_MIN_MODELS: Final = 3
+"""Live models of one line that are reported."""
+
+_MAX_INT32: Final = (1 << 31) - 1
 
 
 @dataclass
@@ -29,7 +33,12 @@ class _Tapes:
 
 
 class DataLedger:
-    """What was made, by the line that made it."""
+    """Data sets, tapes and models, by the line that made them.
+
+    Attributes:
+        stages: Stages of data sets, by kind and line.
+        slices: Data sets made from arrays, by line.
+    """
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
@@ -38,39 +47,41 @@ class DataLedger:
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._models: dict[str, list[weakref.ref[Any]]] = {}
 
-    def stage_made(
+    def add_stage(
         self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
     ) -> None:
         """Note a stage that the user's own code made.
 
         Args:
             kind: ``shuffle``, ``cache``, ``prefetch``, or ``slices`` for a source.
-            dataset: The data set that the stage is put on; of a source, the source.
-            arguments: The call's.
-            frame: Who called.
+            dataset: The data set before the stage; for a source, the source.
+            arguments: The call's arguments.
+            frame: The caller.
         """
-        if frame is None or not is_own(frame.f_code.co_filename) or len(self.stages) >= _MOST:
+        if frame is None or not is_own(frame.f_code.co_filename):
             return
-        where = _line(frame)
-        size_bytes = element_bytes(dataset.element_spec)
+        if len(self.stages) >= _MAX_STAGES:
+            return
+        where = _format_line(frame)
         if kind == "slices":
-            self._slices_made(dataset, arguments, where)
+            self._add_slices(arguments, where)
             return
         if kind == "cache" and any(isinstance(one, str) and one for one in arguments):
             return  # in a file
         elements = next((one for one in arguments if isinstance(one, int)), None)
         if kind == "cache":
-            elements = _cardinality(dataset)
-        elif elements is not None and elements > 0 and (most := _cardinality(dataset)) is not None:
-            elements = min(elements, most)
+            elements = _count_elements(dataset)
+        elif elements is not None and elements > 0:
+            count = _count_elements(dataset)
+            elements = elements if count is None else min(elements, count)
         self.stages[kind, where] = DataStage(
             kind=kind,  # type: ignore[arg-type]
             where=where,
-            elements=elements if elements is None or 0 <= elements < 1 << 31 else None,
-            element_bytes=size_bytes,
+            elements=elements if elements is None or 0 <= elements <= _MAX_INT32 else None,
+            element_bytes=count_element_bytes(dataset.element_spec),
         )
 
-    def _slices_made(self, dataset: Any, arguments: tuple[Any, ...], where: str) -> None:
+    def _add_slices(self, arguments: tuple[Any, ...], where: str) -> None:
         leaves = tf.nest.flatten(arguments)
         sizes = [int(getattr(leaf, "nbytes", 0) or 0) for leaf in leaves]
         if not sum(sizes):
@@ -85,24 +96,23 @@ class DataLedger:
             name=f"{len(leaves)} arrays" if len(leaves) > 1 else "an array",
         )
 
-    def tape_made(self, tape: Any, frame: FrameType | None) -> None:
-        """Note a tape."""
+    def add_tape(self, tape: Any, frame: FrameType | None) -> None:
+        """Note a new gradient tape."""
         own = find_calling_frame(frame)
         if own is None:
             return
-        record = self._tapes.setdefault(
-            (_line(own), is_persistent(tape)), _Tapes(is_persistent(tape))
-        )
+        key = (_format_line(own), is_persistent(tape))
+        record = self._tapes.setdefault(key, _Tapes(key[1]))
         record.made += 1
         record.refs = [ref for ref in record.refs if ref() is not None]
         record.refs.append(weakref.ref(tape))
 
-    def tape_used(self, tape: Any) -> None:
-        """Note that a tape was asked for a gradient."""
+    def use_tape(self, tape: Any) -> None:
+        """Note that a tape was asked for gradients."""
         self._used.add(tape)
 
-    def tapes(self, search: HolderSearch) -> list[TapesNote]:
-        """Return the lines whose tapes still hold what they recorded."""
+    def list_tapes(self, search: HolderSearch) -> list[TapesNote]:
+        """Return the lines whose tapes still hold recordings."""
         rows = []
         for (where, persistent), record in self._tapes.items():
             alive = [
@@ -116,47 +126,47 @@ class DataLedger:
                         made=record.made,
                         alive=len(alive),
                         unused=sum(tape not in self._used for tape in alive),
-                        holder=search.container_of(alive[0]) if len(alive) > 1 else "",
+                        holder=search.find_container(alive[0]) if len(alive) > 1 else "",
                     )
                 )
             del alive
         return rows
 
-    def model_made(self, model: Any, frame: FrameType | None) -> None:
+    def add_model(self, model: Any, frame: FrameType | None) -> None:
         """Note a compiled Keras model."""
         own = find_calling_frame(frame)
         if own is None:
             return
-        where = _line(own)
-        known = [ref for ref in self._models.get(where, ()) if ref() is not None]
-        if not any(ref() is model for ref in known):
-            known.append(weakref.ref(model))
-        self._models[where] = known
+        where = _format_line(own)
+        alive = [ref for ref in self._models.get(where, ()) if ref() is not None]
+        if not any(ref() is model for ref in alive):
+            alive.append(weakref.ref(model))
+        self._models[where] = alive
 
-    def models(self, search: HolderSearch) -> list[LiveModels]:
-        """Return the lines of which several models are alive."""
+    def list_models(self, search: HolderSearch) -> list[LiveModels]:
+        """Return the lines with several live models."""
         rows = []
         for where, refs in self._models.items():
             alive = [model for ref in refs if (model := ref()) is not None]
-            if len(alive) >= _FEWEST_MODELS:
+            if len(alive) >= _MIN_MODELS:
                 rows.append(
                     LiveModels(
                         where=where,
                         alive=len(alive),
-                        size_bytes=sum(_model_bytes(model) for model in alive),
-                        holder=search.container_of(alive[0]),
+                        size_bytes=sum(_count_model_bytes(model) for model in alive),
+                        holder=search.find_container(alive[0]),
                     )
                 )
             del alive
         return rows
 
 
-def _line(frame: FrameType) -> str:
+def _format_line(frame: FrameType) -> str:
     return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def element_bytes(spec: Any) -> int | None:
-    """Return the bytes of one element of a data set; None where a shape is open."""
+def count_element_bytes(spec: Any) -> int | None:
+    """Return the bytes of one element of a data set; None if a shape is open."""
     total = 0
     for leaf in tf.nest.flatten(spec):
         shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
@@ -169,22 +179,20 @@ def element_bytes(spec: Any) -> int | None:
     return total
 
 
-def _cardinality(dataset: Any) -> int | None:
+def _count_elements(dataset: Any) -> int | None:
+    """Return the number of elements of a data set; None if unknown, infinite or too large."""
     try:
         count = int(dataset.cardinality())
     except (tf.errors.OpError, TypeError, ValueError):
         return None
-    return count if 0 <= count < 1 << 31 else None
+    return count if 0 <= count <= _MAX_INT32 else None
 
 
-def _model_bytes(model: Any) -> int:
+def _count_model_bytes(model: Any) -> int:
+    """Return the bytes of a model's and its optimizer's variables."""
     optimizer = getattr(model, "optimizer", None)
-    variables = [*model.variables, *(getattr(optimizer, "variables", None) or ())]
     total = 0
-    for variable in variables:
+    for variable in [*model.variables, *(getattr(optimizer, "variables", None) or ())]:
         dtype = tf.as_dtype(getattr(variable.dtype, "name", variable.dtype))
-        count = 1
-        for axis in variable.shape:
-            count *= axis or 0
-        total += count * dtype.size
+        total += math.prod(axis or 0 for axis in variable.shape) * dtype.size
     return total

@@ -12,30 +12,30 @@ from analyzer.model.contract.capture_request import SCRIPT_STEPS, SCRIPT_WARMUP_
 
 
 class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Trace a few steps after a warm-up, count the others, and leave a report when training ends.
+    """Trace a few steps after a warm-up, count the others, and write a report after training.
 
         >>> memory = analyzer.MemoryCallback("memory")
         >>> model.fit(x, y, callbacks=[memory])
         >>> memory.result.findings
 
     Attributes:
-        result: The traced steps, explained; None where none was traced, or while they run.
-        steps_made: Steps that were made.
+        result: The report's result; None before the end, or if no step was traced.
+        steps_made: Number of steps.
 
     Args:
         out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
         steps: Steps to trace.
         warmup: Steps before them.
-        name: What the report calls them.
-        force: Replace an earlier run in ``out``.
+        name: Name of the steps in the report.
+        force: Whether to replace an earlier run in ``out``.
 
     Raises:
-        InputError: ``out`` cannot be used, or steps are watched already; when training begins.
+        InputError: when training begins, if ``out`` cannot be used or steps are already watched.
     """
 
     begin_watch: ClassVar[Callable[..., Any]]
     end_watch: ClassVar[Callable[..., Any]]
-    """What begins and ends; set by whoever makes the class public: explaining is none of this room."""
+    """Functions of the session, which makes the class public: the capture explains nothing."""
 
     def __init__(
         self,
@@ -49,28 +49,28 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.result: Any = None
         self.steps_made = 0
-        self._asked = {"out": out, "steps": steps, "warmup": warmup, "name": name, "force": force}
+        self._options = {"out": out, "steps": steps, "warmup": warmup, "name": name, "force": force}
         self._block: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._begin()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """End, and write the report."""
+        """Stop, and write the report."""
         self._end()
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._begin()
 
     def on_predict_end(self, logs: Any = None) -> None:
-        """End, and write the report."""
+        """Stop, and write the report."""
         self._end()
 
     def _begin(self) -> None:
         if self._block is None:
-            self._block = type(self).begin_watch(**self._asked)
+            self._block = type(self).begin_watch(**self._options)
 
     def _end(self) -> None:
         block, self._block = self._block, None

@@ -1,7 +1,7 @@
 """The child that runs a user's script as Python would, and watches its steps.
 
-Nothing of TensorFlow is imported before the script does it: what the script sets in its environment
-counts. What this module needs itself is imported before anything can come from the script's folder.
+TensorFlow is imported by the script, not before, so that environment variables set by the script take
+effect. All modules that this one needs are imported before the script's folder is on ``sys.path``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
-from analyzer.capture.process import child_environment as phantom
+from analyzer.capture.process.child_environment import configure_cards, make_phantom_note
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
@@ -35,24 +35,24 @@ _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _WATCHED: Final = ("tensorflow", "keras", "tf_keras")
 
 
-class _ImportWatch(importlib.abc.MetaPathFinder):
-    """Calls ``ready`` when TensorFlow, and Keras where it is on the way, have been imported."""
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """Calls ``ready`` when TensorFlow is imported, and Keras if its import has begun."""
 
     def __init__(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        self._looking = False
+        self._is_searching = False
         self._loading: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in _WATCHED or self._looking:
+        if name not in _WATCHED or self._is_searching:
             return None
-        self._looking = True
+        self._is_searching = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._looking = False
+            self._is_searching = False
         if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
             return spec
         load = spec.loader.exec_module
@@ -63,24 +63,16 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
                 load(module)
             finally:
                 self._loading.discard(name)
-            self._loaded()
+            if "tensorflow" in sys.modules and not self._loading:
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+                self._ready()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _loaded(self) -> None:
-        if "tensorflow" not in sys.modules or self._loading:
-            return  # what is on the way ends later
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        self._ready()
-
 
 class ScriptRun:
-    """One script, run as ``python script.py`` would.
-
-    Args:
-        request: What is asked.
-    """
+    """One script, run as ``python script.py`` would run it."""
 
     def __init__(self, request: WatchRequest) -> None:
         self._request = request
@@ -90,11 +82,11 @@ class ScriptRun:
         self._owner = os.getpid()
 
     def run(self, before: frozenset[str], places: list[str]) -> NoReturn:
-        """Run the script and end as it does.
+        """Run the script and end as it ends.
 
         Args:
             before: Names of the modules that a bare Python has loaded.
-            places: ``sys.path`` of a Python of the user's own, without the script's folder.
+            places: ``sys.path`` of the user's own Python, without the script's folder.
         """
         module = types.ModuleType("__main__")
         path = self._request.script
@@ -102,9 +94,9 @@ class ScriptRun:
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
-        self._unshadow(before)
-        sys.meta_path.insert(0, _ImportWatch(self._begin))
-        self._catch_ends()
+        self._unload_shadowing(before)
+        sys.meta_path.insert(0, _ImportHook(self._begin))
+        self._install_exit_hooks()
         ended, status = "", 0
         fatal: BaseException | None = None
         try:
@@ -113,56 +105,42 @@ class ScriptRun:
             exec(code, vars(module))
         except SystemExit as stop:
             ended = f"sys.exit({stop.code!r})" if stop.code not in (None, 0) else ""
-            status = self._status_of(stop)
+            status = _get_status(stop)
         except BaseException as error:
             fatal, ended = error, type(error).__name__
             _print_as_python(error)
             status = EXIT_BASE + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         if os.getpid() != self._owner:
-            self._leave(status)  # a copy that the script forked and let run on
+            sys.exit(status)  # a fork by the script that ran to the script's end
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.current_thread():
                 with contextlib.suppress(RuntimeError, KeyboardInterrupt):
                     thread.join()
         self.finish(ended, fatal)
         if status == EXIT_BASE + signal.SIGINT:
-            self._raise_default(signal.SIGINT)
-        self._leave(status)
+            _die_of(signal.SIGINT)
+        sys.exit(status)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
-        """Write what was seen; nothing of it may harm the script.
+        """Write the observations; an error of ours does not affect the script.
 
         Args:
-            ended: How the script ends, in words.
-            error: What ended it.
+            ended: How the script ended, in words.
+            error: The error that ended it, if any.
         """
         watcher, self._watcher = self._watcher, None
         if watcher is None or os.getpid() != self._owner:
             return
         try:
-            with _one_interrupt_ignored():
+            with _ignore_one_interrupt():
                 watcher.finish(ended, error)
         except KeyboardInterrupt:
-            return  # what the traced steps left is written
+            return  # the traced steps are already written
         except Exception:
-            self._tell_fault()
+            self._write_fault()
 
-    def _leave(self, status: int) -> NoReturn:
-        """End with ``status`` as Python does: what was registered for the end is done."""
-        sys.exit(status)
-
-    def _status_of(self, stop: SystemExit) -> int:
-        """Return the exit status that Python makes of a ``SystemExit``, and print what it prints."""
-        if stop.code is None:
-            return 0
-        if isinstance(stop.code, int):
-            return stop.code & 0xFF if stop.code >= 0 else stop.code % 256
-        with contextlib.suppress(Exception):
-            print(stop.code, file=sys.stderr)
-        return 1
-
-    def _unshadow(self, before: frozenset[str]) -> None:
-        """Let modules of the script's folder be found that have the name of one loaded for us."""
+    def _unload_shadowing(self, before: frozenset[str]) -> None:
+        """Unload our modules that have the name of a module in the script's folder."""
         folder = Path(self._script_folder)
         for name in {name.partition(".")[0] for name in sys.modules} - before - {"analyzer"}:
             if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
@@ -170,50 +148,49 @@ class ScriptRun:
                     del sys.modules[one]
 
     def _begin(self) -> None:
-        """Watch from now on: TensorFlow has just been imported by the script."""
-        kept = list(sys.path)
-        sys.path[:] = [place for place in kept if os.path.realpath(place) != self._script_folder]
+        """Start to watch; called when the script has imported TensorFlow."""
+        paths = list(sys.path)
+        sys.path[:] = [place for place in paths if os.path.realpath(place) != self._script_folder]
         try:
-            import tensorflow as tf
-
-            if self._request.options.gpu:
-                phantom.configure_cards(self._request.options, tf)
-            from analyzer.capture.watch.watcher import Watcher
-
-            options = self._request.options
-            if options.inter_op_threads:
-                tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
-            on_phantom = bool(options.gpu)
-            cards = phantom.make_phantom_note(options) if on_phantom else None
-
-            def complete(found: Any) -> None:
-                found.run = replace(found.run, phantom=cards)
-
-            self._watcher = Watcher(
-                self._folder,
-                steps=self._request.steps,
-                warmup=self._request.warmup,
-                target=TargetNote(
-                    text=self._request.script,
-                    kind="script",
-                    name=Path(self._request.script).stem[:60],
-                ),
-                dump=self._folder / DUMP,
-                complete=complete,
-            )
+            self._watcher = self._make_watcher()
             self._watcher.begin()
             (self._folder / BEGUN_FILE).touch()
         except Exception:
-            self._tell_fault()
+            self._write_fault()
         finally:
-            sys.path[:] = kept
+            sys.path[:] = paths
 
-    def _tell_fault(self) -> None:
+    def _make_watcher(self) -> Any:
+        import tensorflow as tf
+
+        options = self._request.options
+        if options.gpu:
+            configure_cards(options, tf)
+        from analyzer.capture.watch.watcher import Watcher
+
+        if options.inter_op_threads:
+            tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
+        cards = make_phantom_note(options) if options.gpu else None
+
+        def complete(captured: Any) -> None:
+            captured.run = replace(captured.run, phantom=cards)
+
+        script = self._request.script
+        return Watcher(
+            self._folder,
+            steps=self._request.steps,
+            warmup=self._request.warmup,
+            target=TargetNote(text=script, kind="script", name=Path(script).stem[:60]),
+            dump=self._folder / DUMP,
+            complete=complete,
+        )
+
+    def _write_fault(self) -> None:
         with contextlib.suppress(OSError):
             (self._folder / FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
 
-    def _catch_ends(self) -> None:
-        """Write what was seen before ``os._exit`` and SIGTERM; forget it in a forked copy."""
+    def _install_exit_hooks(self) -> None:
+        """Write the observations before ``os._exit`` and at SIGTERM; drop them in a fork."""
         leave = os._exit
 
         @functools.wraps(leave)
@@ -223,42 +200,54 @@ class ScriptRun:
 
         os._exit = exit_now
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._terminated)
-        os.register_at_fork(after_in_child=self._forked)
+            signal.signal(signal.SIGTERM, self._terminate)
+        os.register_at_fork(after_in_child=self._forget_in_fork)
 
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.finish(signal.Signals(number).name, KeyboardInterrupt(signal.Signals(number).name))
-        self._raise_default(number)
+        _die_of(number)
 
-    def _raise_default(self, number: int) -> None:
-        """Die of a signal, as a Python that does not catch it does."""
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    def _forked(self) -> None:
+    def _forget_in_fork(self) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.forget()
-        if signal.getsignal(signal.SIGTERM) == self._terminated:
+        if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _get_status(stop: SystemExit) -> int:
+    """Return the exit status of a ``SystemExit``, and print its message, as Python does."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code % 256
+    with contextlib.suppress(Exception):
+        print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _die_of(number: int) -> None:
+    """Die of a signal, as a Python that does not catch it does."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 @contextlib.contextmanager
-def _one_interrupt_ignored() -> Iterator[None]:
-    """Let the first Ctrl-C in the block do nothing: the script has ended, with a status of its own."""
+def _ignore_one_interrupt() -> Iterator[None]:
+    """Ignore the first Ctrl-C in the block: the script has already ended with its own status."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     seen: list[int] = []
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
 
-    before = signal.signal(signal.SIGINT, interrupted)
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
@@ -266,35 +255,29 @@ def _one_interrupt_ignored() -> Iterator[None]:
 
 
 def _print_as_python(error: BaseException) -> None:
-    """Print a traceback as Python would, without the lines of ours in it."""
+    """Print a traceback as Python would, without our own lines."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        link.__traceback__ = _without_ours(link.__traceback__)
+        link.__traceback__ = _remove_our_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
     rows = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
             rows.append(trace)
         trace = trace.tb_next
-    kept: TracebackType | None = None
+    result: TracebackType | None = None
     for row in reversed(rows):
-        kept = TracebackType(kept, row.tb_frame, row.tb_lasti, row.tb_lineno)
-    return kept
+        result = TracebackType(result, row.tb_frame, row.tb_lasti, row.tb_lineno)
+    return result
 
 
 def main(request_path: str, before: frozenset[str], places: list[str]) -> NoReturn:
-    """Run the script that a request names.
-
-    Args:
-        request_path: The request.
-        before: Names of the modules that a bare Python has loaded.
-        places: ``sys.path`` of a Python of the user's own, without the script's folder.
-    """
+    """Run the script of a request file; see ``ScriptRun.run``."""
     request = read_message(Path(request_path), WatchRequest, WATCH_VERSION)
     ScriptRun(request).run(before, places)

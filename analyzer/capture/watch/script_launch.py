@@ -1,8 +1,8 @@
-"""Run a user's script in a child that has this process' terminal, and wait for it. Needs no TensorFlow.
+"""Run a user's script in a child with this process' terminal, and wait for it. Needs no TensorFlow.
 
-The child is in this process' group: Ctrl-C and Ctrl-Z of the terminal reach it as they would reach
-``python script.py``. Signals that were sent to this process alone are passed on. When this process is
-killed the script is, by the system; when the script was ended by a signal, so is all that it started.
+The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach it as they would reach
+``python script.py``. Signals sent only to this process are passed on. If this process is killed, the
+system kills the script. If a signal ends the script, its descendants are ended too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process import child_environment as phantom
-from analyzer.capture.process.child_environment import make_base_environment
+from analyzer.capture.process.child_environment import (
+    PHANTOM_FOLDER,
+    make_base_environment,
+    make_card_environment,
+)
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, read_untraced
@@ -30,9 +33,9 @@ from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.interrupts import EXIT_BASE, die_with_parent
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_GRACE_S: Final = 1.0
-_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FROM_KERNEL: Final = 0x80  # SI_KERNEL: the terminal's, which the child has got too
+_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
+_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 _START: Final = """\
 import os, sys
 before = frozenset(name.partition(".")[0] for name in sys.modules)
@@ -50,15 +53,15 @@ main(sys.argv[2], before, kept)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnd:
-    """How a script ended, and what is left of it.
+    """How a script ended, and its run folder.
 
     Attributes:
-        status: Its exit status as a shell tells it.
-        folder: The run folder; None where no step was traced.
-        seen: What was seen where no step was traced; None where the script never got to say.
-        has_tensorflow: The script imported TensorFlow.
-        fault: What of ours went wrong while it ran; empty where nothing did.
-        unread: Why the trace of its steps cannot be opened; empty where it can.
+        status: Its exit status as in a shell.
+        folder: The run folder; None if no step was traced.
+        seen: Observations if no step was traced; None if there are none.
+        has_tensorflow: Whether the script imported TensorFlow.
+        fault: Traceback of an error of ours; empty if there was none.
+        unread: Why the trace cannot be opened; empty if it can.
     """
 
     status: int
@@ -74,40 +77,43 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
 
     Args:
         spec: The script.
-        request: How it is watched; its folder is chosen here.
+        request: How it is watched; its folder is set here.
         out: The run folder to make.
-        force: Replace ``out`` where it holds an earlier run.
+        force: Whether to replace an earlier run there.
 
     Raises:
-        InputError: ``out`` cannot be used, or the cards cannot be had.
+        InputError: ``out`` cannot be used, or this machine cannot run phantom cards.
     """
     check_writable(out, force=force)
     environment = make_base_environment(log_level=None)
     options = request.options
     with make_staging_folder(out) as staging:
         if options.gpu:
-            environment |= phantom.make_card_environment(options, staging)
+            environment |= make_card_environment(options, staging)
         elif options.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = "-1"
         environment["XLA_FLAGS"] = add_dump_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         root = str(Path(__file__).parents[3])
-        status = _wait_for([sys.executable, "-c", _START, root, str(file)], environment)
+        status = _run_in_terminal([sys.executable, "-c", _START, root, str(file)], environment)
         file.unlink(missing_ok=True)
-        for name in (DUMP, phantom.PHANTOM_FOLDER):
+        for name in (DUMP, PHANTOM_FOLDER):
             shutil.rmtree(staging / name, ignore_errors=True)
-        fault = _text_of(staging / FAULT_FILE)
+        fault = _take_text(staging / FAULT_FILE)
         seen = read_untraced(staging)
-        begun = (staging / BEGUN_FILE).exists()
+        has_begun = (staging / BEGUN_FILE).exists()
         (staging / BEGUN_FILE).unlink(missing_ok=True)
-        if not (staging / RUN_FILE).is_file() or not (staging / "plugins").is_dir():
-            return ScriptEnd(status=status, seen=seen, has_tensorflow=begun, fault=fault)
-        folder = publish(staging, out, force=force)
-        return ScriptEnd(status=status, folder=folder, has_tensorflow=begun, fault=fault)
+        folder = None
+        if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
+            folder, seen = publish(staging, out, force=force), None
+        return ScriptEnd(
+            status=status, folder=folder, seen=seen, has_tensorflow=has_begun, fault=fault
+        )
 
 
-def _text_of(path: Path) -> str:
+def _take_text(path: Path) -> str:
+    """Read and remove a file; return "" if there is none."""
     with contextlib.suppress(OSError):
         text = path.read_text("utf-8", "replace")
         path.unlink()
@@ -115,63 +121,57 @@ def _text_of(path: Path) -> str:
     return ""
 
 
-def _wait_for(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command with this process' terminal; return its status as a shell tells it."""
+def _run_in_terminal(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command with this process' terminal; return its status as in a shell."""
     adopt_orphans()
-    with _signals_waiting() as wait:
-        child = subprocess.Popen(command, env=environment, preexec_fn=_as_started_by_a_shell)
+    with _forwarding_signals() as wait:
+        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
         wait(child)
         code = child.returncode
-        if code < 0:
-            _end_descendants()
+        if code < 0 and os.path.isdir("/proc/self/task"):
+            end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
     return code if code >= 0 else EXIT_BASE - code
 
 
 @contextlib.contextmanager
-def _signals_waiting() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Yield what waits for the child and passes on the signals that this process alone was sent."""
+def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Yield a function that waits for the child and passes on signals sent only to this process."""
     if not hasattr(signal, "sigtimedwait"):
-        yield _wait_plainly
+        yield _wait_without_forwarding
         return
-    watched = {*_PASSED_ON, signal.SIGCHLD}
+    watched = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
 
     def wait(child: subprocess.Popen[bytes]) -> None:
         while child.poll() is None:
-            told = signal.sigtimedwait(watched, 0.5)
-            if told is None or told.si_signo == signal.SIGCHLD:
+            received = signal.sigtimedwait(watched, 0.5)
+            if received is None or received.si_signo == signal.SIGCHLD:
                 continue
-            if told.si_code != _FROM_KERNEL:
-                child.send_signal(told.si_signo)
+            if received.si_code != _FROM_KERNEL:
+                child.send_signal(received.si_signo)
 
     try:
         yield wait
     finally:
         while signal.sigtimedwait(watched, 0) is not None:
-            pass  # what came meanwhile was the child's
+            pass  # signals that were meant for the child
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait_plainly(child: subprocess.Popen[bytes]) -> None:
+def _wait_without_forwarding(child: subprocess.Popen[bytes]) -> None:
     while True:
         try:
             child.wait()
             return
         except KeyboardInterrupt:
-            continue  # the terminal's, which the child has got too
+            continue  # from the terminal, which also signals the child
 
 
-def _as_started_by_a_shell() -> None:
-    """Between fork and exec: no signal is held back, and the child ends with this process."""
+def _prepare_child() -> None:
+    """Unblock signals between fork and exec, and let the system kill the child with this process."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent()
-
-
-def _end_descendants() -> None:
-    """End what a script that a signal ended has left running."""
-    if os.path.isdir("/proc/self/task"):
-        end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
 
 
 def _reap() -> None:

@@ -1,4 +1,4 @@
-"""Steps of the process that the user is in: watched between two lines of the user's own code."""
+"""Watch the steps of the user's own process, between two lines of the user's code."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
 
 _running: list[object] = []
-"""The one block that is under way in this process."""
+"""The active block of this process, at most one."""
 
 
 class WatchBlock:
-    """Steps that are watched from ``begin`` to ``end``.
+    """Steps watched from ``begin`` to ``end``.
+
+    Attributes:
+        seen: Observations if no step was traced.
 
     Args:
-        out: The run folder; None for the usual place.
+        out: The run folder; None for the default.
         steps, warmup: Steps to trace, and steps before them.
-        name: What the steps are called in the report.
-        force: Whether an earlier run in ``out`` may be replaced.
+        name: Name of the steps in the report.
+        force: Whether to replace an earlier run in ``out``.
 
     Raises:
         InputError: ``out`` cannot be used.
@@ -46,7 +49,7 @@ class WatchBlock:
         self, out: Path | None, *, steps: int, warmup: int, name: str, force: bool
     ) -> None:
         if steps < 1 or warmup < 1:
-            raise InputError(f"steps={steps}, warmup={warmup}: both begin at 1.")
+            raise InputError(f"steps={steps}, warmup={warmup}: both must be at least 1.")
         spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
         self._out = (out or make_default_path(spec)).absolute()
         self._force, self._steps, self._warmup, self._spec = force, steps, warmup, spec
@@ -63,13 +66,15 @@ class WatchBlock:
         self.seen: WatchNote | None = None
 
     def begin(self) -> None:
-        """Watch from now on.
+        """Start to watch.
 
         Raises:
-            InputError: another block is under way.
+            InputError: another block is active.
         """
         if _running:
-            raise InputError("Steps of this process are watched already.", hint="End that first.")
+            raise InputError(
+                "The steps of this process are already watched.", hint="End that block first."
+            )
         from analyzer.capture.watch.watcher import Watcher
 
         self._staging = make_staging_folder(self._out)
@@ -80,10 +85,10 @@ class WatchBlock:
         self._watcher.begin()
 
     def end(self, error: BaseException | None = None) -> Path | None:
-        """Stop; return the run folder, None where no step was traced.
+        """Stop, and return the run folder; None if no step was traced.
 
         Args:
-            error: What ended the block; None where it ended by itself.
+            error: The error that ended the block, if any.
         """
         if self._watcher is None or self._staging is None:
             return None

@@ -1,4 +1,4 @@
-"""Files in which a watched program leaves what was seen. Needs no TensorFlow."""
+"""Files by which a watched program passes its observations on. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import msgspec
 from analyzer.model.contract.watch_note import WatchNote
 
 _UNTRACED_FILE: Final = "watch.json"
-"""What was seen where no step was traced: a ``WatchNote``."""
+"""The ``WatchNote`` of a program without a traced step."""
 
 FAULT_FILE: Final = "watch.error"
-"""Where the child tells what of ours went wrong: the script goes on without it."""
+"""The traceback of an error of ours, which the script survives."""
 
 BEGUN_FILE: Final = "watch.begun"
-"""Empty; there as soon as the script has imported TensorFlow."""
+"""Empty; exists once the script has imported TensorFlow."""
 
 DUMP: Final = ".xla"
-"""Folder that XLA leaves compiled modules in while the script runs."""
+"""Folder of XLA's compiled modules while the script runs."""
 
 
 def write_untraced(folder: Path, note: WatchNote) -> None:
-    """Leave what was seen in a folder where no step was traced."""
+    """Write the note of a program without a traced step."""
     text = json.dumps(msgspec.to_builtins(note, str_keys=True))
     (folder / _UNTRACED_FILE).write_text(text, "utf-8")
 
 
 def read_untraced(folder: Path) -> WatchNote | None:
-    """Read what ``write_untraced`` left, and remove it; None where there is nothing readable."""
+    """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
     path = folder / _UNTRACED_FILE
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         note = msgspec.json.decode(path.read_bytes(), type=WatchNote)

@@ -5,7 +5,7 @@ import json
 import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.graph.plain_graphs import collect_function_graphs
-from analyzer.capture.run.step_variables import _used_in_part
+from analyzer.capture.run.step_variables import _find_sparse_variables
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 
 WHOLE = tf.TensorSpec((), tf.int32)
@@ -68,7 +68,7 @@ def written_in_part(jit):
 
     step = tf.function(lambda rows: inner(rows))
     rows = tf.TensorSpec((2,), tf.int32)
-    return len(_used_in_part(step.get_concrete_function(rows)))
+    return len(_find_sparse_variables(step.get_concrete_function(rows)))
 
 
 found["written in part"] = [written_in_part(jit) for jit in (False, True)]

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from analyzer.capture.watch.steps.gradient_steps import GradientSteps
-from analyzer.capture.watch.steps.step_candidates import GRADIENTS, StepCandidates, StepRank
+from analyzer.capture.watch.step_candidates import (
+    GRADIENTS,
+    GradientSteps,
+    StepCandidates,
+    StepRank,
+)
 
 
-def test_what_trains_goes_before_what_computes_and_is_traced_after_the_warm_up() -> None:
+def test_what_trains_outranks_chosen_what_computes_and_is_traced_after_the_warm_up() -> None:
     candidates = StepCandidates(warmup=2)
     # GIVEN a function that computes, called before each call of one that trains
     for _ in range(2):
-        candidates.counted("data", StepRank.COMPUTES)
-        candidates.counted("train", StepRank.TRAINS)
+        candidates.count("data", StepRank.COMPUTES)
+        candidates.count("train", StepRank.TRAINS)
     # THEN the one that trains is warm, and the other waits for what may train after it
     assert candidates.is_warm("train")
     assert not candidates.is_warm("data")
     candidates.choose("train", None)
     assert candidates.trains
-    assert not candidates.goes_before("data")
+    assert not candidates.outranks_chosen("data")
     # AND steps are the chosen calls alone
-    candidates.counted("data", StepRank.COMPUTES)
+    candidates.count("data", StepRank.COMPUTES)
     assert candidates.steps == 2
     assert candidates.most_calls == 2
 
@@ -28,12 +32,12 @@ def test_what_only_computes_is_taken_until_something_more_like_a_step_comes() ->
     candidates = StepCandidates(warmup=1)
     for _ in range(4):
         assert not candidates.most_calls or not candidates.is_warm(GRADIENTS)
-        candidates.counted(GRADIENTS, StepRank.GRADIENT)
+        candidates.count(GRADIENTS, StepRank.GRADIENT)
     assert candidates.is_warm(GRADIENTS)
     candidates.choose(GRADIENTS, None)
     assert candidates.words == "an eager gradient, op by op"
-    candidates.counted("adam", StepRank.TRAINS)
-    assert candidates.goes_before("adam")
+    candidates.count("adam", StepRank.TRAINS)
+    assert candidates.outranks_chosen("adam")
 
 
 def test_a_step_that_fails_in_its_first_call_was_never_counted() -> None:
@@ -49,21 +53,21 @@ class Tape:
 
 def test_a_step_ends_where_something_is_recorded_anew() -> None:
     seen, tape = GradientSteps(), Tape()
-    assert not seen.began_to_record()  # made
-    assert not seen.began_to_record()  # entered
-    seen.entered(tape)
-    seen.left(tape)
-    assert not seen.taken(tape, "loss")
-    assert not seen.taken(tape, "loss")  # of another variable: nothing was recorded between
-    assert seen.began_to_record()  # entered again, or reset, or another made
-    assert not seen.began_to_record()
+    assert not seen.start_recording()  # made
+    assert not seen.start_recording()  # entered
+    seen.enter(tape)
+    seen.leave(tape)
+    assert not seen.take(tape, "loss")
+    assert not seen.take(tape, "loss")  # of another variable: nothing was recorded between
+    assert seen.start_recording()  # entered again, or reset, or another made
+    assert not seen.start_recording()
 
 
 def test_of_a_tape_that_records_around_the_loop_a_step_ends_where_it_is_asked_again() -> None:
     seen, tape = GradientSteps(), Tape()
-    seen.began_to_record()
-    seen.entered(tape)
-    ends = [seen.taken(tape, line) for line in ("a", "b", "a", "b", "a", "b")]
+    seen.start_recording()
+    seen.enter(tape)
+    ends = [seen.take(tape, line) for line in ("a", "b", "a", "b", "a", "b")]
     assert ends == [False, False, True, False, True, False]
-    seen.left(tape)
-    assert not seen.taken(tape, "a")
+    seen.leave(tape)
+    assert not seen.take(tape, "a")

@@ -1,1 +1,1 @@
-"""Who in the user's program holds what, and the line that puts it there."""
+"""Find the names of the user's program that hold tensors and other objects, and their lines."""

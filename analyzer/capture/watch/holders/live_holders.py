@@ -1,12 +1,16 @@
-"""Live eager tensors, and what in the user's program holds them, with the line that puts them there."""
+"""Live eager tensors and their holders: after the traced steps, and later if memory grows."""
 
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
+import time
 import types
 import weakref
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
@@ -14,33 +18,53 @@ from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.tensor_addresses import find_address
-from analyzer.capture.watch.holders.holder_search import HolderSearch, NamedHolder
-from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.capture.watch.holders.bound_names import NamedHolder
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.capture.watch.holders.host_containers import find_grown_containers
+from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, TapesNote
 
-_GROUPS: Final = 200
-"""Holders that are told of, the largest first."""
+if TYPE_CHECKING:
+    from analyzer.capture.watch.data_ledger import DataLedger
+    from analyzer.capture.watch.function_ledger import FunctionLedger
+    from analyzer.capture.watch.step_recording import Window
 
-_ADDRESSES: Final = 4000
-"""Addresses noted of one holder."""
+_MAX_GROUPS: Final = 200  # holders of which names are looked for, the largest
+_MAX_ADDRESSES: Final = 4000  # noted for one holder
+_MAX_SHAPES: Final = 8
+_MAX_RESIDENT: Final = 64  # tensors from before the trace whose holders are looked for, the largest
+_MAX_LATER: Final = 32  # holders noted by a later check
 
 _FEW: Final = 16
+"""Tensors up to which the collector itself looks for referrers."""
 
 _MANY: Final = 4
-"""Tensors that one attribute's name leads to from which on there are as many objects of its class."""
+"""Tensors under one attribute name from which it counts as an attribute of many objects."""
+
+_RESIDENT_BYTES: Final = 1 << 20
+"""Smallest holder of tensors from before the trace that is noted."""
+
+_GROWN_BYTES: Final = 1 << 20
+"""Growth since the trace from which a later check is made."""
+
+_MIN_LATER: Final = 3
+"""Tensors of one holder from which a later check notes it."""
+
+_TIME_SHARE: Final = 0.005
+"""Largest share of the run time for later checks."""
 
 
 def find_live_tensors() -> list[Any]:
-    """Return the eager tensors that are alive and have bytes."""
+    """Return the live eager tensors."""
     return [thing for thing in find_live_objects(tf.Tensor) if is_eager(thing)]
 
 
-def references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
-    """Return weak references to tensors by their identity."""
+def make_references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
+    """Return weak references to tensors, by identity."""
     return {id(tensor): weakref.ref(tensor) for tensor in tensors}
 
 
 def find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
-    """Return the live tensors that are none of those known."""
+    """Return the live tensors that are not in ``known``."""
     return [
         tensor
         for tensor in find_live_tensors()
@@ -48,82 +72,66 @@ def find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
     ]
 
 
+def count_tensor_bytes(tensor: Any) -> int:
+    """Return the bytes of a tensor's elements; 0 if they are not numbers."""
+    count = tensor.shape.num_elements()
+    return 0 if count is None or not tensor.dtype.is_numpy_compatible else count * tensor.dtype.size
+
+
 def find_holders(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTensors]:
-    """Return who holds tensors, those that hold most first.
+    """Return the holders of tensors, the largest first.
 
     Args:
         tensors: The tensors.
-        frame: The innermost frame of the stack whose local names are looked at.
+        frame: The innermost frame whose stack of local names is searched.
     """
     search = HolderSearch(frame)
-    ignored = {id(tensors)}
     groups: dict[int, tuple[tuple[Any, Any], list[Any]]] = {}
-    owners = _direct_owners(tensors, ignored, search)
-    for tensor in sorted(
-        tensors, key=count_tensor_bytes, reverse=True
-    ):  # the largest are told of first
+    owners = _find_direct_owners(tensors, search)
+    for tensor in sorted(tensors, key=count_tensor_bytes, reverse=True):
         for owner in owners.get(id(tensor), ()):
-            # A namespace holds many names, each for something of its own.
+            # Each name in a namespace is a holder of its own.
             key = id(tensor) if search.is_namespace(owner) else id(owner)
-            if key in groups or len(groups) < _GROUPS:
+            if key in groups or len(groups) < _MAX_GROUPS:
                 groups.setdefault(key, ((owner, tensor), []))[1].append(tensor)
     for tensor in tensors:
         if id(tensor) in search.local_names and id(tensor) not in owners:
             groups[id(tensor)] = ((tensor, None), [tensor])
-    found = search.of_all([first for first, _ in groups.values()])
+    holders = search.find_all([first for first, _ in groups.values()])
     merged: dict[tuple[str, str], tuple[NamedHolder, dict[int, Any]]] = {}
-    for holder, (_, members) in zip(found, groups.values(), strict=True):
+    for holder, (_, members) in zip(holders, groups.values(), strict=True):
         if holder.words:
             _, known = merged.setdefault((holder.words, holder.where), (holder, {}))
             known.update({id(member): member for member in members})
-    rows = [_row(holder, list(members.values())) for holder, members in merged.values()]
+    rows = [_describe(holder, list(members.values())) for holder, members in merged.values()]
     return sorted(rows, key=lambda row: -row.size_bytes)
 
 
-def _row(holder: NamedHolder, members: list[Any]) -> HeldTensors:
-    sizes = {id(one): count_tensor_bytes(one) for one in members}
-    addresses = [address for one in members[:_ADDRESSES] if (address := find_address(one))]
-    shapes: list[tuple[int, ...]] = []
-    for one in members:
-        shape = get_shape(one)
-        if shape is not None and shape not in shapes and len(shapes) < 8:
-            shapes.append(shape)
+def _describe(holder: NamedHolder, members: list[Any]) -> HeldTensors:
+    addresses = [address for one in members[:_MAX_ADDRESSES] if (address := find_address(one))]
+    shapes = dict.fromkeys(shape for one in members if (shape := get_shape(one)) is not None)
     is_many = not holder.grows and len(members) >= _MANY
     return HeldTensors(
         holder=f"{holder.words}, in {len(members)} new objects" if is_many else holder.words,
         where=holder.where,
         count=len(members),
-        size_bytes=sum(sizes.values()),
+        size_bytes=sum(count_tensor_bytes(one) for one in members),
         addresses=tuple(addresses),
-        shapes=tuple(shapes),
+        shapes=tuple(shapes)[:_MAX_SHAPES],
         grows=holder.grows or is_many,
         by_traceback=holder.by_traceback,
     )
 
 
-def count_tensor_bytes(tensor: Any) -> int:
-    """Return the bytes of a tensor's elements; 0 where they are no plain numbers."""
-    count = tensor.shape.num_elements()
-    return 0 if count is None or not tensor.dtype.is_numpy_compatible else count * tensor.dtype.size
-
-
-def _direct_owners(
-    tensors: list[Any], ignored: set[int], search: HolderSearch
-) -> dict[int, list[Any]]:
-    """Return for each tensor the containers and objects that refer to it directly.
-
-    Args:
-        tensors: The tensors.
-        ignored: Identities of objects of ours.
-        search: Knows the frames that an exception holds.
-    """
+def _find_direct_owners(tensors: list[Any], search: HolderSearch) -> dict[int, list[Any]]:
+    """Return the containers and objects that refer to each tensor directly, by its identity."""
     wanted = {id(tensor) for tensor in tensors}
     if not wanted:
         return {}
     owners: dict[int, list[Any]] = {}
-    # The collector compares every reference with every tensor: for many, a set is quicker.
+    # The collector compares every reference with every tensor: for many, a set is faster.
     objects = gc.get_referrers(*tensors) if len(tensors) <= _FEW else gc.get_objects()
-    ignored.add(id(objects))
+    ignored = {id(tensors), id(objects)}
     for owner in objects:
         if id(owner) in ignored:
             continue
@@ -133,3 +141,127 @@ def _direct_owners(
             if id(part) in wanted:
                 owners.setdefault(id(part), []).append(owner)
     return owners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldObjects:
+    """Objects that are held between the last traced step and the next.
+
+    Attributes:
+        tensors: Holders of tensors made in the traced steps.
+        on_host: Containers that got NumPy arrays, bytes or texts in each traced step.
+        tapes: Gradient tapes with recordings.
+        constants: Large tensors that existed through all traced steps, and constants of graphs.
+    """
+
+    tensors: tuple[HeldTensors, ...] = ()
+    on_host: tuple[HeldTensors, ...] = ()
+    tapes: tuple[TapesNote, ...] = ()
+    constants: tuple[LargeConstant, ...] = ()
+
+
+def find_held_objects(
+    window: Window,
+    containers: Mapping[int, int],
+    functions: FunctionLedger,
+    data: DataLedger,
+) -> HeldObjects:
+    """Find held objects after the trace was closed, between two steps.
+
+    Args:
+        window: The traced steps; its resident tensors get the names of their holders.
+        containers: ``count_host_containers`` before the traced steps.
+        functions, data: The program's functions and data sets.
+    """
+    frame = sys._getframe(1)  # not this one: it would hold itself
+    made = find_new_tensors(window.before)
+    tensors = tuple(find_holders(made, frame))
+    made_ids = {id(one) for one in made}
+    del made
+    search = HolderSearch(frame)
+    return HeldObjects(
+        tensors=tensors,
+        on_host=tuple(find_grown_containers(containers, window.done, search)),
+        tapes=tuple(data.list_tapes(search)),
+        constants=(*_find_resident(window, made_ids), *functions.list_constants()),
+    )
+
+
+def _find_resident(window: Window, made: set[int]) -> list[LargeConstant]:
+    """Return the large tensors that existed through all traced steps, and name them in ``window``."""
+    old = (tensor for tensor in find_live_tensors() if id(tensor) not in made)
+    large = sorted(old, key=count_tensor_bytes, reverse=True)[:_MAX_RESIDENT]
+    dtypes = {find_address(tensor): tensor.dtype.name for tensor in large}
+    rows = find_holders(large, inspect.currentframe())
+    names = {address: row.holder for row in rows for address in row.addresses}
+    for key, one in window.resident.items():
+        if one.address in names:
+            window.resident[key] = replace(one, name=names[one.address])
+    return [
+        LargeConstant(
+            kind="held",
+            where=row.where,
+            dtype=dtypes.get(row.addresses[0], "") if row.addresses else "",
+            shape=row.shapes[0] if row.shapes else None,
+            size_bytes=row.size_bytes,
+            name=row.holder,
+            copies=row.count,
+        )
+        for row in _drop_repeated([row for row in rows if row.size_bytes >= _RESIDENT_BYTES])
+    ]
+
+
+def _drop_repeated(rows: list[HeldTensors]) -> list[HeldTensors]:
+    """Drop rows whose tensors another name or a larger holder also holds."""
+    known: set[int] = set()
+    kept = []
+    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
+        if not row.addresses or not known.issuperset(row.addresses):
+            kept.append(row)
+            known.update(row.addresses)
+    return sorted(kept, key=lambda one: -one.size_bytes)
+
+
+class GrowthCheck:
+    """Finds containers that grow once an epoch rather than once a step.
+
+    The check walks all Python objects. So it runs only if memory has grown, and each time after twice as
+    many steps.
+
+    Args:
+        step: Number of steps when the trace ended.
+        in_use_bytes: Bytes in use at that time.
+
+    Attributes:
+        held: Containers with tensors made since the trace, the largest first.
+        step: Number of steps at the latest check.
+    """
+
+    def __init__(self, step: int, in_use_bytes: int) -> None:
+        self._before = make_references(find_live_tensors())
+        self._base_bytes = in_use_bytes
+        self._next_step, self._next_s = 2 * step, 0.0
+        self.held: tuple[HeldTensors, ...] = ()
+        self.step = step
+
+    def is_due(self, step: int, in_use_bytes: int) -> bool:
+        """Return whether to check after a step."""
+        is_time = step >= self._next_step and time.perf_counter() >= self._next_s
+        return is_time and self.has_grown(in_use_bytes)
+
+    def has_grown(self, in_use_bytes: int) -> bool:
+        """Return whether more is in use than at the end of the trace."""
+        return in_use_bytes - self._base_bytes >= _GROWN_BYTES
+
+    def look(self, step: int, frame: types.FrameType | None) -> None:
+        """Look for containers; ``frame`` is the innermost frame whose local names are searched."""
+        began_s = time.perf_counter()
+        rows = [
+            row
+            for row in find_holders(find_new_tensors(self._before), frame)
+            if row.grows and row.count >= _MIN_LATER
+        ]
+        if rows or not self.held:  # after the program's end, its functions' names are gone
+            self.held, self.step = tuple(rows[:_MAX_LATER]), step
+        now_s = time.perf_counter()
+        self._next_step, self._next_s = 2 * step, now_s + (now_s - began_s) / _TIME_SHARE

@@ -1,4 +1,4 @@
-"""Lines of the user's own code: who calls, and which statements put something into a container.
+"""Lines of the user's code: the calling line, and statements that make a container grow.
 
 Needs no TensorFlow.
 """
@@ -19,17 +19,17 @@ _PUTS: Final = frozenset(
     {"append", "extend", "insert", "add", "appendleft", "setdefault", "update"}
     | {"put", "put_nowait", "push"}
 )
-"""Methods by which lists, sets, dictionaries, deques and queues grow."""
+"""Methods that make lists, sets, dictionaries, deques and queues grow."""
 
 
 def find_calling_line() -> str:
-    """Return ``file:line`` of the innermost line of the user's own code on the stack, or empty."""
+    """Return ``file:line`` of the innermost line of the user's code on the stack, or ""."""
     found = find_calling_frame(inspect.currentframe())
     return "" if found is None else f"{shorten_path(found.f_code.co_filename)}:{found.f_lineno}"
 
 
 def find_calling_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's own code from ``frame`` on, or None."""
+    """Return the innermost frame of the user's code from ``frame`` on, or None."""
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
@@ -37,12 +37,12 @@ def find_calling_frame(frame: FrameType | None) -> FrameType | None:
 
 @lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
-    """Say whether a file of code is the user's own."""
+    """Return whether a file of code is the user's."""
     return not is_library(filename)
 
 
 def get_code(function: Any) -> CodeType | None:
-    """Return the code of a function under its decorators; None where it has none."""
+    """Return the code of a function without its decorators; None if it has none."""
     function = getattr(function, "func", function)  # functools.partial
     try:
         function = inspect.unwrap(function)
@@ -55,27 +55,26 @@ def get_code(function: Any) -> CodeType | None:
 
 
 def format_code_line(code: CodeType) -> str:
-    """Return ``file:line`` where code is defined."""
+    """Return ``file:line`` of the definition of code."""
     return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def find_growing_lines(
     filename: str, name: str, scope: str = "", keys: frozenset[Any] = frozenset()
 ) -> list[int]:
-    """Return the lines of a file that put something into what ``name`` is bound to, likely ones first.
+    """Return the lines that add something to the container ``name``, the likely ones first.
 
-    ``name.append(…)``, ``name[…] = …``, ``name = name + …`` and the like, at the end of any chain of
-    attributes: ``self.kept.append``. Where several do, those that name a key on the way to what is held
-    go first (``name["outputs"].append(…)``), and those that put a number there last
-    (``name.append(float(…))``).
+    Such as ``name.append(…)``, ``name[…] = …`` or ``name = name + …``, also as an attribute:
+    ``self.name.append(…)``. Lines with one of ``keys`` come first (``name["outputs"].append(…)``), lines
+    that add a number last (``name.append(float(…))``).
 
     Args:
         filename: The file of code.
         name: The variable or attribute.
-        scope: Name of the function to look in first; empty for the whole file.
-        keys: Keys of dictionaries on the way from the name to what is held.
+        scope: Name of the function to search first; empty for the whole file.
+        keys: Keys of dictionaries between the name and the held object.
     """
-    tree = _tree(filename)
+    tree = _parse_file(filename)
     if tree is None:
         return []
     inner = [
@@ -86,9 +85,9 @@ def find_growing_lines(
     for root in (*inner, tree):
         ranks: dict[int, tuple[bool, bool]] = {}
         for node in ast.walk(root):
-            put = _put_by(node, name)
+            put = _find_put(node, name)
             if put is not None:
-                rank = (not _keys_in(put.owner) & keys, _is_number(put.value))
+                rank = (not _list_keys(put.owner) & keys, _is_number(put.value))
                 line: int = node.lineno  # type: ignore[attr-defined]
                 ranks[line] = min(rank, ranks.get(line, rank))
         if ranks:
@@ -97,32 +96,32 @@ def find_growing_lines(
 
 
 def find_binding_lines(filename: str, name: str) -> list[int]:
-    """Return the lines that bind, or define, ``name`` or an attribute; those in loops first."""
-    tree = _tree(filename)
+    """Return the lines that bind or define ``name`` or such an attribute, those in loops first."""
+    tree = _parse_file(filename)
     if tree is None:
         return []
-    lines = _bindings_in(tree, name) | {
+    lines = _find_bindings(tree, name) | {
         node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
     }
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
-    again = {line for loop in loops for line in _bindings_in(loop, name)}
-    return sorted(lines, key=lambda line: (line not in again, line))
+    repeated = {line for loop in loops for line in _find_bindings(loop, name)}
+    return sorted(lines, key=lambda line: (line not in repeated, line))
 
 
-def _bindings_in(root: ast.AST, name: str) -> set[int]:
+def _find_bindings(root: ast.AST, name: str) -> set[int]:
     return {
         part.lineno
         for node in ast.walk(root)
-        for target in _bound(node)
+        for target in _list_targets(node)
         for part in ast.walk(target)
-        if isinstance(part, ast.expr) and _named(part) == name
+        if isinstance(part, ast.expr) and _get_name(part) == name
     }
 
 
-def _bound(node: ast.AST) -> list[ast.expr]:
-    """Return what a statement binds."""
+def _list_targets(node: ast.AST) -> list[ast.expr]:
+    """Return the targets that a statement binds."""
     match node:
         case ast.Assign(targets=targets):
             return targets
@@ -135,40 +134,40 @@ def _bound(node: ast.AST) -> list[ast.expr]:
 
 @dataclass(frozen=True)
 class _Put:
-    """A statement that puts something into a container.
+    """A statement that adds something to a container.
 
     Attributes:
-        owner: The container as it is written.
-        value: What is put there; None where it is not one thing.
+        owner: The expression of the container.
+        value: The expression of the added value; None if there are several.
     """
 
     owner: ast.expr
     value: ast.expr | None
 
 
-def _put_by(node: ast.AST, name: str) -> _Put | None:
-    """Return what a statement puts into what ``name`` leads to; None where it puts nothing there."""
+def _find_put(node: ast.AST, name: str) -> _Put | None:
+    """Return the addition of a statement to the container ``name``; None if it adds nothing."""
     match node:
         case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args) if method in _PUTS:
-            return _Put(owner, args[-1] if args else None) if _named(owner) == name else None
+            return _Put(owner, args[-1] if args else None) if _get_name(owner) == name else None
         case ast.Assign(targets=targets, value=value):
             for target in targets:
-                if isinstance(target, ast.Subscript) and _named(target.value) == name:
+                if isinstance(target, ast.Subscript) and _get_name(target.value) == name:
                     return _Put(target, value)
-                if _named(target) == name and _adds_to(value, name):
+                if _get_name(target) == name and _adds_to(value, name):
                     return _Put(target, value)
         case ast.AugAssign(target=ast.Subscript(value=owner) as target, value=value):
-            return _Put(target, value) if _named(owner) == name else None
+            return _Put(target, value) if _get_name(owner) == name else None
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            return _Put(target, value) if _named(target) == name else None
+            return _Put(target, value) if _get_name(target) == name else None
     return None
 
 
 def _adds_to(value: ast.expr, name: str) -> bool:
-    """Say whether a value is what ``name`` was and more: ``name + …``, ``(*name, …)``, ``{**name}``."""
+    """Return whether a value extends ``name``: ``name + …``, ``(*name, …)``, ``{**name}``."""
     match value:
         case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
-            return name in (_named(left), _named(right))
+            return name in (_get_name(left), _get_name(right))
         case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
             return any(isinstance(one, ast.Starred) and _is_whole(one.value, name) for one in parts)
         case ast.Dict(keys=keys, values=values):
@@ -178,12 +177,12 @@ def _adds_to(value: ast.expr, name: str) -> bool:
 
 
 def _is_whole(node: ast.expr, name: str) -> bool:
-    """Say whether an expression is what ``name`` is bound to, and not a part of it."""
-    return isinstance(node, ast.Name | ast.Attribute) and _named(node) == name
+    """Return whether an expression is all of ``name``, not a part of it."""
+    return isinstance(node, ast.Name | ast.Attribute) and _get_name(node) == name
 
 
-def _keys_in(node: ast.expr) -> set[Any]:
-    """Return the constants that subscripts of ``a["b"].c[…]`` name."""
+def _list_keys(node: ast.expr) -> set[Any]:
+    """Return the constant keys in an expression such as ``a["b"].c[…]``."""
     keys = set()
     while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -195,7 +194,7 @@ def _keys_in(node: ast.expr) -> set[Any]:
 
 
 def _is_number(value: ast.expr | None) -> bool:
-    """Say whether an expression is a number of Python's, whatever it is made of."""
+    """Return whether an expression gives a Python number or text."""
     match value:
         case ast.Constant():
             return True
@@ -206,7 +205,7 @@ def _is_number(value: ast.expr | None) -> bool:
     return False
 
 
-def _named(node: ast.AST) -> str:
+def _get_name(node: ast.AST) -> str:
     """Return the last name of ``a.b.c``, ``c[…]`` or ``c.setdefault(…)``."""
     match node:
         case ast.Name(id=name):
@@ -214,14 +213,14 @@ def _named(node: ast.AST) -> str:
         case ast.Attribute(attr=name):
             return name
         case ast.Subscript(value=owner):
-            return _named(owner)
+            return _get_name(owner)
         case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "get")):
-            return _named(owner)
+            return _get_name(owner)
     return ""
 
 
 @lru_cache(maxsize=64)
-def _tree(filename: str) -> ast.Module | None:
+def _parse_file(filename: str) -> ast.Module | None:
     try:
         return ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,0 +1,152 @@
+"""Choose which repeated call of a program is its step. Needs no TensorFlow.
+
+Calls that train take precedence over calls that take gradients, and those over calls that only compute.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Hashable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from analyzer.capture.watch.holders.user_lines import find_calling_line
+
+if TYPE_CHECKING:
+    from analyzer.capture.watch.function_ledger import FunctionRecord
+
+_EXTRA_CALLS: Final = 3
+"""Additional calls to wait for, in case a call that trains follows."""
+
+GRADIENTS: Final = "gradients"
+"""Key of the steps of a program that takes gradients eagerly and has no optimizer."""
+
+REPEATED_GRADIENTS: Final = "repeated gradients"
+"""Key of the steps of a tape that records around the loop; they rank as calls that only compute."""
+
+
+class StepRank(IntEnum):
+    """What a call does; a higher rank is more like a step."""
+
+    COMPUTES = 0
+    GRADIENT = 1
+    TRAINS = 2
+
+
+class StepCandidates:
+    """The calls that may be steps, counted by key, and the chosen key.
+
+    Args:
+        warmup: Calls before one is traced.
+
+    Attributes:
+        chosen: The key of the steps; None before the choice.
+        words: A step in words; empty before the choice.
+        where: The user's line that makes a step, or the definition of its function.
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self._warmup = warmup
+        self._counts: Counter[Hashable] = Counter()
+        self._ranks: dict[Hashable, StepRank] = {}
+        self.chosen: Hashable | None = None
+        self.words, self.where = "", ""
+
+    def count(self, key: Hashable, rank: StepRank) -> int:
+        """Count a call, and return the number of calls with its key."""
+        self._counts[key] += 1
+        self._ranks[key] = rank
+        return self._counts[key]
+
+    def outranks_chosen(self, key: Hashable) -> bool:
+        """Return whether a counted key is more like a step than the chosen one."""
+        return self.chosen is None or self._ranks[key] > self._ranks[self.chosen]
+
+    def is_warm(self, key: Hashable) -> bool:
+        """Return whether the warm-up of a key is over."""
+        extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
+        return self._counts[key] >= max(self._warmup + extra, 1)
+
+    def choose(
+        self, key: Hashable, record: FunctionRecord | None, worker: int | None = None
+    ) -> None:
+        """Choose the key of the steps.
+
+        Args:
+            key: The key; if the first call fails, it was never counted.
+            record: The called function; None for eager steps.
+            worker: The coordinator's worker that makes the calls; None without a coordinator.
+        """
+        self.chosen = key
+        self._ranks.setdefault(key, StepRank.COMPUTES)
+        self.words, self.where = _describe_step(key, record, worker)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the chosen calls train."""
+        return self._ranks.get(self.chosen) is StepRank.TRAINS
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far; 0 before the choice."""
+        return self._counts[self.chosen]
+
+    @property
+    def most_calls(self) -> int:
+        """Number of steps so far; before the choice, calls of the most frequent key."""
+        return max(self._counts.values(), default=0) if self.chosen is None else self.steps
+
+
+def _describe_step(
+    key: Hashable, record: FunctionRecord | None, worker: int | None
+) -> tuple[str, str]:
+    """Return a step in words, and its line."""
+    line = find_calling_line()
+    if record is not None and record.is_keras:
+        return f"a call of Keras' {record.name}", line
+    if record is not None:
+        suffix = "" if worker is None else f" on worker {worker}"
+        return f"a call of {record.name}{suffix}", record.where
+    is_gradient = key in (GRADIENTS, REPEATED_GRADIENTS)
+    return f"an eager {'gradient' if is_gradient else 'update'}, op by op", line
+
+
+class GradientSteps:
+    """Finds the ends of steps in a program that takes gradients eagerly.
+
+    A step ends when recording starts again after gradients were taken: a tape is made, entered or reset.
+    A tape that is entered once, around the loop, records all the time; there a step ends when the same
+    line takes gradients again.
+
+    Attributes:
+        pending: Whether gradients were taken and nothing was recorded since.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lines: set[Hashable] = set()
+
+    def start_recording(self) -> bool:
+        """Note a tape that was made, entered or reset; return whether a step ends before it."""
+        ends, self.pending = self.pending, False
+        self._lines.clear()
+        return ends
+
+    def enter(self, tape: Any) -> None:
+        """Note that the ``with`` of a tape has begun."""
+        self._open.add(tape)
+
+    def leave(self, tape: Any) -> None:
+        """Note that the ``with`` of a tape has ended."""
+        self._open.discard(tape)
+
+    def take(self, tape: Any, line: Hashable) -> bool:
+        """Note gradients taken by a line; return whether a step ended before them."""
+        ends = tape in self._open and line in self._lines
+        if ends:
+            self._lines.clear()
+        self._lines.add(line)
+        self.pending = True
+        return ends
