@@ -248,7 +248,7 @@ def test_a_signal_while_stuck_in_tensorflow(number: int, deaf: bool, place: Plac
     # THEN it ends within seconds, and all of it
     assert code == 128 + number
     assert time.monotonic() - started < 12
-    assert ("nothing was written" if number == signal.SIGINT else "Ended by") in err
+    assert ("no run was written" if number == signal.SIGINT else "Ended by") in err
     assert listing(place.folder) == {"t.py"}
 
 
@@ -274,7 +274,7 @@ def test_ctrl_c_while_the_model_is_built(place: Place) -> None:
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, b"")
-    assert err.decode().splitlines()[-1] == "analyze: Interrupted; nothing was written."
+    assert err.decode().splitlines()[-1] == "analyze: Interrupted; no run was written."
     assert listing(place.folder) == {"t.py"}
 
 

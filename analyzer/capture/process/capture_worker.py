@@ -100,7 +100,7 @@ class Channel:
         return self
 
     def send(self, message: Message) -> None:
-        """Send one message; unbuffered, because a signal's handler sends too."""
+        """Send one message; unbuffered, because a signal handler also sends."""
         if os.getpid() != self._owner:
             os._exit(0)  # a fork by the user's code that ran on into ours
         line = encode_message(message)
@@ -234,7 +234,7 @@ def _import_tensorflow() -> None:
 def _redirect_generated_code(folder: Path) -> Iterator[None]:
     """Let autograph write its generated code to ``folder``, and remove that afterwards.
 
-    By default it writes to the system's temporary folder, where a killed process leaves it.
+    By default it writes to the system's temporary folder, and a killed process leaves it there.
     """
     from analyzer.capture.private_names import import_autograph_loader
 

@@ -87,7 +87,7 @@ def make_environment(
     Args:
         spec: The target.
         options: How its step is built and run.
-        kind: What is done with the step.
+        kind: The kind of capture.
         staging: Temporary folder for the phantom card's libraries, if the user has no cache.
     """
     on_card = kind != "static" and bool(options.gpu)

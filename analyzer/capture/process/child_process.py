@@ -158,7 +158,7 @@ class ForkServers:
     def start(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> ForkServer | None:
-        """Start the server for an environment unless it runs; arguments are those of ``fork``."""
+        """Start the server for an environment unless it runs; the arguments are as for ``fork``."""
         if sys.platform != "linux":
             return None
         key = frozenset(environment.items())

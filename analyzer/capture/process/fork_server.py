@@ -1,8 +1,8 @@
 """A child process that imports TensorFlow once and serves each capture in a fork of itself.
 
 The import takes more than half of a small capture. A fork is safe at that point: TensorFlow has not
-computed anything and knows no device. The only threads are those of NumPy's OpenBLAS and of jemalloc,
-and both release their locks at a fork.
+computed anything and knows no device. Its only threads belong to NumPy's OpenBLAS and
+to jemalloc, and both release their locks at a fork.
 
 Requests are paths, one a line, through a named pipe; the server ends when the writer closes it.
 """
@@ -87,8 +87,8 @@ def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
 def _randomize_addresses() -> None:
     """Randomize the addresses of later allocations, as in a process of its own.
 
-    The order of a graph's ops depends on the addresses of its edges, and the choice of tensors to swap
-    on those of its nodes. So forks with equal addresses would not be independent samples.
+    The addresses of a graph's edges decide the order of its ops, and the addresses of its nodes decide
+    the tensors to swap. So forks with equal addresses would not be independent samples.
     """
     libc = ctypes.CDLL(None)
     libc.malloc.restype = libc.sbrk.restype = libc.mmap.restype = ctypes.c_void_p

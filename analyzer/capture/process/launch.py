@@ -57,7 +57,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 STOPPING: Final = "stopping"
 """Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
 
-_INTERRUPTED: Final = "Interrupted; nothing was written."
+_INTERRUPTED: Final = "Interrupted; no run was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
@@ -108,7 +108,7 @@ def capture(
         out: The folder to make; if another run appears there meanwhile, a number is appended.
         force: Whether to replace an earlier run in ``out``.
         progress: Called as the child reports its stages.
-        kind: What to do with the step.
+        kind: The kind of capture.
         copies: Fork servers that the capture may use; None for a process of its own.
 
     Raises:
@@ -149,7 +149,7 @@ def start_fork_server(
     Args:
         spec: The target.
         options: How its step will be built and run; the size does not matter.
-        kind: What will be done with the step.
+        kind: The kind of capture.
         copies: The servers.
     """
     # Without a cache, each run has the phantom card's libraries in a folder of its own.
@@ -189,7 +189,7 @@ def _run(
         log: Its log.
         spec: The target.
         progress: Called as the child reports its stages.
-        can_be_partial: Whether an interrupted child may still write what it has.
+        can_be_partial: Whether an interrupted child may still write a partial trace.
     """
     before = read_host_memory()
     last: Message | None = None
@@ -229,7 +229,7 @@ def _interrupt(child: Child | ForkedCapture, progress: Progress) -> Message:
     """Pass Ctrl-C on and return the child's last message, once it has written its trace.
 
     Raises:
-        KeyboardInterrupt: it wrote nothing, because it was stuck where no Ctrl-C is seen.
+        KeyboardInterrupt: it wrote no trace, because it was stuck in TensorFlow.
     """
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S

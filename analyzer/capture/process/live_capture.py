@@ -141,7 +141,7 @@ def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, fo
 
 @contextlib.contextmanager
 def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
-    """Let a model that was compiled here without a GPU choose XLA again, for the card ``options.gpu``.
+    """Let a model that was compiled here without a GPU choose XLA again for ``options.gpu``.
 
     Keras has replaced ``jit_compile="auto"`` by False and no longer knows it. A user whose model says
     False on purpose passes ``jit=False``.

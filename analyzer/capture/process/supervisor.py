@@ -5,8 +5,8 @@ descendants are gone, it writes one line of JSON to standard output. Orders are 
 input. The end of standard input means that the caller is gone, perhaps by ``kill -9``: then everything
 is ended and FOLDER removed.
 
-On Linux an orphan becomes a child of this process (``PR_SET_CHILD_SUBREAPER``), in whatever session it
-is, so all can be found. Elsewhere the child's process group is ended. This file needs only the standard
+On Linux an orphan becomes a child of this process (``PR_SET_CHILD_SUBREAPER``), even in another session,
+so all can be found. Elsewhere the child's process group is ended. This file needs only the standard
 library and imports nothing from the working folder.
 """
 

@@ -121,7 +121,7 @@ def trace_function(program: Program) -> Any:
 
 
 def check_promises(program: Program, function: Any) -> None:
-    """Raise InputError if the step does not do what its options promise."""
+    """Raise InputError if the step breaks a promise of its options."""
     for promise in program.promises:
         promise.check(function)
 

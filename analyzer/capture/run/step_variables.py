@@ -96,7 +96,7 @@ class StepVariables:
                 variable.assign(tf.zeros_like(variable))
 
     def refresh(self) -> None:
-        """Find new variables, such as those that optimizers make in the first step."""
+        """Find new variables; optimizers make theirs in the first step."""
         for model in self.program.models:
             for variable in model.variables:
                 self._add(variable, Category.PARAMETER, "")
@@ -272,7 +272,7 @@ def _find_sparse_variables(function: Any) -> set[int]:
 
 
 def _list_called_graphs(graph: Any) -> list[Any]:
-    """Return the graphs of the functions that a graph's ops call, except those that XLA compiles."""
+    """Return the graphs of functions that a graph's ops call, except functions compiled by XLA."""
     functions = {decode_name(name): f for name, f in get_functions(graph).items()}
     called: set[str] = set()
     for op in graph.get_operations():

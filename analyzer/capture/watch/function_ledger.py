@@ -1,4 +1,4 @@
-"""Every ``tf.function`` that a program calls: how often it was traced, and why again."""
+"""Every ``tf.function`` that a program calls: how often it was traced, and the reasons."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FunctionRecord:
         self._signature = signature
 
     def describe(self, holder: str = "") -> TracedFunction:
-        """Return the record as plain data; ``holder`` names what holds the objects."""
+        """Return the record as plain data; ``holder`` is the name that holds the objects."""
         alive = self.alive()
         concrete = list_concrete_functions(alive[-1]) if alive else []
         graph = concrete[-1].graph if concrete else None

@@ -2,7 +2,7 @@
 
 The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach it as they would reach
 ``python script.py``. Signals sent only to this process are passed on. If this process is killed, the
-system kills the script. If a signal ends the script, its descendants are ended too.
+system kills the script. If a signal ends the script, its descendants are also ended.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ REPEATED_GRADIENTS: Final = "repeated gradients"
 
 
 class StepRank(IntEnum):
-    """What a call does; a higher rank is more like a step."""
+    """Kind of a call; a higher rank is more like a step."""
 
     COMPUTES = 0
     GRADIENT = 1
@@ -116,11 +116,11 @@ class GradientSteps:
     """Finds the ends of steps in a program that takes gradients eagerly.
 
     A step ends when recording starts again after gradients were taken: a tape is made, entered or reset.
-    A tape that is entered once, around the loop, records all the time; there a step ends when the same
-    line takes gradients again.
+    A tape that is entered once, around the loop, records all the time; there a step ends when
+    the same line takes more gradients.
 
     Attributes:
-        pending: Whether gradients were taken and nothing was recorded since.
+        pending: Whether gradients were taken since the last recording.
     """
 
     def __init__(self) -> None:

@@ -98,7 +98,7 @@ def test_signals(
     assert time.monotonic() - started < 10
     assert left == set()
     if number == signal.SIGINT:
-        assert done.err.splitlines()[1:] == ["analyze: Interrupted; nothing was written."]
+        assert done.err.splitlines()[1:] == ["analyze: Interrupted; no run was written."]
 
 
 def test_a_second_ctrl_c(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

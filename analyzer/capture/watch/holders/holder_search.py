@@ -70,8 +70,8 @@ class HolderSearch:
         local_names: Identity of an object -> the code and name of a local variable bound to it.
 
     Args:
-        frame: The innermost frame whose stack of local names is searched; all other threads' stacks
-            are searched too.
+        frame: The innermost frame whose stack of local names is searched; the stacks of other
+            threads are always searched.
     """
 
     def __init__(self, frame: types.FrameType | None) -> None:
@@ -206,7 +206,7 @@ class HolderSearch:
         look.path = following if len(following) <= _MAX_REFERRERS else []
 
     def _is_instance(self, place: Any) -> bool:
-        """Return whether a place is an instance of a class, of which there may be many."""
+        """Return whether a place is an instance of a class, which may have many."""
         return id(place) not in self._namer.modules and not isinstance(
             place, (type, types.FrameType, *SUSPENDED, *CODE, *CONTAINERS)
         )
