@@ -78,11 +78,6 @@ def make_phantom_environment(
 ) -> dict[str, str]:
     """Return the environment variables to set in a child process.
 
-    Args:
-        options: The cards.
-        cache: The user's cache folder.
-        own: The environment to extend; None for this process'.
-
     Raises:
         InputError: this machine or its TensorFlow cannot run phantom cards.
     """

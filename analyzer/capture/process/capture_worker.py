@@ -167,13 +167,7 @@ def find_kind(error: AnalyzerError) -> FailureKind:
 
 
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
-    """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours.
-
-    Args:
-        error: The unexpected error.
-        target: The target as the user wrote it.
-        stage: The stage in which it was raised.
-    """
+    """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
     if _is_disk_full(error):
         return InputError(

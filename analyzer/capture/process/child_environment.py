@@ -82,14 +82,7 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
 def make_environment(
     spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, staging: Path
 ) -> dict[str, str]:
-    """Return the variables of a child that captures ``spec``.
-
-    Args:
-        spec: The target.
-        options: How its step is built and run.
-        kind: The kind of capture.
-        staging: Temporary folder for the phantom card's libraries, if the user has no cache.
-    """
+    """Return the variables of a child that captures ``spec``."""
     on_card = kind != "static" and bool(options.gpu)
     level = "0" if kind == "run" else "1"
     environment = make_base_environment(log_level=level, host_events=not on_card)
@@ -205,12 +198,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
 
 
 def check_collectives(op_types: Iterable[str], version: str) -> None:
-    """Raise InputError if a step on phantom cards needs NCCL and this TensorFlow contains it.
-
-    Args:
-        op_types: Types of the step's ops.
-        version: TensorFlow's version.
-    """
+    """Raise InputError if a step on phantom cards needs NCCL and this TensorFlow contains it."""
     parts = tuple(int(part) for part in version.split(".")[:2])
     if parts < _NCCL_BY_NAME and not COLLECTIVES.isdisjoint(op_types):
         raise InputError(

@@ -144,14 +144,7 @@ def capture(
 def start_fork_server(
     spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: ForkServers
 ) -> None:
-    """Start the fork server for later captures, so that it imports TensorFlow in the meantime.
-
-    Args:
-        spec: The target.
-        options: How its step will be built and run; the size does not matter.
-        kind: The kind of capture.
-        copies: The servers.
-    """
+    """Start the fork server for later captures, so that it imports TensorFlow in the meantime."""
     # Without a cache, each run has the phantom card's libraries in a folder of its own.
     if hides_own_gpus(options) and cache_folder() is not None:
         environment = make_environment(spec, options, kind, copies.folder)
@@ -182,15 +175,7 @@ def _run(
     *,
     can_be_partial: bool,
 ) -> None:
-    """Run the child to its end, and raise its error.
-
-    Args:
-        child: The child.
-        log: Its log.
-        spec: The target.
-        progress: Called as the child reports its stages.
-        can_be_partial: Whether an interrupted child may still write a partial trace.
-    """
+    """Run the child to its end, and raise its error."""
     before = read_host_memory()
     last: Message | None = None
     stage = "starting"

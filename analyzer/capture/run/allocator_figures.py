@@ -32,11 +32,7 @@ _OWN_ALLOCATORS: Final = ("cuda_malloc_async", "cuda_malloc")
 
 
 def read_process_figures(stage: str = "") -> ProcessFigures:
-    """Return TensorFlow's and the driver's statistics of this process; TensorFlow makes its devices.
-
-    Args:
-        stage: Name of this reading.
-    """
+    """Return TensorFlow's and the driver's statistics of this process; TensorFlow makes its devices."""
     reading, refusal = None, ""
     allocators = _read_allocators() if tf.config.list_physical_devices("GPU") else ()
     try:

@@ -122,12 +122,7 @@ class ScriptRun:
         sys.exit(status)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
-        """Write the observations; an error of ours does not affect the script.
-
-        Args:
-            ended: How the script ended, in words.
-            error: The error that ended it, if any.
-        """
+        """Write the observations; an error of ours does not affect the script."""
         watcher, self._watcher = self._watcher, None
         if watcher is None or os.getpid() != self._owner:
             return

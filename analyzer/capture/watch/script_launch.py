@@ -75,12 +75,6 @@ class ScriptEnd:
 def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
     """Run a script to its end.
 
-    Args:
-        spec: The script.
-        request: How it is watched; its folder is set here.
-        out: The run folder to make.
-        force: Whether to replace an earlier run there.
-
     Raises:
         InputError: ``out`` cannot be used, or this machine cannot run phantom cards.
     """

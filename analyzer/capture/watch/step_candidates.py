@@ -37,9 +37,6 @@ class StepRank(IntEnum):
 class StepCandidates:
     """The calls that may be steps, counted by key, and the chosen key.
 
-    Args:
-        warmup: Calls before one is traced.
-
     Attributes:
         chosen: The key of the steps; None before the choice.
         words: A step in words; empty before the choice.
@@ -71,13 +68,7 @@ class StepCandidates:
     def choose(
         self, key: Hashable, record: FunctionRecord | None, worker: int | None = None
     ) -> None:
-        """Choose the key of the steps.
-
-        Args:
-            key: The key; if the first call fails, it was never counted.
-            record: The called function; None for eager steps.
-            worker: The coordinator's worker that makes the calls; None without a coordinator.
-        """
+        """Choose the key of the steps."""
         self.chosen = key
         self._ranks.setdefault(key, StepRank.COMPUTES)
         self.words, self.where = _describe_step(key, record, worker)

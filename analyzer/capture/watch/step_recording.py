@@ -148,14 +148,7 @@ class Window:
         error: Failure | None,
         dump: Path | None,
     ) -> Captured:
-        """Return the traced steps as plain data.
-
-        Args:
-            partitions: The graphs that the executor ran; empty if unknown.
-            batch_size: First axis of the steps' input; None if unknown.
-            error: A failure of a step.
-            dump: Folder of XLA's compiled modules; None if XLA writes none.
-        """
+        """Return the traced steps as plain data."""
         assert self._program is not None
         jit = True if self.is_compiled else None if self.function is not None else False
         self._program.config = StepConfig(jit=jit, batch_size=batch_size)

@@ -34,13 +34,6 @@ class StepTrace:
         held: Objects held when the trace was closed.
         batch_size: First axis of the steps' input; None if unknown.
         failure: How a traced step failed.
-
-    Args:
-        folder: The run folder.
-        steps: Steps to trace.
-        target: The watched program.
-        dump: Folder of XLA's compiled modules; None if XLA writes none.
-        complete: Adds facts that only this process knows to the result.
     """
 
     def __init__(

@@ -85,11 +85,7 @@ class WatchBlock:
         self._watcher.begin()
 
     def end(self, error: BaseException | None = None) -> Path | None:
-        """Stop, and return the run folder; None if no step was traced.
-
-        Args:
-            error: The error that ended the block, if any.
-        """
+        """Stop, and return the run folder; None if no step was traced."""
         if self._watcher is None or self._staging is None:
             return None
         watcher, self._watcher = self._watcher, None

@@ -96,12 +96,7 @@ class Watcher:
         self._hooks.install()
 
     def finish(self, ended: str = "", error: BaseException | None = None) -> None:
-        """End the trace, write the note, and remove the hooks.
-
-        Args:
-            ended: How the program ended, in words; empty for normally.
-            error: The error that ended it, if any.
-        """
+        """End the trace, write the note, and remove the hooks."""
         if os.getpid() != self._owner or self._is_done:
             return
         if error is not None:
@@ -272,14 +267,7 @@ class Watcher:
         record: FunctionRecord | None,
         worker: int | None = None,
     ) -> None:
-        """Count a call that may be a step; it may end a step, or start the trace.
-
-        Args:
-            key: Identifies such calls.
-            rank: How much the call is like a step.
-            record: The called function; None for eager steps.
-            worker: The coordinator's worker that made the call, if any.
-        """
+        """Count a call that may be a step; it may end a step, or start the trace."""
         with self._turn:
             count = self._candidates.count(key, rank)
             self._trace.discard_first()

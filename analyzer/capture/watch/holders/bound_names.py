@@ -101,9 +101,6 @@ class NamedHolder:
 class HolderNamer:
     """Names the ends of ways to held objects.
 
-    Args:
-        local_names: Identity of an object -> the code and name of a local variable bound to it.
-
     Attributes:
         modules: The user's modules, by the identity of their dictionaries.
     """
@@ -180,15 +177,7 @@ class HolderNamer:
         link: HoldingLink,
         prefix: str = "",
     ) -> NamedHolder | None:
-        """Return the holder for the first of ``names``, None if there is none.
-
-        Args:
-            names: Variables bound to ``thing``.
-            thing: Their value.
-            scope: The file, and the function for local variables.
-            link: The end of the way to them.
-            prefix: First word.
-        """
+        """Return the holder for the first of ``names``; ``scope`` is the file and the function."""
         if not names:
             return None
         suffix = f" in {scope[1]}" if scope[1] else ""

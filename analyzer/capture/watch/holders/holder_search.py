@@ -131,11 +131,9 @@ class HolderSearch:
         """Return the holders of several containers or objects.
 
         Finding referrers walks all objects of the process, so all searches advance together.
-
-        Args:
-            pairs: Each container or object, and the object that it holds.
         """
         looks: list[_Look | None] = []
+        # Our own objects that refer to the program's.
         ours = {id(pairs), id(looks), id(self._known), id(self.local_names)}
         ours |= {id(self._namer.modules), id(vars(self).get("_raised")), *map(id, pairs)}
         for owner, thing in pairs:
@@ -166,12 +164,7 @@ class HolderSearch:
         return ""
 
     def _follow_all(self, looks: list[_Look], ours: set[int]) -> None:
-        """Advance all searches until each has a result or is given up.
-
-        Args:
-            looks: The searches.
-            ours: Identities of our own objects that refer to the program's.
-        """
+        """Advance all searches, without ``ours``, until each has a result or is given up."""
         # All links are kept, so that no identity is reused.
         links = [link for look in looks for link in look.path]
         for depth in range(_MAX_DEPTH):

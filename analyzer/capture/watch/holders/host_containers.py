@@ -30,13 +30,7 @@ def count_host_containers() -> dict[int, int]:
 def find_grown_containers(
     before: Mapping[int, int], steps: int, search: HolderSearch
 ) -> tuple[HeldTensors, ...]:
-    """Return the containers that got at least one entry a step, the largest growth first.
-
-    Args:
-        before: The result of ``count_host_containers`` before the steps.
-        steps: Number of steps since.
-        search: Finds their names.
-    """
+    """Return the containers that got at least one entry a step, the largest growth first."""
     grown = []
     for one in _list_candidates():
         added = len(one) - before.get(id(one), 0)
@@ -86,12 +80,7 @@ def _list_parts(container: Any) -> list[Any]:
 
 
 def count_host_bytes(thing: Any, depth: int = _MAX_DEPTH) -> int:
-    """Return the bytes of the arrays, bytes and texts in an entry of a container.
-
-    Args:
-        thing: The entry.
-        depth: Levels of nested containers to count.
-    """
+    """Return the bytes of the arrays, bytes and texts in an entry of a container."""
     if isinstance(thing, np.ndarray):
         return int(thing.nbytes)
     if type(thing) in (bytes, bytearray, str):

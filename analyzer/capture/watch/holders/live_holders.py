@@ -79,12 +79,7 @@ def count_tensor_bytes(tensor: Any) -> int:
 
 
 def find_holders(tensors: list[Any], frame: types.FrameType | None) -> list[HeldTensors]:
-    """Return the holders of tensors, the largest first.
-
-    Args:
-        tensors: The tensors.
-        frame: The innermost frame whose stack of local names is searched.
-    """
+    """Return the holders of tensors, the largest first; ``frame`` is as for ``HolderSearch``."""
     search = HolderSearch(frame)
     groups: dict[int, tuple[tuple[Any, Any], list[Any]]] = {}
     owners = _find_direct_owners(tensors, search)
@@ -166,13 +161,7 @@ def find_held_objects(
     functions: FunctionLedger,
     data: DataLedger,
 ) -> HeldObjects:
-    """Find held objects after the trace was closed, between two steps.
-
-    Args:
-        window: The traced steps; its resident tensors get the names of their holders.
-        containers: ``count_host_containers`` before the traced steps.
-        functions, data: The program's functions and data sets.
-    """
+    """Find held objects after the trace was closed, between two steps."""
     frame = sys._getframe(1)  # not this one: it would hold itself
     made = find_new_tensors(window.before)
     tensors = tuple(find_holders(made, frame))
@@ -226,11 +215,7 @@ class GrowthCheck:
     """Finds containers that grow once an epoch rather than once a step.
 
     The check walks all Python objects. So it runs only if memory has grown, and each time after twice as
-    many steps.
-
-    Args:
-        step: Number of steps when the trace ended.
-        in_use_bytes: Bytes in use at that time.
+    many steps, counted from ``step`` at the end of the trace.
 
     Attributes:
         held: Containers with tensors made since the trace, the largest first.
