@@ -84,7 +84,7 @@ def trace_script_file(
 def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[str]:
     """Return the reason why no step was traced, and the fix."""
     ending = f"{spec.text} ended with exit code {end.status}"
-    counts = end.seen
+    counts = end.note
     python = " ".join(("python", spec.text, *request.arguments))
     if end.unread:
         return [

@@ -120,7 +120,7 @@ def end_watch(
     watched = watched or Watched()
     folder = block.end(error)
     if folder is None:
-        watched.steps = 0 if block.seen is None else block.seen.steps
+        watched.steps = 0 if block.note is None else block.note.steps
         return watched
     result = open_result(folder)
     seen = result.recording.watch

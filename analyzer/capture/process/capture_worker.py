@@ -125,23 +125,21 @@ class Channel:
         raise KeyboardInterrupt
 
 
-def main(request_path: str, places: list[str], channel: Channel | None = None) -> int:
-    """Serve a request file; return the exit code.
+def main(request_path: str, places: list[str], modules: frozenset[str]) -> int:
+    """Serve a request file in a process of its own; return the exit code."""
+    return serve(request_path, places, Channel())
 
-    Args:
-        request_path: The request, a JSON file.
-        places: ``sys.path`` for the user's code.
-        channel: Messages to the parent; None to open it.
-    """
+
+def serve(request_path: str, places: list[str], channel: Channel) -> int:
+    """Serve a request file, with ``places`` as ``sys.path`` for the user's code."""
     faulthandler.enable()
-    channel = channel or Channel()
     # A shell starts background jobs with Ctrl-C ignored; the trace must be written nevertheless.
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
     try:
         request = read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
         target = request.target.text
-        _serve(request, places, channel.report)
+        _capture(request, places, channel.report)
     except AnalyzerError as error:
         return channel.fail(error)
     except KeyboardInterrupt:
@@ -256,7 +254,7 @@ def _restore_user_paths(spec: TargetSpec, places: list[str]) -> None:
     sys.argv[:] = [spec.path]
 
 
-def _serve(request: CaptureRequest, places: list[str], report: Any) -> None:
+def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
     is_static = request.kind == "static"

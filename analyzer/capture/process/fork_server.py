@@ -42,7 +42,7 @@ _HOLE_SIZES: Final = tuple(1 << power for power in range(13, 4, -1))
 _MAX_HOLES: Final = 20_000  # of one size
 
 
-def main(pipe: str, places: list[str]) -> int:
+def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
     """Import TensorFlow, then serve requests until the pipe closes; return the exit code.
 
     Args:
@@ -81,7 +81,7 @@ def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
         os.dup2(log, descriptor)
     os.close(log)
     _randomize_addresses()
-    return capture_worker.main(str(request), places, channel.adopt())
+    return capture_worker.serve(str(request), places, channel.adopt())
 
 
 def _randomize_addresses() -> None:

@@ -67,15 +67,16 @@ _MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
 # until TensorFlow and this package are imported.
 _START: Final = """\
 import os, sys
-kept = [place for place in sys.path if place]
+modules = frozenset(name.partition(".")[0] for name in sys.modules)
+places = [place for place in sys.path if place]
 try:
     here = os.getcwd()
 except OSError:
     here = ""
-sys.path[:] = [place for place in kept if os.path.realpath(place) != here]
+sys.path[:] = [place for place in places if os.path.realpath(place) != here]
 sys.path.append(sys.argv[1])
-from analyzer.capture.process.{module} import main
-sys.exit(main(sys.argv[2], kept))
+from analyzer.capture.{module} import main
+sys.exit(main(sys.argv[2], places, modules))
 """
 
 _ERRORS: Final[dict[int, type[AnalyzerError]]] = {
@@ -127,7 +128,9 @@ def capture(
             log = request.with_name(LOG_FILE)
             child: Child | ForkedCapture | None = None
             if copies is not None and hides_own_gpus(options):
-                child = copies.fork(_make_command("fork_server"), request, log, environment)
+                child = copies.fork(
+                    make_start_command("process.fork_server"), request, log, environment
+                )
             if child is None:
                 child = Child(make_child_command(request), log, staging, environment)
             _run(child, log, spec, progress, can_be_partial=kind == "run")
@@ -148,7 +151,9 @@ def start_fork_server(
     # Without a cache, each run has the phantom card's libraries in a folder of its own.
     if hides_own_gpus(options) and cache_folder() is not None:
         environment = make_environment(spec, options, kind, copies.folder)
-        copies.start(_make_command("fork_server"), copies.folder / LOG_FILE, environment)
+        copies.start(
+            make_start_command("process.fork_server"), copies.folder / LOG_FILE, environment
+        )
 
 
 def make_module_command(module: str) -> list[str]:
@@ -159,12 +164,16 @@ def make_module_command(module: str) -> list[str]:
 
 def make_child_command(request: Path) -> list[str]:
     """Return the command of the child that serves one request."""
-    return [*_make_command("capture_worker"), str(request)]
+    return make_start_command("process.capture_worker", str(request))
 
 
-def _make_command(module: str) -> list[str]:
+def make_start_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``main`` of a module of ``capture`` without the working folder.
+
+    ``main`` gets the first argument, the user's ``sys.path``, and the modules of a bare Python.
+    """
     root = str(Path(__file__).parents[3])
-    return [sys.executable, "-c", _START.replace("{module}", module), root]
+    return [sys.executable, "-c", _START.replace("{module}", module), root, *arguments]
 
 
 def _run(

@@ -207,20 +207,16 @@ class StepVariables:
                 if any(id(get_raw_variable(v)) in wanted for v in get_optimizer_variables(thing)):
                     self.program.optimizers.append(thing)
                     self._add_optimizer(thing)
-            elif issubclass(kind, metrics):
-                for variable in thing.variables:
-                    if id(get_raw_variable(variable)) in wanted:
-                        self._add(variable, Category.CONSTANT, "metric")
-            else:
-                for variable in thing.variables:
-                    if id(get_raw_variable(variable)) in wanted:
-                        self._add(variable, Category.PARAMETER, "")
+                continue
+            is_metric = issubclass(kind, metrics)
+            category = Category.CONSTANT if is_metric else Category.PARAMETER
+            for variable in thing.variables:
+                if id(get_raw_variable(variable)) in wanted:
+                    self._add(variable, category, "metric" if is_metric else "")
         for variable in variables:
             # A plain tf.Variable. The attribution later recognizes gradient accumulators.
-            if variable.trainable:
-                self._add(variable, Category.PARAMETER, "")
-            else:
-                self._add(variable, Category.CONSTANT, "state")
+            category = Category.PARAMETER if variable.trainable else Category.CONSTANT
+            self._add(variable, category, "" if variable.trainable else "state")
 
 
 def _live_variables() -> list[Any]:

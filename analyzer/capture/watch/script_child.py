@@ -81,12 +81,12 @@ class ScriptRun:
         self._watcher: Any = None
         self._owner = os.getpid()
 
-    def run(self, before: frozenset[str], places: list[str]) -> NoReturn:
+    def run(self, places: list[str], modules: frozenset[str]) -> NoReturn:
         """Run the script and end as it ends.
 
         Args:
-            before: Names of the modules that a bare Python has loaded.
             places: ``sys.path`` of the user's own Python, without the script's folder.
+            modules: Names of the modules that a bare Python has loaded.
         """
         module = types.ModuleType("__main__")
         path = self._request.script
@@ -94,7 +94,7 @@ class ScriptRun:
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
-        self._unload_shadowing(before)
+        self._unload_shadowing(modules)
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()
         ended, status = "", 0
@@ -134,10 +134,10 @@ class ScriptRun:
         except Exception:
             self._write_fault()
 
-    def _unload_shadowing(self, before: frozenset[str]) -> None:
+    def _unload_shadowing(self, modules: frozenset[str]) -> None:
         """Unload our modules that have the name of a module in the script's folder."""
         folder = Path(self._script_folder)
-        for name in {name.partition(".")[0] for name in sys.modules} - before - {"analyzer"}:
+        for name in {name.partition(".")[0] for name in sys.modules} - modules - {"analyzer"}:
             if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
                 for one in [one for one in sys.modules if one.partition(".")[0] == name]:
                     del sys.modules[one]
@@ -272,7 +272,7 @@ def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
     return result
 
 
-def main(request_path: str, before: frozenset[str], places: list[str]) -> NoReturn:
+def main(request_path: str, places: list[str], modules: frozenset[str]) -> NoReturn:
     """Run the script of a request file; see ``ScriptRun.run``."""
     request = read_message(Path(request_path), WatchRequest, WATCH_VERSION)
-    ScriptRun(request).run(before, places)
+    ScriptRun(request).run(places, modules)

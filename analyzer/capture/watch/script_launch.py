@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from analyzer.capture.process.child_environment import (
     make_base_environment,
     make_card_environment,
 )
+from analyzer.capture.process.launch import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, read_untraced
@@ -36,19 +36,6 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 _GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
 _FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
-_START: Final = """\
-import os, sys
-before = frozenset(name.partition(".")[0] for name in sys.modules)
-kept = [place for place in sys.path if place]
-try:
-    here = os.getcwd()
-except OSError:
-    here = ""
-sys.path[:] = [place for place in kept if os.path.realpath(place) != here]
-sys.path.append(sys.argv[1])
-from analyzer.capture.watch.script_child import main
-main(sys.argv[2], before, kept)
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +45,7 @@ class ScriptEnd:
     Attributes:
         status: Its exit status as in a shell.
         folder: The run folder; None if no step was traced.
-        seen: Observations if no step was traced; None if there are none.
+        note: Observations if no step was traced; None if there are none.
         has_tensorflow: Whether the script imported TensorFlow.
         fault: Traceback of an error of ours; empty if there was none.
         unread: Why the trace cannot be opened; empty if it can.
@@ -66,7 +53,7 @@ class ScriptEnd:
 
     status: int
     folder: Path | None = None
-    seen: WatchNote | None = None
+    note: WatchNote | None = None
     has_tensorflow: bool = False
     fault: str = ""
     unread: str = ""
@@ -89,20 +76,20 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
         environment["XLA_FLAGS"] = add_dump_flags(staging / DUMP, environment.get("XLA_FLAGS", ""))
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
-        root = str(Path(__file__).parents[3])
-        status = _run_in_terminal([sys.executable, "-c", _START, root, str(file)], environment)
+        command = make_start_command("watch.script_child", str(file))
+        status = _run_in_terminal(command, environment)
         file.unlink(missing_ok=True)
         for name in (DUMP, PHANTOM_FOLDER):
             shutil.rmtree(staging / name, ignore_errors=True)
         fault = _take_text(staging / FAULT_FILE)
-        seen = read_untraced(staging)
+        note = read_untraced(staging)
         has_begun = (staging / BEGUN_FILE).exists()
         (staging / BEGUN_FILE).unlink(missing_ok=True)
         folder = None
         if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
-            folder, seen = publish(staging, out, force=force), None
+            folder, note = publish(staging, out, force=force), None
         return ScriptEnd(
-            status=status, folder=folder, seen=seen, has_tensorflow=has_begun, fault=fault
+            status=status, folder=folder, note=note, has_tensorflow=has_begun, fault=fault
         )
 
 

@@ -32,7 +32,7 @@ class WatchBlock:
     """Steps watched from ``begin`` to ``end``.
 
     Attributes:
-        seen: Observations if no step was traced.
+        note: Observations if no step was traced.
 
     Args:
         out: The run folder; None for the default.
@@ -63,7 +63,7 @@ class WatchBlock:
         self._staging: AbstractContextManager[Path] | None = None
         self._folder = Path()
         self._watcher: Watcher | None = None
-        self.seen: WatchNote | None = None
+        self.note: WatchNote | None = None
 
     def begin(self) -> None:
         """Start to watch.
@@ -92,7 +92,7 @@ class WatchBlock:
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             if not (self._folder / RUN_FILE).is_file():
-                self.seen = read_untraced(self._folder)
+                self.note = read_untraced(self._folder)
                 return None
             return publish(self._folder, self._out, force=self._force)
         finally:
