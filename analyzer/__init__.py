@@ -36,7 +36,7 @@ _MODULES = {
     "Diff": "analyzer.report.diff_result",
     "FitAnswer": "analyzer.fitting.scaling.fit_answer",
     "Result": "analyzer.report.result",
-    "device": "analyzer.session.devices.device_reading",
+    "device": "analyzer.session.device_reading",
     "diff": "analyzer.session.public_calls",
     "estimate": "analyzer.session.public_calls",
     "fit": "analyzer.fitting.search.fit_calls",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from analyzer.fitting.search.fit_calls import fit, fits
     from analyzer.report.diff_result import Diff
     from analyzer.report.result import Result
-    from analyzer.session.devices.device_reading import device
+    from analyzer.session.device_reading import device
     from analyzer.session.public_calls import diff, estimate, open_trace, trace
     from analyzer.session.watched_steps import watch
 

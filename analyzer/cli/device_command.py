@@ -14,7 +14,7 @@ from analyzer.cli.stdout import printing, terminal
 from analyzer.model.errors import InputError
 
 if TYPE_CHECKING:
-    from analyzer.session.devices.device_reading import DeviceReport
+    from analyzer.session.device_reading import DeviceReport
 
 
 def device(
@@ -57,10 +57,8 @@ def device(
     report = _make_report(run, pid, measure, gpu)
     to_stdout = write_all((json, report.to_json))
     if not to_stdout and not quiet:
-        from analyzer.session.devices.device_telling import print_device
-
         with printing():
-            print_device(report.plain, terminal())
+            report.print(terminal())
 
 
 def _make_report(run: Path | None, pid: int | None, measure: bool, gpu: str) -> DeviceReport:
@@ -78,15 +76,15 @@ def _make_report(run: Path | None, pid: int | None, measure: bool, gpu: str) -> 
             "A run folder is read as saved; --pid, --measure and --gpu read the machine.",
             hint="Leave one out.",
         )
-    from analyzer.session.devices.device_reading import (
-        cards_of_machine,
-        device_of_run,
-        measured_device,
-        process_from_outside,
+    from analyzer.session.device_reading import (
+        measure_overhead,
+        read_machine,
+        read_process,
+        read_run,
     )
 
     if run is not None:
-        return device_of_run(run)
+        return read_run(run)
     if pid is not None:
-        return process_from_outside(pid)
-    return measured_device(gpu) if measure or gpu else cards_of_machine()
+        return read_process(pid)
+    return measure_overhead(gpu) if measure or gpu else read_machine()

@@ -145,7 +145,9 @@ def estimate(
     names = _parse_remedies(capture.what_if)
     place.check()
     with place.folder_for(spec) as folder:
-        result = _make_result(spec, chosen, folder, place.force, capture, replay)
+        # with remedies, the report is written once they are estimated
+        save = not place.no_save and names is None
+        result = _make_result(spec, chosen, folder, capture, replay, force=place.force, save=save)
         if names is not None:
             from analyzer.fitting.search.what_if import with_remedies
 
@@ -202,9 +204,11 @@ def _make_result(
     spec: TargetSpec,
     chosen: CaptureOptions,
     out: Path,
-    force: bool,
     capture: EstimateOptions,
     replay: options.ReplayOptions,
+    *,
+    force: bool,
+    save: bool,
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
     threads, inter_op = capture.threads, capture.inter_op_threads
@@ -221,6 +225,7 @@ def _make_result(
                 chosen,
                 out,
                 force=force,
+                save=save,
                 threads=threads,
                 what_if=what_if,
                 card_options=card_options,

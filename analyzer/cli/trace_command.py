@@ -29,8 +29,7 @@ from analyzer.model.errors import ExitCode, InputError
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
 from analyzer.session.engines.work import WorkEngine, local_cores
-from analyzer.session.hosts.many_hosts import open_hosts
-from analyzer.session.opening import open_result
+from analyzer.session.many_hosts import open_hosts
 
 Target = Annotated[
     str,
@@ -247,22 +246,20 @@ def _make_result(
             from analyzer.session.target_results import trace_target
 
             return trace_target(
-                spec, chosen, out, force=place.force, what_if=what_if, progress=progress
-            )
-        if not reading.host:
-            return open_hosts(
-                Path(spec.path),
-                allocator=reading.allocator,
+                spec,
+                chosen,
+                out,
+                force=place.force,
+                save=not place.no_save,
                 what_if=what_if,
-                search=search,
-                engine=WorkEngine(scheduler=reading.scheduler, workers=local_cores()),
                 progress=progress,
             )
-        return open_result(
+        return open_hosts(
             Path(spec.path),
             host=reading.host,
             allocator=reading.allocator,
             what_if=what_if,
             search=search,
+            engine=WorkEngine(scheduler=reading.scheduler, workers=local_cores()),
             progress=progress,
         )

@@ -90,15 +90,20 @@ class Result:
         replayed = self.report.what_if
         return self.report.fits is False or (replayed is not None and not replayed.fits)
 
+    @cached_property
+    def _page(self) -> str:
+        """The report page; rendered once for the run folder and the user's own file."""
+        from analyzer.report.page.build import render  # reads the page's assets
+
+        return render(self.report, self.recording)
+
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the document."""
         write_text(Path(path), encode_report(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report page: one file that needs no network."""
-        from analyzer.report.page.build import render
-
-        write_text(Path(path), render(self.report, self.recording))
+        write_text(Path(path), self._page)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write every allocation."""

@@ -1,6 +1,6 @@
-"""From a run folder or a trace to a result; TensorFlow is not needed.
+"""Open a run folder or a trace as a result, without TensorFlow.
 
-What works anything out is imported where it is called: a finished result is opened without it.
+Modules for computing are imported inside functions: opening a finished result needs none of them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.explain.analysis import Analysis
-    from analyzer.simulate.allocator import BfcOptions
     from analyzer.simulate.compiler.step_plans import CardStep
     from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
+
+Progress = Callable[[str, float], None]
+"""Takes the stage and the share of the work done, 0 to 1."""
 
 
 def open_result(
@@ -39,17 +41,17 @@ def open_result(
     allocator: str = "",
     what_if: WhatIf | None = None,
     search: bool = True,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
-    """Read and explain a trace.
+    """Open the trace of one host, or an estimate.
 
     Args:
-        path: What to open.
-        host: Start of the file's name, where a run has one file for each host.
-        allocator: The allocator to look at; empty for the device's own.
-        what_if: Settings of the allocator to replay under.
-        search: Search the minimum limit too: a second, or several for a long trace.
-        progress: Called with the stage and the share done, 0 to 1.
+        path: A trace file, a run folder or a logdir.
+        host: Start of the trace file's name; empty for the first host.
+        allocator: The allocator to explain; empty for the device's own.
+        what_if: Settings of the allocator to replay with.
+        search: Also search the least memory limit, which takes seconds for a long trace.
+        progress: Reports the progress.
 
     Raises:
         TraceError: there is no readable trace.
@@ -59,29 +61,24 @@ def open_result(
         if is_plain:
             return open_finished(path, progress=progress)
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
-    kept, _ = read_saved_report(path) if is_plain else (None, "")
-    if kept is not None and kept.kind is not Kind.ESTIMATE:
-        return Result(cache(lambda: _measured(path).analysis), kept, path)
-    return _measured(
-        path,
-        host=host,
-        allocator=allocator,
-        what_if=what_if,
-        search=search,
-        progress=progress,
-    )
+
+    def measure() -> Result:
+        return _explain_trace(path, host, allocator, what_if, search, progress)
+
+    saved, _ = read_saved_report(path) if is_plain else (None, "")
+    if saved is not None and saved.kind is not Kind.ESTIMATE:
+        return Result(cache(lambda: measure().analysis), saved, path)
+    return measure()
 
 
-def _measured(
+def _explain_trace(
     path: Path,
-    *,
-    host: str = "",
-    allocator: str = "",
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    progress: Callable[[str, float], None] | None = None,
+    host: str,
+    allocator: str,
+    what_if: WhatIf | None,
+    search: bool,
+    progress: Progress | None,
 ) -> Result:
-    """Read and explain a trace, as ``open_result`` does."""
     from analyzer.report.document import build_document
     from analyzer.tracing.measure.measured_recording import open_measured
 
@@ -92,43 +89,41 @@ def _measured(
         allocator=allocator,
         progress=lambda share: report("reading the trace", share),
     )
-    report(_explaining(search), 1.0)
+    report(_last_stage(search), 1.0)
     analysis = explain(measured, what_if or WhatIf(), search=search)
     return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
 
 
-def _explaining(search: bool) -> str:
-    """Name the last stage by what takes its time."""
+def _last_stage(search: bool) -> str:
     return "searching the least memory limit" if search else "explaining"
 
 
 def is_estimate(path: Path) -> bool:
-    """Say whether ``path`` is the folder of an estimate."""
+    """Return whether ``path`` is the folder of an estimate."""
     file = path / RUN_FILE
     return file.is_file() and read_run_file(file).is_estimate
 
 
-def open_finished(path: Path, *, progress: Callable[[str, float], None] | None = None) -> Result:
-    """Open the estimate that the folder at ``path`` keeps, as it was saved.
+def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
+    """Open a finished estimate as it was saved.
 
-    It is predicted anew, and the result says so, where what is kept cannot be shown as it is: another
-    version saved it, or a file was changed since.
+    If another version saved it or a file has changed, it is predicted again and a note says so.
 
     Raises:
-        TraceError: it is no folder of an estimate.
+        TraceError: the folder holds no estimate.
     """
-    kept, why = read_saved_report(path)
-    if kept is not None and kept.kind is Kind.ESTIMATE:
-        return Result(cache(lambda: _kept(path, kept)), kept, path)
+    saved, reason = read_saved_report(path)
+    if saved is not None and saved.kind is Kind.ESTIMATE:
+        return Result(cache(lambda: _read_analysis(path, saved)), saved, path)
     result = open_estimate(path, progress=progress)
-    if why:
-        message = f"Predicted anew: {why}; {REPORT_JSON} in the folder may say otherwise."
+    if reason:
+        message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
         report = structs.replace(result.report, notes=(message, *result.report.notes))
         return replace(result, report=report)
     return result
 
 
-def _kept(path: Path, report: ReportFile) -> Analysis:
+def _read_analysis(path: Path, report: ReportFile) -> Analysis:
     from analyzer.report.saved_estimate import kept_analysis
 
     return kept_analysis(path, report)
@@ -143,23 +138,23 @@ def open_estimate(
     search: bool = True,
     card_options: CardOptions | None = None,
     keep: bool = False,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
-    """Predict anew from the folder of an estimate; TensorFlow is not needed.
+    """Predict again from the folder of an estimate.
 
     Args:
         path: The folder.
-        threads: Threads that one op may use; None for those of the machine that made it.
-        inter_op: Threads that run ops side by side; None for those of that machine.
-        what_if: Settings of the allocator to replay under.
-        search: Search the minimum limit too.
-        card_options: How a card's compiler is used.
-        keep: Leave what it says in the folder.
-        progress: Called with the stage and the share done, 0 to 1.
+        threads: Threads per op; None for the machine that captured the step.
+        inter_op: Threads that run ops in parallel; None likewise.
+        what_if: Settings of the allocator to replay with.
+        search: Also search the least memory limit.
+        card_options: Settings of a card's compiler.
+        keep: Save the compiler's plans in the folder.
+        progress: Reports the progress.
 
     Raises:
-        TraceError: it is no folder of an estimate.
-        CompilerUnavailable: a card's compiler gave no plan, and the folder holds none of the CPU's.
+        TraceError: the folder holds no estimate.
+        CompilerUnavailable: a card's compiler gave no plan, and the folder has none for the CPU.
     """
     from analyzer.report.document import build_document
     from analyzer.tracing.parse.run_folder import read_run
@@ -167,9 +162,7 @@ def open_estimate(
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
-        raise TraceError(
-            f"{path} holds no estimate.", hint="A trace is opened with `analyze trace`."
-        )
+        raise TraceError(f"{path} holds no estimate.", hint="Open a trace with `analyze trace`.")
     analysis = estimated(
         note,
         path,
@@ -195,71 +188,62 @@ def estimated(
     search: bool = True,
     card_options: CardOptions | None = None,
     keep: bool = False,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Analysis:
-    """Predict a noted step and explain it.
+    """Predict a captured step and explain it.
 
     Args:
-        note: What a capture noted, or what was made of two such notes.
-        folder: Where the card's plans lie, or are left.
-        threads, inter_op, what_if, search, card_options, keep, progress: As for ``open_estimate``.
+        note: The note of a capture, or a combination of two.
+        folder: Folder of the card's plans.
+        threads, inter_op, what_if, search, card_options, keep, progress: As in ``open_estimate``.
 
     Raises:
-        TraceError: the note holds no graph, or a plan is damaged.
-        CompilerUnavailable: a card's compiler gave no plan, and the note holds none of the CPU's.
+        TraceError: the note has no graph, or a plan is damaged.
+        CompilerUnavailable: a card's compiler gave no plan, and the note has none for the CPU.
     """
+    from analyzer.explain.pool_facts import asked_options
+    from analyzer.simulate.predict.predicted_device import target_of
     from analyzer.simulate.predict.predicted_recording import predict_note
 
     report = progress or (lambda stage, share: None)
     asked = what_if or WhatIf()
-    card = _card_step(
+    card = _plan_card(
         note,
         folder,
         card_options or CardOptions(),
         keep=keep,
         progress=lambda stage, share: report(stage, 0.7 * share),
     )
+    target = target_of(note)
     start = 0.7 if card else 0.0
     predicted = predict_note(
         note,
         threads=threads,
         inter_op=inter_op,
         plans=card.plans if card else None,
-        allocator=_allocator(note, asked),
+        # a limit and growth apply to the card itself: they decide which chunk fits best
+        allocator=None if target.gpu is None else asked_options(target.options, asked),
         search=search,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
     if card is not None:
-        predicted = _with_card(predicted, card)
-    report(_explaining(search), 0.9)
+        predicted = _add_plan_uncertainty(predicted, card)
+    report(_last_stage(search), 0.9)
     return explain(predicted, asked, search=search)
 
 
-def _allocator(note: RunNote, what_if: WhatIf) -> BfcOptions | None:
-    """Return how a noted step's card is set up, None for the CPU's allocator.
-
-    A limit and growth that the user asks about are the card's own, as in a run: a pool of one region
-    is as large as the limit, and which chunk fits best depends on what is left of it.
-    """
-    from analyzer.explain.pool_facts import asked_options
-    from analyzer.simulate.predict.predicted_device import target_of
-
-    target = target_of(note)
-    return None if target.gpu is None else asked_options(target.options, what_if)
-
-
-def _card_step(
+def _plan_card(
     note: RunNote,
     folder: Path,
     options: CardOptions,
     *,
     keep: bool,
-    progress: Callable[[str, float], None] | None,
+    progress: Progress | None,
 ) -> CardStep | None:
-    """Return the plans of the step's compiled functions on its card; None where there are none.
+    """Return the card's plans for the compiled functions; None if there are none to compile.
 
     Raises:
-        CompilerUnavailable: there is no plan of the card's, and none of the CPU's.
+        CompilerUnavailable: there is neither a plan for the card nor one for the CPU.
     """
     from analyzer.simulate.compiler.plan_cache import default_cache
     from analyzer.simulate.compiler.step_plans import card_step, cpu_step, keep_failure
@@ -272,17 +256,16 @@ def _card_step(
         return card_step(
             note, folder, gpu, default_cache(), options=options, keep=keep, progress=progress
         )
-    except CompilerUnavailable as why:
-        stand_in = cpu_step(note, gpu, why)
+    except CompilerUnavailable as reason:
+        stand_in = cpu_step(note, gpu, reason)
         if stand_in is None:
             raise
         if keep:
-            keep_failure(folder, gpu, why)
+            keep_failure(folder, gpu, reason)
         return stand_in
 
 
-def _with_card(predicted: Measured, card: CardStep) -> Measured:
-    """Return a prediction with what is uncertain about its card's plans."""
+def _add_plan_uncertainty(predicted: Measured, card: CardStep) -> Measured:
     from analyzer.simulate.compiler.plan_uncertainty import with_plan_doubts
 
     recording = predicted.recording
@@ -293,12 +276,12 @@ def _with_card(predicted: Measured, card: CardStep) -> Measured:
 
 
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
-    """Work out the peak of a measured recording, its pool and its findings.
+    """Compute the peak, the pool and the findings of a measured or predicted recording.
 
     Args:
-        measured: A measured recording with its graph and uses.
-        what_if: Settings of the allocator to replay under.
-        search: Whether the smallest limits are searched for, which takes several replays.
+        measured: The recording with its graph and its uses of buffers.
+        what_if: Settings of the allocator to replay with.
+        search: Also search the least memory limit, which takes several replays.
     """
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse

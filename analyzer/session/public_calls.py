@@ -1,11 +1,15 @@
-"""What ``import analyzer`` offers to call: a target, a trace or two results in, a result out."""
+"""The functions of ``import analyzer`` that trace, estimate, open and compare."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
@@ -14,6 +18,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import InputError
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
+from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import open_estimate, open_finished, open_result
 from analyzer.session.target_results import (
     estimate_target,
@@ -26,68 +31,68 @@ from analyzer.session.target_results import (
 if TYPE_CHECKING:
     from analyzer.report.diff_result import Diff
 
-
-def estimate(
-    target: Any,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    threads: int | None = None,
-    **options: Any,
-) -> Result:
-    """Predict the memory of a step on the CPU, or on the card that ``gpu`` names; nothing of it runs.
-
-    Args:
-        target: As for ``trace``, or the folder of an earlier estimate.
-        out: The folder for the result; default ``traces/NAME-TIME``.
-        force: Replace an earlier run in ``out``.
-        threads: Threads that one op may use; default this machine's.
-        **options: Fields of ``CaptureOptions``.
-
-    Raises:
-        InputError: the target or ``out`` cannot be used.
-    """
-    chosen = CaptureOptions(**{"device": "gpu" if options.get("gpu") else "cpu", **options})
-    if isinstance(target, str | os.PathLike):
-        spec = parse_target(os.fspath(target))
-        if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
-            if threads is None and chosen.inter_op_threads is None:
-                return open_finished(Path(spec.path))
-            return open_estimate(Path(spec.path), threads=threads, inter_op=chosen.inter_op_threads)
-        place = Path(out) if out else make_default_path(spec)
-        return estimate_target(spec, chosen, place, force=force, threads=threads)
-    check_steps(chosen)
-    from analyzer.capture.process.live_capture import capture_unrun
-
-    folder = capture_unrun(target, chosen, None if out is None else Path(out), force=force)
-    with whole_or_gone(folder):
-        result = predict_folder(
-            folder,
-            lambda: capture_unrun(target, replace(chosen, cpu_plan=True), folder, force=True),
-            threads=threads,
-        )
-        return leave_report(result, folder)
+_Parameters = ParamSpec("_Parameters")
+_Value = TypeVar("_Value")
 
 
+def suggest_keywords(call: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
+    """Make a public function name the closest keyword if one is misspelled."""
+    names = list(inspect.signature(call).parameters)
+
+    @functools.wraps(call)
+    def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
+        for name in kwargs:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
+                hint = f"did you mean {' or '.join(map(repr, close))}" if close else "see its help"
+                raise TypeError(f"{call.__name__}() has no keyword {name!r}; {hint}")
+        return call(*args, **kwargs)
+
+    return checked
+
+
+@suggest_keywords
 def trace(
     target: Any,
     *,
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
-    **options: Any,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    mode: str = "",
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    optimizer: str = "",
+    loss: str = "",
+    jit: bool | None = None,
+    dtype_policy: str = "",
+    inter_op_threads: int | None = None,
+    device: str = "",
+    gpu: str = "",
+    memory_limit_bytes: int | None = None,
+    growth: bool | None = None,
+    assume: Mapping[str, int] | None = None,
 ) -> Result:
-    """Capture the memory of a step and explain it.
+    """Run a step, capture its memory and explain it; or open an existing trace.
 
     Args:
-        target: ``keras:NAME``, ``file.py:name``, ``module:name`` or a saved model's path; or a live
-            Keras model, a ``tf.function``, or ``(tf_function, args)``.
+        target: ``keras:NAME``, ``file.py:name``, ``module:name``, the path of a saved model or of a
+            trace; or a live Keras model, a ``tf.function``, or ``(tf_function, args)``.
         out: The run folder; default ``traces/NAME-TIME``.
         force: Replace an earlier run in ``out``.
-        **options: Fields of ``CaptureOptions``: ``steps``,
-            ``batch_size``, ``mode``, ``optimizer``, ``jit`` and so on. With ``gpu`` the step runs on
-            TensorFlow's own GPU runtime without that card (``"t4"``, ``"2xt4"``), under
-            ``memory_limit_bytes`` and ``growth``.
+        steps: Steps to trace; None for the default.
+        batch_size: Size of an open batch axis; None for the default.
+        mode: ``train`` or ``infer``; empty for the target's own.
+        shapes: Axes of inputs by name; the key ``""`` stands for the only input.
+        optimizer: Keras optimizer; empty for the compiled one or a default.
+        loss: Keras loss; empty for the compiled one or one that fits the output.
+        jit: Compile with XLA, or not; None for the model's own choice.
+        dtype_policy: Keras dtype policy for building the model; empty for Keras' own.
+        inter_op_threads: Threads that run ops in parallel; None for TensorFlow's choice.
+        device: ``cpu`` or ``gpu``; empty for a GPU if the machine has one.
+        gpu: Run on a simulated card with TensorFlow's GPU runtime: ``t4``, ``2xt4``.
+        memory_limit_bytes: TensorFlow's memory limit; None for its default.
+        growth: Whether the pool of a simulated card grows on demand; None for no.
+        assume: Answers of the simulated card's libraries, by name.
 
     Returns:
         The result; its ``folder`` opens in TensorBoard.
@@ -95,50 +100,141 @@ def trace(
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    chosen = CaptureOptions(**options)
-    if chosen.gpu:
-        parse_cards(chosen.gpu)
+    options = CaptureOptions(
+        steps=steps,
+        mode=mode,
+        batch_size=batch_size,
+        shapes=dict(shapes or {}),
+        optimizer=optimizer,
+        loss=loss,
+        jit=jit,
+        dtype_policy=dtype_policy,
+        inter_op_threads=inter_op_threads,
+        device=device,
+        gpu=gpu,
+        memory_limit_bytes=memory_limit_bytes,
+        growth=growth,
+        assume=dict(assume or {}),
+    )
+    if gpu:
+        parse_cards(gpu)
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
-            if chosen.gpu:
+            check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
+            if gpu:
                 raise InputError(
-                    f"{spec.text} is a trace that exists: gpu cannot be honoured.",
-                    hint="Name a model or a step to run on a card that is not there.",
+                    f"{spec.text} is an existing trace and cannot run on another card.",
+                    hint="Leave gpu out, or name a model or a step.",
                 )
-            return open_result(Path(spec.path))
-        return trace_target(
-            spec, chosen, Path(out) if out else make_default_path(spec), force=force
-        )
+            return open_hosts(Path(spec.path))
+        folder = Path(out) if out else make_default_path(spec)
+        return trace_target(spec, options, folder, force=force)
     from analyzer.capture.process.live_capture import capture_live
 
-    folder = capture_live(target, chosen, None if out is None else Path(out), force=force)
+    folder = capture_live(target, options, None if out is None else Path(out), force=force)
     return leave_report(open_result(folder), folder)
 
 
-def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:
-    """Open a trace that exists: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
-
-    TensorFlow is not needed and not imported.
+@suggest_keywords
+def estimate(
+    target: Any,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    threads: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    mode: str = "",
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    optimizer: str = "",
+    loss: str = "",
+    jit: bool | None = None,
+    dtype_policy: str = "",
+    inter_op_threads: int | None = None,
+    device: str = "",
+    gpu: str = "",
+    memory_limit_bytes: int | None = None,
+    assume: Mapping[str, int] | None = None,
+) -> Result:
+    """Predict the memory of a step on the CPU or a card without running it.
 
     Args:
-        path: What to open.
-        host: Start of the file's name, where a run has one file for each host.
-        allocator: The allocator to look at; default the device's own.
+        target: As for ``trace``, or the folder of an earlier estimate.
+        out: The folder for the result; default ``traces/NAME-TIME``.
+        force: Replace an earlier run in ``out``.
+        threads: Threads per op; None for those of this machine.
+        steps, batch_size, mode, shapes, optimizer, loss, jit, dtype_policy: As for ``trace``.
+        inter_op_threads: Threads that run ops in parallel; None for those of this machine.
+        device: ``cpu`` or ``gpu``; empty for a card if ``gpu`` names one.
+        gpu: The card, such as ``t4`` or ``a100-80gb``; empty for the CPU.
+        memory_limit_bytes: TensorFlow's memory limit on the card; None for its default.
+        assume: Values that depend on data, by name: loop iterations, sizes of results, branches.
+
+    Raises:
+        InputError: the target or ``out`` cannot be used.
+    """
+    options = CaptureOptions(
+        steps=steps,
+        mode=mode,
+        batch_size=batch_size,
+        shapes=dict(shapes or {}),
+        optimizer=optimizer,
+        loss=loss,
+        jit=jit,
+        dtype_policy=dtype_policy,
+        inter_op_threads=inter_op_threads,
+        device=device or ("gpu" if gpu else "cpu"),
+        gpu=gpu,
+        memory_limit_bytes=memory_limit_bytes,
+        assume=dict(assume or {}),
+    )
+    if isinstance(target, str | os.PathLike):
+        spec = parse_target(os.fspath(target))
+        if spec.kind is TargetKind.TRACE:
+            check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
+            if threads is None and inter_op_threads is None:
+                return open_finished(Path(spec.path))
+            return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op_threads)
+        place = Path(out) if out else make_default_path(spec)
+        return estimate_target(spec, options, place, force=force, threads=threads)
+    check_steps(options)
+    from analyzer.capture.process.live_capture import capture_unrun
+
+    folder = capture_unrun(target, options, None if out is None else Path(out), force=force)
+    with whole_or_gone(folder):
+        result = predict_folder(
+            folder,
+            lambda: capture_unrun(target, replace(options, cpu_plan=True), folder, force=True),
+            threads=threads,
+        )
+        return leave_report(result, folder)
+
+
+@suggest_keywords
+def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:
+    """Open a trace: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
+
+    A trace of several hosts compares all of them and explains the one with the least room.
+    TensorFlow is not imported.
+
+    Args:
+        path: The trace.
+        host: Start of the name of one host's file; empty for all hosts.
+        allocator: The allocator to explain; empty for the device's own.
 
     Raises:
         TraceError: there is no readable trace.
     """
-    return open_result(Path(path), host=host, allocator=allocator)
+    return open_hosts(Path(path), host=host, allocator=allocator)
 
 
 def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result) -> Diff:
-    """Compare two steps: what came, went and grew at the peak from ``a`` to ``b``.
+    """Compare the peaks of two steps: new, removed and grown tensors from ``a`` to ``b``.
 
     Args:
-        a: The older: a run folder, a logdir, an ``.xplane.pb``, or a result.
-        b: The newer.
+        a: The older step: a run folder, a logdir, an ``.xplane.pb``, or a result.
+        b: The newer step.
 
     Raises:
         TraceError: there is no readable trace.

@@ -1,4 +1,4 @@
-"""A target captured or estimated, explained, and its result left in the run folder."""
+"""Capture or estimate a target, explain it, and save the result in its run folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.capture.process.launch import Progress, capture
+from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, run_script
@@ -26,7 +26,7 @@ from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
-from analyzer.session.opening import open_estimate, open_result
+from analyzer.session.opening import Progress, open_estimate, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -39,18 +39,20 @@ def trace_target(
     out: Path,
     *,
     force: bool = False,
+    save: bool = True,
     what_if: WhatIf | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Capture a target's step in a child process, explain it, and leave the result in ``out``.
+    """Trace a target's step in a child process and explain it.
 
     Args:
-        spec: What the user named.
-        options: How the step is made and run.
-        out: Where the run folder goes.
-        force: Whether a run folder that is there may be replaced.
-        what_if: Settings of the allocator to replay under.
-        progress: Called with the stage and the share done, 0 to 1.
+        spec: The target.
+        options: How the step is built and run.
+        out: The run folder.
+        force: Replace an earlier run in ``out``.
+        save: Write the report into the run folder; False for a temporary one.
+        what_if: Settings of the allocator to replay with.
+        progress: Reports the progress.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -65,7 +67,7 @@ def trace_target(
         what_if=what_if,
         progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
     )
-    return _leave(result, folder, report)
+    return _finish(result, folder, save, report)
 
 
 def trace_script(
@@ -76,17 +78,17 @@ def trace_script(
     force: bool = False,
     what_if: WhatIf | None = None,
 ) -> tuple[ScriptEnd, Result | None]:
-    """Run a script with this process' terminal, trace a few of its steps and explain them.
+    """Run a script in this terminal, trace a few of its steps and explain them.
 
     Args:
         spec: The script.
-        request: How it is watched.
-        out: Where the run folder goes.
-        force: Whether a run folder that is there may be replaced.
-        what_if: Settings of the allocator to replay under.
+        request: Steps to trace, arguments, cards and threads.
+        out: The run folder.
+        force: Replace an earlier run in ``out``.
+        what_if: Settings of the allocator to replay with.
 
     Returns:
-        How the script ended, and the result; None where no step was traced.
+        How the script ended, and the result; None if no step was traced.
 
     Raises:
         InputError: ``out`` cannot be used.
@@ -96,7 +98,7 @@ def trace_script(
         return end, None
     try:
         result = open_result(end.folder, what_if=what_if)
-    except TraceError as error:  # no memory event in the few steps, say: the script itself ran
+    except TraceError as error:  # such as no memory event in the traced steps
         return replace(end, unread=str(error)), None
     return end, leave_report(result, end.folder)
 
@@ -107,22 +109,24 @@ def estimate_target(
     out: Path,
     *,
     force: bool = False,
+    save: bool = True,
     threads: int | None = None,
     what_if: WhatIf | None = None,
     card_options: CardOptions | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Take a target's graph in a child process, predict its memory, leave the result in ``out``.
+    """Capture a target's graph in a child process and predict its memory.
 
     Args:
-        spec: What the user named.
-        options: How the step is made and run.
-        out: Where the run folder goes.
-        force: Whether a run folder that is there may be replaced.
-        threads: Inter-op threads to predict for; None for those that a run would have.
-        what_if: Settings of the allocator to replay under.
-        card_options: How a card's compiler is run.
-        progress: Called with the stage and the share done, 0 to 1.
+        spec: The target.
+        options: How the step is built and run.
+        out: The run folder.
+        force: Replace an earlier run in ``out``.
+        save: Write the report into the run folder; False for a temporary one.
+        threads: Threads per op; None for those of a run on this machine.
+        what_if: Settings of the allocator to replay with.
+        card_options: Settings of a card's compiler.
+        progress: Reports the progress.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -131,7 +135,7 @@ def estimate_target(
     if options.gpu:
         check_limit(find_gpu(options.gpu), options.memory_limit_bytes)
     report = progress or (lambda stage, share: None)
-    captured = 0.5 if options.gpu else 0.8
+    capture_share = 0.5 if options.gpu else 0.8
 
     def capture_graph(options: CaptureOptions, place: Path, *, force: bool) -> Path:
         return capture(
@@ -139,27 +143,29 @@ def estimate_target(
             options,
             place,
             force=force,
-            progress=lambda stage, share: report(stage, captured * share),
+            progress=lambda stage, share: report(stage, capture_share * share),
             kind="static",
         )
 
     folder = capture_graph(options, out, force=force)
     create_cache_folder()
     with whole_or_gone(folder):
-        predicted = predict_folder(
+        result = predict_folder(
             folder,
             lambda: capture_graph(replace(options, cpu_plan=True), folder, force=True),
             threads=threads,
             what_if=what_if,
             card_options=card_options,
-            progress=lambda stage, share: report(stage, captured + (0.9 - captured) * share),
+            progress=lambda stage, share: report(
+                stage, capture_share + (0.9 - capture_share) * share
+            ),
         )
-        return _leave(predicted, folder, report)
+        return _finish(result, folder, save, report)
 
 
 @contextmanager
 def whole_or_gone(folder: Path) -> Iterator[None]:
-    """Remove a captured step's folder where the block does not end well: there is no result in it."""
+    """Remove a run folder if the block fails, because it holds no result."""
     try:
         yield
     except BaseException:
@@ -176,18 +182,18 @@ def predict_folder(
     card_options: CardOptions | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Predict from a fresh run folder; capture anew with the CPU's plan where the card's has none.
+    """Predict from a new run folder; capture again for the CPU's compiler if the card's fails.
 
     Args:
-        folder: The run folder that a capture without a run has left.
-        capture_again: Makes that folder anew, with what the CPU's compiler plans in it.
-        threads: Inter-op threads to predict for; None for those that a run would have.
-        what_if: Settings of the allocator to replay under.
-        card_options: How a card's compiler is run.
-        progress: Called with the stage and the share done, 0 to 1.
+        folder: The run folder of a capture without a run.
+        capture_again: Captures into the same folder, with the plan of the CPU's compiler.
+        threads: Threads per op; None for those of a run on this machine.
+        what_if: Settings of the allocator to replay with.
+        card_options: Settings of a card's compiler.
+        progress: Reports the progress.
     """
 
-    def opened() -> Result:
+    def predict() -> Result:
         return open_estimate(
             folder,
             threads=threads,
@@ -198,8 +204,8 @@ def predict_folder(
         )
 
     try:
-        return opened()
-    except CompilerUnavailable as why:
+        return predict()
+    except CompilerUnavailable as reason:
         from analyzer.simulate.compiler.step_plans import keep_failure
         from analyzer.simulate.predict.predicted_device import target_of
         from analyzer.tracing.parse.run_folder import read_run
@@ -207,24 +213,20 @@ def predict_folder(
         gpu = target_of(read_run(folder / RUN_FILE)).gpu
         assert gpu is not None
         capture_again()
-        keep_failure(folder, gpu, why)
-        return opened()
+        keep_failure(folder, gpu, reason)
+        return predict()
 
 
-def _leave(result: Result, folder: Path, report: Progress) -> Result:
-    report("writing the report", 0.95)
-    leave_report(result, folder)
+def _finish(result: Result, folder: Path, save: bool, report: Progress) -> Result:
+    if save:
+        report("writing the report", 0.95)
+        leave_report(result, folder)
     report("done", 1.0)
     return result
 
 
 def leave_report(result: Result, folder: Path) -> Result:
-    """Write the report into the run's folder; return the result.
-
-    Args:
-        result: The result.
-        folder: The run's folder.
-    """
+    """Write the report into a run folder; return the result."""
     result.to_json(folder / REPORT_JSON)
     result.to_html(folder / REPORT_HTML)
     if result.report.kind is Kind.ESTIMATE:
@@ -232,6 +234,6 @@ def leave_report(result: Result, folder: Path) -> Result:
 
         keep_tables(result.recording, folder)
     elif result.report.what_if is not None:
-        return result  # the trace alone is kept: what it is replayed under is said anew each time
+        return result  # without digests: the next command explains the trace without these settings
     write_text(folder / DIGESTS_FILE, encode_digests(folder).decode())
     return result

@@ -1,4 +1,4 @@
-"""Steps that the caller's own code makes, watched and explained: a block, or between two calls."""
+"""Watch the steps that the user's own code makes, in a block or between two calls."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Watched:
-    """What was seen of the steps of a ``with analyzer.watch():`` block, when it has ended.
+    """The outcome of a ``with analyzer.watch():`` block.
 
     Attributes:
-        result: The traced steps, explained; None where none was traced, or while the block runs.
-        steps: Steps that were made.
+        result: The traced steps, explained; None while the block runs, or if no step was traced.
+        steps: Number of steps in the block.
     """
 
     result: Result | None = None
@@ -34,7 +34,7 @@ class Watched:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is worth knowing, the weightiest first."""
+        """The findings of the result, the most important first."""
         return () if self.result is None else self.result.findings
 
 
@@ -47,18 +47,18 @@ def watch(
     name: str = "watch",
     force: bool = False,
 ) -> Iterator[Watched]:
-    """Find the training or inference steps made in the block, trace a few, and explain them.
+    """Find the training or inference steps in the block, trace a few, and explain them.
 
     Args:
         out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
         steps: Steps to trace.
         warmup: Steps before them.
-        name: What the report calls them.
+        name: Name of the steps in the report.
         force: Replace an earlier run in ``out``.
 
     Raises:
-        InputError: ``out`` cannot be used, or another block is under way.
-        TargetError: TensorFlow was imported with an allocator that writes no memory events.
+        InputError: ``out`` cannot be used, or another block is active.
+        TargetError: TensorFlow was imported with an allocator that records no memory events.
     """
     block = begin_watch(out, steps=steps, warmup=warmup, name=name, force=force)
     watched = Watched()
@@ -72,10 +72,10 @@ def watch(
 
 @cache
 def callback_class() -> type[Any]:
-    """Return ``MemoryCallback``; Keras is imported here."""
+    """Return ``MemoryCallback``; this imports Keras."""
     from analyzer.capture.process.live_capture import can_trace_here
 
-    can_trace_here()  # chooses the allocator, where TensorFlow is imported only now
+    can_trace_here()  # chooses the allocator if TensorFlow is not imported yet
     from analyzer.capture.watch.keras_callback import MemoryCallback
 
     MemoryCallback.begin_watch = staticmethod(begin_watch)
@@ -91,15 +91,11 @@ def begin_watch(
     name: str = "watch",
     force: bool = False,
 ) -> WatchBlock:
-    """Watch the steps of this process until ``end_watch``; for callbacks and plugins.
-
-    Args:
-        out, steps, warmup, name, force: As for ``watch``.
-    """
+    """Watch the steps of this process until ``end_watch``; arguments as for ``watch``."""
     from analyzer.capture.watch.watch_block import WatchBlock
 
-    place = None if out is None else Path(out)
-    block = WatchBlock(place, steps=steps, warmup=warmup, name=name, force=force)
+    folder = None if out is None else Path(out)
+    block = WatchBlock(folder, steps=steps, warmup=warmup, name=name, force=force)
     block.begin()
     return block
 
@@ -107,15 +103,12 @@ def begin_watch(
 def end_watch(
     block: WatchBlock, watched: Watched | None = None, error: BaseException | None = None
 ) -> Watched:
-    """End what ``begin_watch`` began, and leave the report in its folder.
+    """Stop watching, explain the traced steps and save the report in the run folder.
 
     Args:
-        block: What it returned.
-        watched: What gets the result; None for a new one.
-        error: What ended the steps; None where they ended by themselves.
-
-    Returns:
-        What was seen.
+        block: The return value of ``begin_watch``.
+        watched: The object to fill; None for a new one.
+        error: The exception that ended the steps, if any.
     """
     watched = watched or Watched()
     folder = block.end(error)

@@ -44,7 +44,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _print_device() -> None:
-    from analyzer.session.devices.device_reading import device
+    from analyzer.session.device_reading import device
 
     print(device())
 

@@ -115,7 +115,7 @@ def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, trac
 
 def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
     was = leave_report(analyzer.open_trace(traced), traced)
-    with patch("analyzer.session.opening._measured", side_effect=AssertionError):
+    with patch("analyzer.session.opening._explain_trace", side_effect=AssertionError):
         now = analyzer.open_trace(traced)
         assert now.document == json.loads(json.dumps(was.document))
     pd.testing.assert_frame_equal(now.allocations, was.allocations)
@@ -139,7 +139,7 @@ def test_another_version_predicts_anew_and_says_so(folder: Path, predicted: list
     with patch.object(saved_result, "__version__", "99.0"):
         result = analyzer.open_trace(folder)
     assert predicted == [folder]
-    assert "Predicted anew: version" in result.document["notes"][0]
+    assert "Predicted again: version" in result.document["notes"][0]
 
 
 @pytest.mark.parametrize("name", ["run.json", "graph.json.gz", REPORT_JSON])

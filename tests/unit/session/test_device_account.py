@@ -19,9 +19,9 @@ from analyzer.model.contract.device_figures import (
     NvmlReading,
     ProcessFigures,
 )
-from analyzer.session.devices import device_reading
-from analyzer.session.devices.device_account import account_of_process
-from analyzer.session.devices.switches import switches_of
+from analyzer.session import device_reading
+from analyzer.session.device_account import account_for_process
+from analyzer.session.device_switches import switches_of
 
 MIB = 1 << 20
 TOTAL = 16000 * MIB
@@ -69,7 +69,7 @@ def figures(shown: NvmlCard | None) -> ProcessFigures:
 
 
 def sizes(shown: NvmlCard) -> dict[str, int]:
-    document = account_of_process(figures(shown), {})
+    document = account_for_process(figures(shown), {})
     assert breaches(json.loads(msgspec.json.encode(document)), "device", "DeviceFile") == []
     (account,) = document.cards
     assert all(row.low_bytes == row.high_bytes for row in account.rows)
@@ -93,19 +93,19 @@ def test_in_a_container_the_rest_of_the_process_is_with_the_others() -> None:
     found = sizes(card(used=1600 * MIB))
     assert found["unattributed"] == 600
     assert "outside-pool" not in found
-    (account,) = account_of_process(figures(card(used=1600 * MIB)), {}).cards
+    (account,) = account_for_process(figures(card(used=1600 * MIB)), {}).cards
     assert any("in a container" in note for note in account.notes)
 
 
 def test_a_process_whose_bytes_the_driver_hides_is_named_without_them() -> None:
     hidden = NvmlProcess(pid=9, used_bytes=None, name="other")
-    (account,) = account_of_process(figures(card(hidden, used=1600 * MIB)), {}).cards
+    (account,) = account_for_process(figures(card(hidden, used=1600 * MIB)), {}).cards
     (row,) = (row for row in account.rows if row.id == "other-process")
     assert (row.low_bytes, "does not say" in row.note) == (0, True)
 
 
 def test_without_a_driver_tensorflows_side_stands_alone() -> None:
-    found = account_of_process(figures(None), {})
+    found = account_for_process(figures(None), {})
     assert found.cards == ()
     assert found.notes[0].startswith("No driver.")
     assert "300.0 MiB" in found.headline
@@ -119,7 +119,7 @@ def test_without_a_driver_tensorflows_side_stands_alone() -> None:
         ("TF_GPU_ALLOCATOR", "cuda_malloc_async", "the driver keeps the pool"),
         ("CUDA_VISIBLE_DEVICES", "", "no card"),
         ("CUDA_VISIBLE_DEVICES", "1", "only these"),
-        ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5", "TensorFlow does not"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5", "read by JAX only"),
     ],
 )
 def test_a_switch_is_told_with_what_its_value_does(name: str, value: str, words: str) -> None:
@@ -143,13 +143,15 @@ def test_without_a_gpu_it_is_one_line_and_no_tensorflow() -> None:
         timeout=60,
         check=False,
     )
-    if "There is no GPU" not in ended.stdout:
+    if "finds no GPU" not in ended.stdout:
         pytest.skip("there is one")
     assert (ended.returncode, len(ended.stdout.splitlines())) == (0, 1)
 
 
 def test_a_name_from_outside_is_harmless_in_the_terminal() -> None:
     bad = NvmlProcess(pid=9, used_bytes=5, name="\x1b[31mred")
-    found = device_reading.DeviceReport(account_of_process(figures(card(bad, used=1600 * MIB)), {}))
+    found = device_reading.DeviceReport(
+        account_for_process(figures(card(bad, used=1600 * MIB)), {})
+    )
     assert "\x1b" not in str(found)
     json.dumps(found.plain)

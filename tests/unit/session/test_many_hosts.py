@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import SAMPLES, TraceBuilder, sample_trace
+from builders import SAMPLES, TraceBuilder, analyze, sample_trace
 
 from analyzer.model.errors import InputError, TraceError
 from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
 from analyzer.session.engines.work import WorkEngine
-from analyzer.session.hosts.host_row import host_row
-from analyzer.session.hosts.many_hosts import compared, open_hosts, read_hosts
+from analyzer.session.many_hosts import compare_hosts, host_row, open_hosts, read_hosts
 from analyzer.session.public_calls import open_trace
 from analyzer.tracing.parse.logdir import find_traces
 from analyzer.tracing.parse.xspace import Space
@@ -102,7 +101,7 @@ def test_what_lies_far_from_the_others(tmp_path: Path) -> None:
     # GIVEN nine hosts of about 1 MiB and one of 3
     sizes = [(1 << 20) + 256 * number for number in range(9)] + [3 << 20]
     files = [one_device(tmp_path / f"h{n}.xplane.pb", size) for n, size in enumerate(sizes)]
-    figures = compared(read_hosts(files, "", WorkEngine(), lambda share: None))
+    figures = compare_hosts(read_hosts(files, "", WorkEngine(), lambda share: None))
     assert [place.host for place in figures.outliers] == ["h9"]
     assert figures.worst.host == "h9"
     assert (figures.least_bytes, figures.most_bytes) == (1 << 20, 3 << 20)
@@ -212,3 +211,12 @@ def test_two_hundred_hosts(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_hundred_hosts_on_dask(tmp_path: Path) -> None:
     the_same_on_dask(with_changes(tmp_path, 200), die_half_way)
+
+
+def test_the_call_and_the_command_open_several_hosts_alike(tmp_path: Path) -> None:
+    folder = logdir(tmp_path, 2)
+    by_call = open_trace(folder)
+    out = tmp_path / "out.json"
+    assert analyze("trace", folder, "--json", out, "--quiet").code == 0
+    assert by_call.report.hosts is not None
+    assert json.loads(out.read_text())["hosts"] == by_call.document["hosts"]

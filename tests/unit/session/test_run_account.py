@@ -10,7 +10,7 @@ import pytest
 from analyzer.cards import find_gpu
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
-from analyzer.session.devices.run_account import account_of_run
+from analyzer.session.run_account import account_for_run
 
 GIB = 1 << 30
 
@@ -23,7 +23,7 @@ def report(kind: str = "phantom", name: str = "Tesla T4", pool: int | None = Non
 
 @pytest.mark.parametrize("pool", [None, 3 * GIB])
 def test_the_rows_add_up_to_the_card(pool: int | None) -> None:
-    found = account_of_run(report(pool=pool), "out")
+    found = account_for_run(report(pool=pool), "out")
     (card,) = found.cards
     rows = {row.id: row for row in card.rows}
     assert card.total_bytes == find_gpu("t4").memory_bytes
@@ -38,13 +38,13 @@ def test_the_rows_add_up_to_the_card(pool: int | None) -> None:
 
 
 def test_what_was_predicted_is_called_so() -> None:
-    (card,) = account_of_run(report("estimate"), "out").cards
+    (card,) = account_for_run(report("estimate"), "out").cards
     assert card.rows[0].source == "predicted"
 
 
 def test_a_run_without_a_card_is_told_in_one_line() -> None:
     cpu = cast(ReportFile, SimpleNamespace(device=SimpleNamespace(kind="cpu", name="x86_64")))
     with pytest.raises(InputError, match="ran on x86_64"):
-        account_of_run(cpu, "out")
+        account_for_run(cpu, "out")
     with pytest.raises(InputError, match="not in the catalogue"):
-        account_of_run(report(name="Voodoo 2"), "out")
+        account_for_run(report(name="Voodoo 2"), "out")

@@ -1,0 +1,261 @@
+"""Open a trace of one or many hosts: each host is read alone, all are compared, the worst explained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.report.run_figures import (
+    DevicePeak,
+    DevicePlace,
+    HostRow,
+    HostsFigures,
+)
+from analyzer.model.errors import AnalyzerError, TraceError
+from analyzer.model.units import times
+from analyzer.report.result import Result
+from analyzer.session.engines.work import WorkEngine
+from analyzer.session.opening import Progress, is_estimate, open_result
+from analyzer.tracing.parse.logdir import find_traces
+
+if TYPE_CHECKING:
+    from analyzer.model.recording.records import Recording
+
+_OUTLIER_DEVIATIONS: Final = 3 * 1.4826
+"""Median absolute deviations of an outlier: three standard deviations of a normal distribution."""
+_OUTLIER_SHARE: Final = 0.01
+"""A smaller difference from the median, relative to it, is never an outlier."""
+
+_SMALL_BYTES: Final = 4 << 20  # traces of this size are read faster than a process starts
+_WORKER_BYTES: Final = 400 << 20
+_BYTES_PER_BYTE: Final = 2
+"""Memory for reading a trace: a process with its libraries plus twice the trace (measured on traces of
+200 MiB and 2 GiB)."""
+_MOST_NAMES: Final = 5  # hosts in one warning
+
+
+def open_hosts(
+    path: Path,
+    *,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf | None = None,
+    search: bool = True,
+    engine: WorkEngine | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Open a trace; if it has several hosts, compare all and explain the one with the least room.
+
+    Args:
+        path: A trace file, a run folder, a logdir, or the folder of an estimate.
+        host: Start of the name of one host's file; empty for all hosts.
+        allocator: The allocator to explain; empty for the devices' own.
+        what_if: Settings of the allocator to replay with.
+        search: Also search the least memory limit.
+        engine: Processes that read the traces; None for this process.
+        progress: Reports the progress.
+
+    Raises:
+        TraceError: no host's trace can be read.
+        InputError: no scheduler answers.
+    """
+    files = [] if host or is_estimate(path) else find_traces(path)
+    if len(files) < 2:
+        return open_result(
+            path, host=host, allocator=allocator, what_if=what_if, search=search, progress=progress
+        )
+    report = progress or (lambda stage, share: None)
+    rows = read_hosts(
+        files,
+        allocator,
+        engine or WorkEngine(),
+        lambda share: report("reading the hosts' traces", 0.8 * share),
+    )
+    figures = compare_hosts(rows)
+    worst = next(row for row in rows if row.host == figures.worst.host and row.devices)
+    result = open_result(
+        next(file for file in files if file.name == worst.file),
+        allocator=figures.worst.allocator,
+        what_if=what_if,
+        search=search,
+        progress=lambda stage, share: report(stage, 0.8 + 0.2 * share),
+    )
+    target = structs.replace(result.report.target, text=str(path))
+    count = sum(not row.failed for row in rows)
+    of_all = "" if count == len(rows) else f" that could be read, of {len(rows)}"
+    about = f"The figures are of {worst.host}, the worst of {count} hosts{of_all}."
+    warnings = (about, *result.report.warnings, *_warnings(rows))
+    whole = structs.replace(result.report, hosts=figures, target=target, warnings=warnings)
+    return replace(result, report=whole, folder=path if path.is_dir() else None)
+
+
+def read_hosts(
+    files: Sequence[Path], allocator: str, engine: WorkEngine, progress: Callable[[float], None]
+) -> tuple[HostRow, ...]:
+    """Return a row for each trace, in the order of ``files``.
+
+    Args:
+        files: The traces.
+        allocator: The allocator to read; empty for the devices' own.
+        engine: Processes that read them.
+        progress: Takes the share of the work done, 0 to 1.
+
+    Raises:
+        InputError: no scheduler answers.
+    """
+    requests = [(os.path.abspath(file), allocator) for file in files]
+    rows: dict[int, HostRow] = {}
+    for place, row in _limit_workers(engine, files).run(host_row, requests):
+        rows[place] = row or HostRow(
+            host=_host_of(files[place]),
+            file=files[place].name,
+            failed="The process that read it died each time; it may be short of memory.",
+        )
+        progress(len(rows) / len(files))
+    return tuple(rows[place] for place in range(len(files)))
+
+
+def host_row(request: tuple[str, str]) -> HostRow:
+    """Return the row of one trace; with the reason if it cannot be read. Runs in a worker.
+
+    Args:
+        request: Path of the trace, and the allocator to read, empty for the devices' own.
+    """
+    from analyzer.tracing.measure.measured_recording import measure_trace  # imports pandas
+
+    path, allocator = Path(request[0]), request[1]
+    row = HostRow(host=_host_of(path), file=path.name)
+    try:
+        recording = measure_trace(path, allocator=allocator).recording
+        devices = tuple(_device_peaks(recording, allocator))
+    except AnalyzerError as error:
+        return structs.replace(row, failed=str(error).replace(f"{path} ", "It ", 1))
+    except MemoryError:
+        return structs.replace(row, failed="There is not enough host memory to read it.")
+    integrity = recording.integrity
+    return structs.replace(
+        row,
+        devices=devices,
+        events=len(recording.events),
+        steps=len(recording.steps),
+        damaged=integrity is not None and bool(integrity.damages),
+    )
+
+
+def _host_of(path: Path) -> str:
+    """Return the name of the host that wrote a trace file."""
+    return path.name.split(".xplane")[0]
+
+
+def _device_peaks(recording: Recording, allocator: str) -> Iterator[DevicePeak]:
+    from analyzer.explain.analysis import analyse
+    from analyzer.model.recording.allocator_events import device_allocators
+
+    for name in [allocator] if allocator else device_allocators(recording.events):
+        peak = analyse(replace(recording, allocator=name)).peak
+        yield DevicePeak(
+            allocator=name,
+            requested_bytes=peak.requested_bytes,
+            allocated_bytes=peak.allocated_bytes,
+            limit_bytes=_limit_of(recording, name),
+        )
+
+
+def _limit_of(recording: Recording, allocator: str) -> int | None:
+    events = recording.events[recording.events["allocator"] == allocator]
+    last = events.iloc[-1]
+    available = int(last["available_bytes"])
+    return int(last["in_use_bytes"]) + available if available else None
+
+
+def _limit_workers(engine: WorkEngine, files: Sequence[Path]) -> WorkEngine:
+    """Return an engine with as many processes as the traces need and the memory allows."""
+    sizes = sorted((file.stat().st_size for file in files), reverse=True)
+    if engine.scheduler or engine.workers < 2 or sum(sizes) < _SMALL_BYTES:
+        return engine if engine.scheduler else WorkEngine()
+    free = _free_bytes()
+    workers, needed = 0, 0
+    for size in sizes[: engine.workers]:
+        needed += _WORKER_BYTES + _BYTES_PER_BYTE * size
+        workers += needed <= free or not workers
+    return WorkEngine(workers=workers)
+
+
+def _free_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 1 << 62
+
+
+def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
+    """Compare the hosts: the worst device, the spread, and the outliers.
+
+    Raises:
+        TraceError: no trace could be read.
+    """
+    devices = [(row.host, device) for row in rows for device in row.devices]
+    if not devices:
+        raise TraceError(
+            f"None of the {len(rows)} hosts' traces can be read; {rows[0].host}: "
+            f"{rows[0].failed.removesuffix('.')}.",
+            hint="Copy them again or retrace.",
+        )
+    sizes = sorted(device.allocated_bytes for _, device in devices)
+    middle = int(median(sizes))
+    deviation = median(abs(size - middle) for size in sizes)
+    least = max(_OUTLIER_DEVIATIONS * deviation, _OUTLIER_SHARE * middle)
+    places = [_place(host, device, middle) for host, device in devices]
+    outliers = [place for place in places if abs(place.differs_bytes) > least]
+    return HostsFigures(
+        worst=_place(*_find_worst(devices), middle),
+        devices=len(devices),
+        least_bytes=sizes[0],
+        median_bytes=middle,
+        most_bytes=sizes[-1],
+        outliers=tuple(sorted(outliers, key=lambda place: -abs(place.differs_bytes))),
+        rows=tuple(rows),
+    )
+
+
+def _place(host: str, device: DevicePeak, middle: int) -> DevicePlace:
+    return DevicePlace(
+        host=host,
+        allocator=device.allocator,
+        allocated_bytes=device.allocated_bytes,
+        differs_bytes=device.allocated_bytes - middle,
+    )
+
+
+def _find_worst(devices: Sequence[tuple[str, DevicePeak]]) -> tuple[str, DevicePeak]:
+    """Return the device with the least room, or the largest peak if a limit is not known."""
+    if all(device.limit_bytes is not None for _, device in devices):
+        return min(devices, key=lambda one: (one[1].limit_bytes or 0) - one[1].allocated_bytes)
+    return max(devices, key=lambda one: one[1].allocated_bytes)
+
+
+def _warnings(rows: Sequence[HostRow]) -> list[str]:
+    """Return warnings about traces that are unreadable or damaged."""
+    warnings = []
+    failed = [row for row in rows if row.failed]
+    if failed:
+        warnings.append(
+            f"The traces of {len(failed)} of {len(rows)} hosts cannot be read and are in no figure: "
+            f"{_names(failed)}. {failed[0].host}: {failed[0].failed}"
+        )
+    damaged = [row for row in rows if row.damaged]
+    if damaged:
+        warnings.append(f"Hosts with damaged traces: {_names(damaged)} ({times(len(damaged))}).")
+    return warnings
+
+
+def _names(rows: Sequence[HostRow]) -> str:
+    more = f" and {len(rows) - _MOST_NAMES} more" if len(rows) > _MOST_NAMES else ""
+    return ", ".join(row.host for row in rows[:_MOST_NAMES]) + more

@@ -1,0 +1,102 @@
+"""The account of a card from a run folder, at the peak of the step that was traced or estimated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from analyzer.cards import Gpu, find_gpu, process_overhead
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.errors import InputError
+from analyzer.model.units import format_bytes
+from analyzer.session.device_account import CardAccount, CardPart, DeviceFile
+
+_PREDICTED: Final = "estimate"
+
+
+def account_for_run(report: ReportFile, name: str) -> DeviceFile:
+    """Return the parts of the card at the peak of the steady step.
+
+    Args:
+        report: The run's report.
+        name: The run as the user named it.
+
+    Raises:
+        InputError: the run used no card, or one that is not in the catalogue.
+    """
+    device = report.device
+    if device.kind != "gpu":
+        raise InputError(
+            f"{name} ran on {device.name or 'a CPU'}: it has no card.",
+            hint="analyze device reads the machine's cards; analyze trace --gpu t4 runs on a simulated "
+            "one.",
+        )
+    try:
+        gpu = find_gpu(device.name)
+    except InputError:
+        raise InputError(
+            f"The card of {name}, {device.name or 'without a name'}, is not in the catalogue: its "
+            "memory is not known.",
+            hint="analyze trace shows the figures of the run itself.",
+        ) from None
+    limit = device.memory_limit_bytes
+    pool = "" if limit is None else f" of the {format_bytes(limit)} of TensorFlow's pool"
+    step = "predicted" if report.kind == _PREDICTED else "traced"
+    return DeviceFile(
+        headline=f"At the peak tensors hold {format_bytes(report.peak.requested_bytes)} in chunks of "
+        f"{format_bytes(report.peak.allocated_bytes)},{pool} on {gpu.name}.",
+        cards=(_account_for_card(report, gpu, limit),),
+        is_phantom=report.kind == "phantom",
+        notes=(f"At the peak of the {step} step; a trace does not show other processes.",),
+    )
+
+
+def _account_for_card(report: ReportFile, gpu: Gpu, limit: int | None) -> CardAccount:
+    peak, overhead = report.peak, process_overhead(gpu)
+    # The pool is exact if the run shows it; else it lies between the peak and the limit.
+    low = peak.allocated_bytes if peak.pool_bytes is None else peak.pool_bytes
+    high = max(limit or 0, low) if peak.pool_bytes is None else peak.pool_bytes
+    idle_low, idle_high = (max(size - peak.allocated_bytes, 0) for size in (low, high))
+    rows = [
+        CardPart(
+            id="in-use",
+            what="in chunks of tensors at the peak",
+            low_bytes=peak.allocated_bytes,
+            high_bytes=peak.allocated_bytes,
+            source="predicted" if report.kind == _PREDICTED else "tensorflow",
+        ),
+        CardPart(
+            id="pool-idle",
+            what="in TensorFlow's pool, not in use",
+            low_bytes=idle_low,
+            high_bytes=idle_high,
+            source="difference",
+            note=""
+            if idle_low == idle_high
+            else "With memory growth the pool is as large as needed; without it, it is the limit.",
+        ),
+        CardPart(
+            id="beside",
+            what="outside the pool: CUDA context, libraries, kernels",
+            low_bytes=overhead.low_bytes,
+            high_bytes=overhead.high_bytes,
+            source="reports",
+        ),
+    ]
+    least, most = sum(row.low_bytes for row in rows), sum(row.high_bytes for row in rows)
+    free = CardPart(
+        id="free",
+        what="free, or other processes",
+        low_bytes=max(gpu.memory_bytes - most, 0),
+        high_bytes=max(gpu.memory_bytes - least, 0),
+        source="difference",
+    )
+    return CardAccount(
+        index=0,
+        name=gpu.name,
+        uuid="",
+        total_bytes=gpu.memory_bytes,
+        used_bytes=least,
+        free_bytes=free.high_bytes,
+        compute_mode="",
+        rows=(*rows, free),
+    )
