@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -49,6 +49,16 @@ def suggest_keywords(call: Callable[_Parameters, _Value]) -> Callable[_Parameter
         return call(*args, **kwargs)
 
     return checked
+
+
+def _collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
+    """Return the options among a public function's arguments, which are its ``locals()``.
+
+    Keywords and fields of ``CaptureOptions`` have the same names; an omitted mapping is empty.
+    """
+    values = {one.name: arguments.get(one.name, one.default) for one in fields(CaptureOptions)}
+    mappings = {name: dict(arguments[name] or {}) for name in ("shapes", "assume")}
+    return CaptureOptions(**(values | mappings))
 
 
 @suggest_keywords
@@ -100,39 +110,27 @@ def trace(
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    options = CaptureOptions(
-        steps=steps,
-        mode=mode,
-        batch_size=batch_size,
-        shapes=dict(shapes or {}),
-        optimizer=optimizer,
-        loss=loss,
-        jit=jit,
-        dtype_policy=dtype_policy,
-        inter_op_threads=inter_op_threads,
-        device=device,
-        gpu=gpu,
-        memory_limit_bytes=memory_limit_bytes,
-        growth=growth,
-        assume=dict(assume or {}),
-    )
-    if gpu:
-        parse_cards(gpu)
+    return _trace(target, _collect_options(locals()), None if out is None else Path(out), force)
+
+
+def _trace(target: Any, options: CaptureOptions, out: Path | None, force: bool) -> Result:
+    if options.gpu:
+        parse_cards(options.gpu)
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
             check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
-            if gpu:
+            if options.gpu:
                 raise InputError(
                     f"{spec.text} is an existing trace and cannot run on another card.",
                     hint="Leave gpu out, or name a model or a step.",
                 )
             return open_hosts(Path(spec.path))
-        folder = Path(out) if out else make_default_path(spec)
+        folder = out or make_default_path(spec)
         return trace_target(spec, options, folder, force=force)
     from analyzer.capture.process.live_capture import capture_live
 
-    folder = capture_live(target, options, None if out is None else Path(out), force=force)
+    folder = capture_live(target, options, out, force=force)
     return leave_report(open_result(folder), folder)
 
 
@@ -174,34 +172,28 @@ def estimate(
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    options = CaptureOptions(
-        steps=steps,
-        mode=mode,
-        batch_size=batch_size,
-        shapes=dict(shapes or {}),
-        optimizer=optimizer,
-        loss=loss,
-        jit=jit,
-        dtype_policy=dtype_policy,
-        inter_op_threads=inter_op_threads,
-        device=device or ("gpu" if gpu else "cpu"),
-        gpu=gpu,
-        memory_limit_bytes=memory_limit_bytes,
-        assume=dict(assume or {}),
-    )
+    device = device or ("gpu" if gpu else "cpu")
+    options = _collect_options(locals())
+    return _estimate(target, options, None if out is None else Path(out), force, threads)
+
+
+def _estimate(
+    target: Any, options: CaptureOptions, out: Path | None, force: bool, threads: int | None
+) -> Result:
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
         if spec.kind is TargetKind.TRACE:
+            inter_op = options.inter_op_threads
             check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
-            if threads is None and inter_op_threads is None:
+            if threads is None and inter_op is None:
                 return open_finished(Path(spec.path))
-            return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op_threads)
-        place = Path(out) if out else make_default_path(spec)
+            return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op)
+        place = out or make_default_path(spec)
         return estimate_target(spec, options, place, force=force, threads=threads)
     check_steps(options)
     from analyzer.capture.process.live_capture import capture_unrun
 
-    folder = capture_unrun(target, options, None if out is None else Path(out), force=force)
+    folder = capture_unrun(target, options, out, force=force)
     with whole_or_gone(folder):
         result = predict_folder(
             folder,
