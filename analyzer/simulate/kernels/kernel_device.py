@@ -1,7 +1,4 @@
-"""A device's kernels as one value: what each op does to the memory of that device.
-
-The prediction takes one of these and asks nothing else about the device.
-"""
+"""The kernels of a device: all that the prediction knows about it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan
 from analyzer.simulate.kernels.shared.op_call import Call
 
 HANDLE_BYTES: Final = 200
-"""A resource handle: what ``VarHandleOp`` allocates for it (``sizeof(ResourceHandle)``)."""
+"""Bytes that ``VarHandleOp`` allocates for a resource handle (``sizeof(ResourceHandle)``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +23,13 @@ class KernelDevice:
     Attributes:
         kind: ``cpu`` or ``gpu``.
         allocator: TensorFlow's name of the device's allocator.
-        plan: What one run of an op's kernel does to the device's memory.
-        held_bytes: Bytes on the device of output 0 of an op whose output something outside the step
-            holds: a constant, an argument.
-        handle_bytes: Bytes on the device of a variable's handle.
-        scratch_bytes: Bytes that TensorFlow takes when it makes the device, and keeps.
-        host_dtypes: Element types of variables that live in the host's memory instead.
-        is_cheap: Whether every kernel counts as cheap, so that the executor dispatches none.
+        plan: Function from a call to what its kernel does to the memory of the device.
+        held_bytes: Function from a constant or an argument, which something outside the step holds,
+            to its bytes on the device.
+        handle_bytes: Bytes of the handle of a variable on the device.
+        scratch_bytes: Bytes that TensorFlow allocates with the device and never frees.
+        host_dtypes: Element types of variables in host memory.
+        is_cheap: Whether all kernels count as cheap, so the executor gives none to another thread.
     """
 
     kind: str
@@ -48,7 +45,7 @@ class KernelDevice:
 def _held_on_cpu(op: Op) -> int:
     spec = op.outputs[0]
     if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
-        return lists.HANDLE_BYTES  # an empty list, made beforehand
+        return lists.HANDLE_BYTES  # an empty list
     return HANDLE_BYTES if spec.dtype == "resource" else spec.size_bytes or 0
 
 
@@ -60,4 +57,4 @@ CPU: Final = KernelDevice(
     handle_bytes=HANDLE_BYTES,
     is_cheap=False,
 )
-"""The CPU, under the allocator that TensorFlow uses where it is a BFC allocator."""
+"""The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``)."""

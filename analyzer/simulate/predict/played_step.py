@@ -263,7 +263,7 @@ def _with_kernels(
         settles=_assigns_constants(wiring, kernels),
         varies=wiring.has_branches and _decide_branches(wiring, counters),
         grows=any(
-            plan.compiled is not None and plan.compiled.keeps and plan.compiled.anew
+            plan.compiled is not None and plan.compiled.holds_constants and plan.compiled.recompiled
             for plan in kernels.plans
         ),
         seconds=seconds,

@@ -324,5 +324,5 @@ def _unsized(prediction: Prediction, draw: Draw) -> list[str]:
         if spec.size_bytes is None
         and ops[node].type not in _AXES
         and spec.dtype not in ("resource", "variant", "string", "")
-        and not (index < len(plans[node].outputs) and plans[node].outputs[index].is_told)
+        and not (index < len(plans[node].outputs) and plans[node].outputs[index].is_known)
     ]

@@ -71,7 +71,7 @@ def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
 
 
 def test_an_item_is_read_where_it_lies_and_zeros_where_none_was_set():
-    assert GET.outputs[0].is_told
+    assert GET.outputs[0].is_known
     books = ledger(MADE_OF, GET, RESERVED, GET)
     (made,) = books.compute(0, [-1, -1])
     books.retain(made)

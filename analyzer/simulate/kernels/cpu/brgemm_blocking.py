@@ -1,9 +1,9 @@
-"""How oneDNN cuts a product into blocks for the threads of an AVX-512 processor.
+"""The blocks into which oneDNN divides a product for the threads of an AVX-512 processor.
 
-What ``compute_blocking_heuristic_avx512`` does (``src/cpu/x64/matmul/brgemm_matmul_utils.cpp`` of
-oneDNN 3.7), for operands of float32 whose shapes are known: it looks at every block of rows, every
-number of column blocks taken at a time and every number of threads that share the depth, and takes the
-first that spreads the work most evenly. The scratchpad follows from what it takes.
+``compute_blocking_heuristic_avx512`` (``src/cpu/x64/matmul/brgemm_matmul_utils.cpp`` of oneDNN 3.7)
+for float32 operands of known shapes: of all numbers of rows in a block, column blocks at a time and
+threads that share the depth, it takes the first that spreads the work most evenly. The size of the
+scratchpad follows from the blocks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _HUGE_DEPTH: Final = 20_000
 _HUGE_COLUMNS: Final = 20_000
 _MOST_CHUNKS: Final = 16
 _BLOCKED_AXES: Final = 3
-"""Axes up to which there are layouts in blocks of columns (``pick_blocked_B_layout``)."""
+"""Most axes for which oneDNN has layouts in blocks of columns (``pick_blocked_B_layout``)."""
 _VECTOR: Final = 16
-"""Numbers of float32 in a line of the cache."""
+"""Float32 numbers in a cache line."""
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -41,8 +41,8 @@ class Product:
     """A product of two matrices, or of a batch of them.
 
     Attributes:
-        rows, columns, depth: Sizes of the result, and of what is summed over.
-        batch: How many.
+        rows, columns, depth: Rows and columns of the result, and length of the summed axis.
+        batch: Number of products.
         axes: Axes of the operands.
         is_left_transposed: Whether the left operand is stored with its depth first.
         threads: Threads that share the work.
@@ -59,13 +59,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """What a thread works on at a time.
+    """The block that a thread computes at a time.
 
     Attributes:
         rows: Rows of the left operand.
         columns: Columns of the right operand.
-        depth: Numbers of both that are summed over.
-        depth_threads: Threads that share the depth; with more than one each has a result of its own.
+        depth: Numbers of each row and column that are multiplied.
+        depth_threads: Threads that share the depth; if several, each has its own result.
     """
 
     rows: int
@@ -75,7 +75,7 @@ class Blocking:
 
     @property
     def left_row(self) -> int:
-        """Numbers from one row of a copied left operand to the next (``get_actual_lda``)."""
+        """Distance in numbers between rows of a copied left operand (``get_actual_lda``)."""
         row = -(-self.depth // _VECTOR) * _VECTOR
         is_power_of_two = not row & (row - 1)
         return row + _VECTOR if row >= _DEPTH and is_power_of_two else row
@@ -83,11 +83,11 @@ class Blocking:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Blocks that are tried, in their order.
+    """Candidates, in the order in which oneDNN tries them.
 
     Attributes:
-        rows: Rows of a block, one entry for each candidate.
-        chunks: Column blocks taken at a time, one entry for each candidate.
+        rows: Rows of a block, one entry per candidate.
+        chunks: Column blocks at a time, one entry per candidate.
         columns: Columns of a block.
         depth: Depth of a block.
         split: Threads that share the depth.
@@ -101,8 +101,8 @@ class _Candidates:
 
 
 @lru_cache(maxsize=4096)
-def blocking_of(product: Product) -> Blocking:
-    """Return the blocks that oneDNN takes for a product of float32."""
+def find_blocking(product: Product) -> Blocking:
+    """Return the blocks of oneDNN for a float32 product."""
     most_rows = min(_MOST_ROWS, product.rows)
     least_rows = min(_LEAST_ROWS, product.rows)
     columns = min(_COLUMNS, product.columns)
@@ -115,7 +115,7 @@ def blocking_of(product: Product) -> Blocking:
     if product.threads > product.batch * column_blocks:  # low_parallel_work
         least_rows = min(_LEAST_ROWS_OF_LITTLE, product.rows)
         few_rows = _LITTLE_ROWS_TRANSPOSED if product.is_left_transposed else _LITTLE_ROWS
-        # Up to three axes there is a layout in blocks of columns, which then are not changed.
+        # Up to three axes the layout has blocks of columns, which are then not changed.
         if product.rows <= few_rows and product.axes > _BLOCKED_AXES:
             columns = min(product.columns, _COLUMNS_OF_LITTLE)
         is_tall = product.is_left_transposed and product.depth >= _DIVIDED_DEPTH
@@ -123,35 +123,39 @@ def blocking_of(product: Product) -> Blocking:
             most = min(product.threads, 4)
         if product.depth >= _HUGE_DEPTH and max(product.rows, product.columns) <= _DEPTH:
             work = product.batch * column_blocks * row_blocks
-            fewest = most = _depth_threads(work, -(-product.depth // depth), product.threads)
+            fewest = most = _count_depth_threads(work, -(-product.depth // depth), product.threads)
     is_wide = product.columns >= _HUGE_COLUMNS and product.rows % most_rows == 0
     work = product.batch * column_blocks * row_blocks
     if most == 1 and is_wide and work > 10 * product.threads:
         least_rows = most_rows
     best, least = Blocking(1, columns, depth, 1), np.float32(1)
     for split in range(most, fewest - 1, -1):
-        tried = _Candidates(*_every(most_chunks, most_rows, least_rows), columns, depth, split)
-        uneven = _uneven(product, tried)
+        tried = _Candidates(
+            *_list_candidates(most_chunks, most_rows, least_rows), columns, depth, split
+        )
+        uneven = _find_imbalance(product, tried)
         if most == 1:
-            uneven = np.where(_leaves_idle(product, tried), np.inf, uneven)
+            uneven = np.where(_find_idle(product, tried), np.inf, uneven)
         first = int(uneven.argmin())
         if not uneven[first] < least:
             tried = _Candidates(np.array([least_rows]), np.array([1]), columns, depth, split)
-            uneven, first = _uneven(product, tried), 0
+            uneven, first = _find_imbalance(product, tried), 0
         if uneven[first] < least:
             best, least = Blocking(int(tried.rows[first]), columns, depth, split), uneven[first]
     return best
 
 
-def _every(most_chunks: int, most_rows: int, least_rows: int) -> tuple[_Numbers, _Numbers]:
-    """Return the blocks of rows and the column blocks taken at a time that are tried, in that order."""
+def _list_candidates(
+    most_chunks: int, most_rows: int, least_rows: int
+) -> tuple[_Numbers, _Numbers]:
+    """Return all candidates: rows of a block, and column blocks at a time."""
     rows = np.arange(most_rows, least_rows - 1, -1, dtype=np.int64)
     chunks = np.arange(most_chunks, 0, -1, dtype=np.int64)
     return np.tile(rows, len(chunks)), np.repeat(chunks, len(rows))
 
 
-def _leaves_idle(product: Product, tried: _Candidates) -> npt.NDArray[np.bool_]:
-    """Say of each candidate whether it leaves threads without work at the end, and so is left out."""
+def _find_idle(product: Product, tried: _Candidates) -> npt.NDArray[np.bool_]:
+    """Return for each candidate whether threads run out of work at the end; oneDNN skips it."""
     threads = product.threads // tried.split
     column_chunks = -(-product.columns // (tried.columns * tried.chunks))
     work = product.batch * -(-product.rows // tried.rows) * column_chunks
@@ -159,37 +163,37 @@ def _leaves_idle(product: Product, tried: _Candidates) -> npt.NDArray[np.bool_]:
     return idle
 
 
-def _uneven(product: Product, tried: _Candidates) -> npt.NDArray[np.float32]:
-    """Return how unevenly each candidate spreads the work, 0 for evenly (``get_imbalance``)."""
+def _find_imbalance(product: Product, tried: _Candidates) -> npt.NDArray[np.float32]:
+    """Return the imbalance of work of each candidate, 0 for none (``get_imbalance``)."""
     rows, chunks, columns, split = tried.rows, tried.chunks, tried.columns, tried.split
     threads = product.threads // split
     row_blocks, blocks = -(-product.rows // rows), -(-product.columns // columns)
     work = row_blocks * -(-product.columns // (columns * chunks)) * product.batch
-    of_rows = _share(rows * row_blocks % product.rows, product.rows)
-    of_chunks = _share(-(-blocks // chunks) * chunks - blocks, blocks)
-    of_threads = _share(np.array([product.threads - threads * split]), product.threads)
-    of_depth = _spatial(np.array([product.depth]), split * tried.depth)
-    total = _spatial(work, threads) + of_rows + of_chunks + of_threads + of_depth
+    of_rows = _divide(rows * row_blocks % product.rows, product.rows)
+    of_chunks = _divide(-(-blocks // chunks) * chunks - blocks, blocks)
+    of_threads = _divide(np.array([product.threads - threads * split]), product.threads)
+    of_depth = _find_spatial_imbalance(np.array([product.depth]), split * tried.depth)
+    total = _find_spatial_imbalance(work, threads) + of_rows + of_chunks + of_threads + of_depth
     uneven: npt.NDArray[np.float32] = total / np.float32(5)
     return uneven
 
 
-def _spatial(work: _Numbers, block: int) -> npt.NDArray[np.float32]:
-    """Return what a last block lacks or has too much, as a share (``calculate_spatial_disbalance``)."""
+def _find_spatial_imbalance(work: _Numbers, block: int) -> npt.NDArray[np.float32]:
+    """Return the imbalance of a last block, as a share (``calculate_spatial_disbalance``)."""
     left = work % block
-    return _share(np.where(work < block, block - left, np.minimum(block - left, left)), block)
+    return _divide(np.where(work < block, block - left, np.minimum(block - left, left)), block)
 
 
-def _share(part: _Numbers, whole: int) -> npt.NDArray[np.float32]:
+def _divide(part: _Numbers, whole: int) -> npt.NDArray[np.float32]:
     share: npt.NDArray[np.float32] = part.astype(np.float32) / np.float32(whole)
     return share
 
 
-def _depth_threads(work: int, depth_blocks: int, threads: int) -> int:
-    """Return how many threads share the depth of a product of huge depth and few rows and columns.
+def _count_depth_threads(work: int, depth_blocks: int, threads: int) -> int:
+    """Return the threads that share the depth, for huge depth and few rows and columns.
 
     Args:
-        work: Blocks that can be worked on side by side otherwise.
+        work: Blocks that can be computed in parallel otherwise.
         depth_blocks: Blocks of the depth.
         threads: Threads in all.
     """
@@ -197,13 +201,13 @@ def _depth_threads(work: int, depth_blocks: int, threads: int) -> int:
     split = max(threads // side_by_side, 1)
     left = threads % side_by_side
     while split <= left:
-        side_by_side //= _least_factor(side_by_side)
+        side_by_side //= _find_least_factor(side_by_side)
         split = max(threads // side_by_side, 1)
         left = threads % side_by_side
     while depth_blocks <= 5 * split and split > 1:
-        split //= _least_factor(split)
+        split //= _find_least_factor(split)
     return split
 
 
-def _least_factor(number: int) -> int:
+def _find_least_factor(number: int) -> int:
     return next((n for n in range(2, number) if number % n == 0), number)

@@ -1,45 +1,44 @@
-"""oneDNN kernels (``_Mkl*``), which TensorFlow's CPU builds put in place of its own.
+"""oneDNN kernels (``_Mkl*``), which replace TensorFlow's own in its CPU builds.
 
-Each primitive asks for a *scratchpad*, which the kernel allocates as a ``temp`` for the time of the
-call. Its size is oneDNN's choice: it follows the blocking that the primitive picked for the
-processor and the number of intra-op threads. The sizes here are those of the AVX-512 ``brgemm``
-primitives (``src/cpu/x64/brgemm_*`` and ``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers
-to the blocks of a batch, one page for each thread, and for a matrix that has to be copied into
-another order one copy for each thread.
+Each primitive needs a *scratchpad*, which the kernel allocates as a temporary. Its size depends on
+the blocking that oneDNN chooses for the processor and the number of intra-op threads. The sizes
+here are those of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*`` and
+``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers to the blocks of a batch, one page per
+thread, and one copy per thread of a matrix that must be reordered.
 """
 
 from __future__ import annotations
 
 import math
 
-from analyzer.simulate.kernels.cpu.brgemm_blocking import Product, blocking_of
+from analyzer.simulate.kernels.cpu.brgemm_blocking import Product, find_blocking
 from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output
-from analyzer.simulate.kernels.shared.op_call import Call, allocate, allocate_all, forward
+from analyzer.simulate.kernels.shared.op_call import Call, allocate, forward, plan_allocation
 
 _PAGE_BYTES = 4096
-"""Bytes of a page: each thread gets one, and a convolution one more."""
+"""Bytes of a page; each thread gets one, and a convolution one more."""
 _HEADER_BYTES = 128
-"""Bytes of a batched product's scratchpad that depend on nothing."""
+"""Constant part of the scratchpad of a batched product."""
 _WINDOW_BLOCK = 4096
-"""Numbers by which the copy of a convolution's windows grows."""
+"""Block size, in numbers, of the copy of a convolution's windows."""
 _BATCH_BYTES = 640
-"""Bytes of a thread's list of blocks to be multiplied, in a batched product."""
+"""Bytes per thread of the list of blocks in a batched product."""
 _COLUMN_BLOCK = 64
 """Columns of a transposed right operand that a thread copies at a time."""
 _ROWS_BLOCK = 256
 """Rows of a transposed left operand that a thread copies at a time."""
 _DEPTH_BLOCK_BYTES = 64
-"""Bytes that the depth of a copied operand is padded to: one vector of AVX-512."""
+"""Bytes to which the depth of a copied operand is padded: one AVX-512 vector."""
 _L2_CACHE_BYTES = 1.01 * (1 << 20)
-"""Bytes up to which TensorFlow multiplies on one thread (``ExecuteSingleThreadedGemm``): the second
-cache of a core, taken for 1 MiB, and one in a hundred more."""
+"""Bytes up to which TensorFlow multiplies on one thread (``ExecuteSingleThreadedGemm``): the level-2
+cache of a core, assumed to be 1 MiB, plus one per cent."""
 
 
 def plan_convolution(call: Call) -> MemoryPlan:
-    """Allocate the output and a scratchpad of some pages; a fused addend's buffer is taken over.
+    """Allocate the output and a scratchpad of some pages; forward the addend of a fused ``Add``.
 
-    The filter is used as it is: ``_MklNative*`` convolutions run on TensorFlow's own layout. A
-    fused ``Add`` sums into the addend's buffer (``MklFusedConvOp`` forwards it).
+    The filter is not copied: ``_MklNative*`` convolutions use TensorFlow's layout.
+    ``MklFusedConvOp`` forwards the addend.
     """
     fused = call.attr("fused_ops") or []
     output: Output = allocate(call)
@@ -50,13 +49,13 @@ def plan_convolution(call: Call) -> MemoryPlan:
 
 
 def _windows_bytes(call: Call) -> int:
-    """Return the bytes that a convolution of images with one channel copies its windows into.
+    """Return the bytes of the copied windows of a convolution of images with one channel.
 
-    One channel fills no vector, so that ``brgemm`` lays the numbers of each window side by side
-    (``conv_brgemm_relo_type_t::whi``): for each thread a buffer of whole blocks of 4,096 numbers
-    for some rows of windows, and three pages. How many rows follows from the blocking. Of 17 sizes
-    that TensorFlow asked for on two threads of AVX-512 (filters of 2 to 7, images 8 to 256 wide)
-    the rows taken here give 14, two a page too few, one a block for each thread too many.
+    One channel does not fill a vector, so ``brgemm`` copies the numbers of each window side by side
+    (``conv_brgemm_relo_type_t::whi``). Each thread gets a buffer of whole blocks of 4,096 numbers
+    for some rows of windows, and three pages. The blocking determines the number of rows. Of 17
+    sizes that TensorFlow requested on two AVX-512 threads (filters of 2 to 7, images 8 to 256 wide)
+    this formula gives 14; two are a page too small, one is a block per thread too large.
     """
     image, filters, out = call.shape(0), call.shape(1), call.out_shape()
     if image is None or filters is None or out is None or len(image) != 4 or len(filters) != 4:
@@ -77,15 +76,15 @@ def _windows_bytes(call: Call) -> int:
 
 
 def plan_matmul(call: Call) -> MemoryPlan:
-    """Allocate the product; 16-bit operands go through ``brgemm``, as those of a batch do.
+    """Allocate the product; 16-bit operands use ``brgemm``, like those of a batch.
 
-    Other types are multiplied where they lie. A product that fits a core's second cache (1 MiB is
-    assumed) runs on one thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
+    Other types need no copies. A product that fits the level-2 cache of a core (assumed 1 MiB) runs
+    on one thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
     """
     left, out = call.shape(0), call.out_shape()
     item_bytes = call.item_bytes()
     if item_bytes != 2 or left is None or out is None or len(left) != 2 or len(out) != 2:
-        return MemoryPlan(outputs=allocate_all(call))
+        return plan_allocation(call)
     transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
     rows, depth = reversed(left) if transposes[0] else left
     elements = rows * out[1] + depth * (rows + out[1])
@@ -95,14 +94,14 @@ def plan_matmul(call: Call) -> MemoryPlan:
         threads=1 if item_bytes * elements < _L2_CACHE_BYTES else call.threads,
         item_bytes=item_bytes,
     )
-    return MemoryPlan(outputs=allocate_all(call), after_bytes=(scratch,))
+    return plan_allocation(call, after_bytes=(scratch,))
 
 
 def plan_batch_matmul(call: Call) -> MemoryPlan:
-    """Allocate the product and the copies that the primitive makes of its operands."""
+    """Allocate the product and the primitive's copies of the operands."""
     left = call.shape(0)
     if left is None or len(left) < 2:
-        return MemoryPlan(outputs=(allocate(call),))
+        return plan_allocation(call)
     scratch = matmul_scratch_bytes(
         left,
         transposes=(bool(call.attr("adj_x")), bool(call.attr("adj_y"))),
@@ -110,7 +109,7 @@ def plan_batch_matmul(call: Call) -> MemoryPlan:
         item_bytes=call.item_bytes(),
         columns=(call.out_shape() or (None,))[-1],
     )
-    return MemoryPlan(outputs=(allocate(call),), after_bytes=(scratch,))
+    return plan_allocation(call, after_bytes=(scratch,))
 
 
 def matmul_scratch_bytes(
@@ -121,20 +120,20 @@ def matmul_scratch_bytes(
     item_bytes: int,
     columns: int | None = None,
 ) -> int:
-    """Return the bytes of a batched product's scratchpad.
+    """Return the bytes of the scratchpad of a batched product.
 
-    ``brgemm`` reads its operands row by row: each thread copies a transposed right operand in
-    blocks of 64 columns, and a transposed left operand in blocks of rows, both padded to 64 bytes
-    of depth. Of 16-bit types the right operand is copied always, to lay pairs of rows together. Of
-    float32 the blocks are those of ``brgemm_blocking``; where threads share the
-    depth, each has a result of its own.
+    ``brgemm`` reads its operands by rows. Each thread copies a transposed right operand in blocks
+    of 64 columns, and a transposed left operand in blocks of rows, both padded to 64 bytes of
+    depth. With 16-bit types the right operand is always copied, to interleave pairs of rows. With
+    float32 ``brgemm_blocking`` gives the blocks; if threads share the depth, each has its own
+    result.
 
     Args:
-        left: Shape of the left operand, as it is stored.
+        left: Shape of the left operand in memory.
         transposes: Whether the left and the right operand are transposed.
         threads: Intra-op threads.
         item_bytes: Bytes of an element.
-        columns: Columns of the product; None where they are not known.
+        columns: Columns of the product; None if unknown.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
     total = _HEADER_BYTES + threads * _BATCH_BYTES
@@ -160,8 +159,8 @@ def matmul_scratch_bytes(
 
 
 def _copies_bytes(product: Product, *, is_right_transposed: bool) -> int:
-    """Return the bytes of what a product of float32 copies, and of the results to be summed."""
-    blocking = blocking_of(product)
+    """Return the bytes of a float32 product's copies and of its partial results."""
+    blocking = find_blocking(product)
     total = 0
     if is_right_transposed:
         depth_bytes = -(-blocking.depth * 4 // _DEPTH_BLOCK_BYTES) * _DEPTH_BLOCK_BYTES
@@ -177,11 +176,11 @@ def _copies_bytes(product: Product, *, is_right_transposed: bool) -> int:
 
 
 def plan_einsum(call: Call) -> MemoryPlan:
-    """Transpose each operand that needs it, multiply, transpose the product where it needs it.
+    """Transpose operands if needed, multiply, transpose the product if needed.
 
-    ``EinsumOp`` brings each operand to batch, free, contracted order (or batch, contracted, free,
-    which the product takes transposed), and the product to the output's order. All of these are
-    temporaries; the last one becomes the output.
+    ``EinsumOp`` brings each operand into the order batch, free, contracted (or batch, contracted,
+    free, which the product accepts as transposed), and the product into the order of the output.
+    All these tensors are temporaries; the last one becomes the output.
     """
     equation = str(call.attr("equation", ""))
     shapes = [call.shape(index) for index in range(len(call.inputs))]
@@ -213,22 +212,11 @@ def plan_einsum(call: Call) -> MemoryPlan:
         item_bytes=call.item_bytes(),
         columns=math.prod(sizes[label] for label in free[1]),
     )
+    output = (allocate(call, region="temp"),)
     if ordered == wanted:
-        return MemoryPlan(
-            outputs=(allocate(call, region="temp"),),
-            before_bytes=tuple(before),
-            after_bytes=(scratch,),
-        )
-    return MemoryPlan(
-        outputs=(allocate(call, region="temp"),),
-        before_bytes=(*before, call.size()),
-        scratch_bytes=(scratch,),
-    )
-
-
-def plan_softmax(call: Call) -> MemoryPlan:
-    """Take over the logits' buffer where it is free (``MklSoftmaxOp``)."""
-    return MemoryPlan(outputs=(forward(call, (0,)),))
+        return MemoryPlan(outputs=output, before_bytes=tuple(before), after_bytes=(scratch,))
+    before.append(call.size())
+    return MemoryPlan(outputs=output, before_bytes=tuple(before), scratch_bytes=(scratch,))
 
 
 def _labels(equation: str) -> tuple[str, str, str]:
@@ -238,7 +226,7 @@ def _labels(equation: str) -> tuple[str, str, str]:
 
 
 def _reorder(labels: str, batch: list[str], contracted: set[str]) -> tuple[bool, bool]:
-    """Return whether an operand has to be copied, and whether it is then taken transposed."""
+    """Return whether an operand must be copied, and whether the product reads it transposed."""
     own = [label for label in labels if label not in batch]
     free = [label for label in own if label not in contracted]
     inner = [label for label in own if label in contracted]

@@ -1,13 +1,13 @@
-"""Convolutions on a GPU: what TensorFlow allocates around its calls of cuDNN.
+"""Convolutions on a GPU: the memory that TensorFlow allocates around its calls of cuDNN.
 
-TensorFlow keeps filters as height, width, in, out; cuDNN wants out, in, height, width (or out, height,
-width, in), so each call copies the filter. It computes in NHWC only where tensor cores like that
-(``ComputeInNhwcEnabled`` in ``conv_ops_gpu.h``); a node in NHWC whose call is NCHW copies its tensors.
+TensorFlow stores filters as height, width, in, out. cuDNN needs out, in, height, width (or out,
+height, width, in), so each call copies the filter. cuDNN computes in NHWC only with tensor cores
+(``ComputeInNhwcEnabled`` in ``conv_ops_gpu.h``); otherwise a node in NHWC copies its tensors to NCHW.
 Sources: ``conv_ops_impl.h`` of the 2.21 wheel, lines 780 to 1200; ``conv_grad_input_ops.cc`` and
 ``conv_grad_filter_ops.cc``.
 
-cuDNN's own workspace is chosen by measuring algorithms on the card, and is not known without it: it is
-left out, and ``workspace_bound`` says how large it may be.
+cuDNN chooses its workspace by measuring algorithms on the card, so it is unknown here. The plans
+leave it out, and ``workspace_bound`` gives an upper bound.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Trial, asked_for
-from analyzer.simulate.kernels.shared.op_call import Call, allocate, allocate_all, forward
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Trial, without_zeros
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    allocate,
+    allocate_all,
+    forward,
+    plan_allocation,
+)
 
 Capability = tuple[int, int]
 
@@ -25,28 +31,28 @@ WORKSPACE_LIMIT_BYTES: Final = 4 << 30
 """``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` by default (``GetDnnWorkspaceLimitOrDefault``)."""
 
 _GUARD_BYTES: Final = 8 << 20
-"""What lies before and behind a buffer that algorithms are tried on, so that one that writes beside it
-is found out (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+"""Guard before and after a buffer on which algorithms are tried, to detect writes outside of it
+(``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 _WINOGRAD_GROWTH: Final = 2.25
-"""A tile of 4 by 4 results of a 3 by 3 filter is computed from 6 by 6 numbers: 36 / 16. The bound is
-that of the non-fused Winograd algorithm, which keeps the transformed input and result, or that of
-an engine that copies all three tensors into another layout, whichever is more."""
+"""Winograd computes a tile of 4 by 4 results of a 3 by 3 filter from 6 by 6 numbers: 36 / 16. The bound
+covers the non-fused Winograd algorithm, which stores the transformed input and result, and an engine
+that copies all three tensors into another layout."""
 
 _SMALLEST_FLOAT_BYTES: Final = 4  # bytes of float32: types below it may take cuDNN's grouped kernel
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The tensors of one convolution, forward or backward; bytes and axes.
+    """Shapes and bytes of one convolution, forward or backward.
 
     Attributes:
-        image: Shape of what is convolved, as the node has it.
+        image: Shape of the convolved tensor, in the node's layout.
         result: Shape of the result.
         kernel: Shape of the filter.
         item_bytes: Bytes of one element.
         channels_last: Whether the node is in NHWC.
-        padded_bytes: Bytes of ``image`` with the asymmetric part of its padding; 0 where none.
+        padded_bytes: Bytes of ``image`` with the asymmetric part of its padding; 0 without one.
     """
 
     image: tuple[int, ...]
@@ -69,25 +75,29 @@ class _Sizes:
         return math.prod(self.kernel) * self.item_bytes
 
     @property
+    def workspace_bound(self) -> int:
+        return workspace_bound(self.image_bytes, self.result_bytes, self.kernel_bytes)
+
+    @property
     def depth(self) -> int:
         return self.image[-1] if self.channels_last else self.image[1]
 
     @property
     def image_copy_bytes(self) -> int:
-        """Bytes of the (padded) image in the other layout; 0 for one channel, which is only renamed."""
+        """Bytes of the (padded) image in the other layout; 0 for one channel, which needs no copy."""
         return (self.padded_bytes or self.image_bytes) if self.depth > 1 else 0
 
     @property
     def result_copy_bytes(self) -> int:
-        """The same of a result that is read."""
+        """Bytes of the result in the other layout, for a gradient that reads it."""
         channels = self.result[-1] if self.channels_last else self.result[1]
         return self.result_bytes if channels > 1 else 0
 
 
 def plan_convolution(call: Call, capability: Capability) -> MemoryPlan:
-    """Forward: the copied filter, a padded input where the padding is uneven, layout copies.
+    """Copy the filter, the input if its padding is asymmetric, and the tensors to change the layout.
 
-    ``LaunchConvOpImpl``. A fused side input (``_FusedConv2D`` with ``Add``) is written in place.
+    ``LaunchConvOpImpl``. The side input of a fused ``Add`` (``_FusedConv2D``) is forwarded.
     """
     output: Output = allocate(call)
     if "Add" in (call.attr("fused_ops") or []):
@@ -102,23 +112,23 @@ def plan_convolution(call: Call, capability: Capability) -> MemoryPlan:
         temporaries.append(sizes.kernel_bytes)
     return MemoryPlan(
         outputs=(output, *allocate_all(call)[1:]),
-        after_bytes=asked_for(temporaries),
-        workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
+        after_bytes=without_zeros(temporaries),
+        workspace_bytes=sizes.workspace_bound,
         trial=_trial(call, sizes, sizes.result_bytes),
     )
 
 
 def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
-    """The gradient of the input: computed into a temporary of its own size, then handed out.
+    """Compute the gradient of the input into a temporary of the same size.
 
-    ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop``: for the time of
-    the call there are two. Where no layout has to be turned back that temporary becomes the output, and
-    what was allocated as the output goes; so it does in three axes. Uneven padding is cut off after the
-    algorithms were tried, on a result that still has it.
+    ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop``, so two buffers
+    exist during the call. If the layout stays, the temporary becomes the output and the allocated
+    output is freed; the same in three axes. Asymmetric padding is removed after the trials of
+    algorithms.
     """
     sizes = _sizes(call, call.out_shape(), call.shape(1), call.shape(2))
     if sizes is None or _is_product(call, sizes):
-        return MemoryPlan(outputs=allocate_all(call))
+        return plan_allocation(call)
     if _copies_layout(call, sizes, capability):
         outputs, before = allocate_all(call), []
         after = [sizes.kernel_bytes, sizes.result_copy_bytes]
@@ -129,9 +139,9 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
         before = [call.size(), sizes.kernel_bytes, sizes.padded_bytes]
     return MemoryPlan(
         outputs=outputs,
-        before_bytes=asked_for(before),
-        after_bytes=asked_for(after),
-        workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
+        before_bytes=without_zeros(before),
+        after_bytes=without_zeros(after),
+        workspace_bytes=sizes.workspace_bound,
         trial=replace(
             _trial(call, sizes, sizes.padded_bytes or sizes.image_bytes),
             is_early=bool(sizes.padded_bytes),
@@ -140,26 +150,26 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
 
 
 def plan_filter_gradient(call: Call, capability: Capability) -> MemoryPlan:
-    """The gradient of the filter: a padded input, the gradient in cuDNN's order, layout copies.
+    """Allocate a padded input, the gradient of the filter in cuDNN's order, and layout copies.
 
     ``LaunchConv2DBackpropFilterOp``.
     """
     sizes = _sizes(call, call.shape(0), call.out_shape(), call.shape(2))
     if sizes is None or _is_product(call, sizes):
-        return MemoryPlan(outputs=allocate_all(call))
+        return plan_allocation(call)
     temporaries = [sizes.padded_bytes, sizes.kernel_bytes]
     if _copies_layout(call, sizes, capability):
         temporaries += [sizes.result_copy_bytes, sizes.image_copy_bytes]
     return MemoryPlan(
         outputs=allocate_all(call),
-        after_bytes=asked_for(temporaries),
-        workspace_bytes=workspace_bound(sizes.image_bytes, sizes.result_bytes, sizes.kernel_bytes),
+        after_bytes=without_zeros(temporaries),
+        workspace_bytes=sizes.workspace_bound,
         trial=_trial(call, sizes, sizes.kernel_bytes),
     )
 
 
 def plan_depthwise(call: Call, capability: Capability) -> MemoryPlan:
-    """TensorFlow's own kernel, without temporaries; cuDNN's only for float16 in NCHW.
+    """Allocate the outputs; cuDNN, with a workspace, serves only float16 in NCHW.
 
     ``depthwise_conv_op.cc``: ``use_cudnn_grouped_conv_``.
     """
@@ -172,10 +182,10 @@ def plan_depthwise(call: Call, capability: Capability) -> MemoryPlan:
 
 
 def plan_batch_norm(call: Call, _: Capability) -> MemoryPlan:
-    """The result in the input's place where that is free; statistics and reserve are small.
+    """Forward the input to the result; statistics and reserve space are small.
 
-    ``FusedBatchNormOpBase`` forwards input 0 to output 0. ``reserve_space_3`` holds cuDNN's mask of
-    the activation, one bit an element, in the fast NHWC mode only; its size is the workspace's bound.
+    ``FusedBatchNormOpBase`` forwards input 0 to output 0. In the fast NHWC mode ``reserve_space_3``
+    contains cuDNN's mask of the activation, one bit per element: the bound of the workspace.
     """
     first: Output = forward(call, (0,))
     bound = call.input_size(0) // (8 * call.item_bytes()) if call.input_size(0) else 0
@@ -183,11 +193,11 @@ def plan_batch_norm(call: Call, _: Capability) -> MemoryPlan:
 
 
 def _trial(call: Call, sizes: _Sizes, result_bytes: int) -> Trial:
-    """Return what the first call for these shapes asks for to choose among cuDNN's algorithms.
+    """Return the requests of the first call with these shapes, which tries cuDNN's algorithms.
 
-    ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of what is
-    computed, given up where there is no room (``WrapRedzoneBestEffort``), and for each algorithm guards
-    round its workspace, be that nothing. What was found is kept by the call's shapes and numbers
+    ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the
+    result, skipped if it does not fit (``WrapRedzoneBestEffort``), and guards around the workspace of
+    each algorithm, even an empty one. The choice is cached by shapes and parameters
     (``ConvParameters``).
     """
     numbers = [
@@ -203,19 +213,13 @@ def _trial(call: Call, sizes: _Sizes, result_bytes: int) -> Trial:
 
 
 def workspace_bound(image_bytes: int, result_bytes: int, kernel_bytes: int) -> int:
-    """Return the most that cuDNN's workspace of one convolution is taken to be, bytes.
-
-    Args:
-        image_bytes: What is convolved.
-        result_bytes: The result.
-        kernel_bytes: The filter.
-    """
+    """Return the assumed upper bound of cuDNN's workspace of one convolution, in bytes."""
     winograd = int(_WINOGRAD_GROWTH * (image_bytes + result_bytes)) + 4 * kernel_bytes
     return min(winograd, WORKSPACE_LIMIT_BYTES)
 
 
 def computes_channels_last(dtype: str, capability: Capability) -> bool:
-    """Say whether cuDNN is called in NHWC (``ComputeInNhwcEnabled``): where tensor cores are used."""
+    """Return whether cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``)."""
     if dtype == "float16":
         return capability >= (7, 0)
     return dtype in ("bfloat16", "float32") and capability >= (8, 0)
@@ -233,7 +237,7 @@ def _sizes(
     spatial = range(1, len(image) - 1) if channels_last else range(2, len(image))
     padded = list(image)
     for number, axis in enumerate(spatial):
-        padded[axis] += _uneven(call, image[axis], kernel[number], result[axis], axis)
+        padded[axis] += _find_asymmetry(call, image[axis], kernel[number], result[axis], axis)
     item_bytes = call.item_bytes()
     uneven = tuple(padded) != image
     return _Sizes(
@@ -246,8 +250,8 @@ def _sizes(
     )
 
 
-def _uneven(call: Call, length: int, window: int, out: int, axis: int) -> int:
-    """Return by how much the padding at one end of an axis exceeds that at the other."""
+def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
+    """Return the difference of the padding at the two ends of an axis."""
     padding = call.attr("padding", "VALID")
     if padding == "EXPLICIT":
         pads = call.attr("explicit_paddings") or []
@@ -264,7 +268,7 @@ def _uneven(call: Call, length: int, window: int, out: int, axis: int) -> int:
 
 
 def _is_product(call: Call, sizes: _Sizes) -> bool:
-    """Say whether the call is a plain matrix product, which needs no temporaries (NHWC only)."""
+    """Return whether the call is a plain matrix product, without temporaries (NHWC only)."""
     if not sizes.channels_last or sizes.kernel[-2] != sizes.depth:
         return False
     window = sizes.kernel[:-2]

@@ -1,11 +1,11 @@
-"""cuDNN's recurrent layers (``CudnnRNN*``), which Keras' LSTM and GRU become on a GPU.
+"""cuDNN's recurrent layers (``CudnnRNN*``): Keras' LSTM and GRU on a GPU.
 
-The whole sequence is one kernel. cuDNN keeps what the backward pass needs in a *reserve space* whose
-layout it does not publish; what has to be in it is known: every gate's activation and the states of each
-step, the sequence padded to its full length. ``cudnn_rnn_ops.cc``: ``CudnnRNNForwardOp`` allocates the
-results, then the length of each row's sequence is copied to the card (``seq_lengths``, 4 bytes a row),
-then cuDNN asks for the workspace (a temporary) and after it for the reserve space (output 3;
-``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass asks for lengths and workspace last.
+The whole sequence is one kernel. cuDNN stores data for the backward pass in a *reserve space* of
+unpublished layout. It must contain the activation of each gate and the states of each step, for the
+padded sequence. ``cudnn_rnn_ops.cc``: ``CudnnRNNForwardOp`` allocates the results, then the length of
+each sequence (``seq_lengths``, 4 bytes each), then the workspace (a temporary), then the reserve space
+(output 3; ``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass allocates the lengths and the
+workspace last.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way, asked_for
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way, without_zeros
 from analyzer.simulate.kernels.shared.op_call import Call, allocate, allocate_all
 
 _KEPT: Final = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
-"""Numbers kept for each unit, step and row of the batch: the gates (four, three, one), the cell's state
-and its tanh (LSTM), the candidate before its gate (GRU), the state."""
+"""Numbers stored per unit, step and row of the batch: the gates (four, three, one), the state of the
+cell and its tanh (LSTM), the candidate before its gate (GRU), the state."""
 
 _LENGTH_BYTES: Final = 4
 
@@ -26,7 +26,7 @@ _GATES: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def plan_forward(call: Call) -> MemoryPlan:
-    """Outputs, the inputs' products with the gates' weights as workspace, and the reserve space."""
+    """Allocate the outputs, products of inputs and gate weights as workspace, the reserve space."""
     outputs = list(allocate_all(call))
     units = _unit_steps_bytes(call, call.out_shape(0), call.size(0))
     mode = str(call.attr("rnn_mode", "lstm"))
@@ -38,7 +38,7 @@ def plan_forward(call: Call) -> MemoryPlan:
     if len(outputs) > 4:
         outputs[4] = Output(Way.NONE, elsewhere=True)  # host_reserved
     workspace = _GATES.get(mode, 4) * units
-    beside = asked_for((_lengths_bytes(call), workspace))
+    beside = without_zeros((_lengths_bytes(call), workspace))
     return MemoryPlan(
         outputs=tuple(outputs),
         amid_bytes=beside if reserve else (),
@@ -48,7 +48,7 @@ def plan_forward(call: Call) -> MemoryPlan:
 
 
 def plan_backward(call: Call) -> MemoryPlan:
-    """Gradients of input, states and parameters; the gates' gradients as workspace."""
+    """Allocate the gradients of input, states and parameters, and of the gates as workspace."""
     shape, size = call.shape(0), call.input_size(0)
     mode = str(call.attr("rnn_mode", "lstm"))
     output_shape, output_size = call.shape(5), call.input_size(5)
@@ -57,25 +57,25 @@ def plan_backward(call: Call) -> MemoryPlan:
     outputs = list(allocate_all(call))
     if mode != "lstm" and len(outputs) > 2:
         outputs[2] = Output(Way.NONE)
-    for index, output in enumerate(outputs):  # each has the shape of the input of its number
+    for index, output in enumerate(outputs):  # each has the shape of the input with its index
         if not output.size_bytes and call.input_size(index) and (index != 2 or mode == "lstm"):
             outputs[index] = Output(Way.ALLOCATE, call.input_size(index))
     return MemoryPlan(
         outputs=tuple(outputs) or (allocate(call),),
-        after_bytes=asked_for((_lengths_bytes(call), workspace)),
+        after_bytes=without_zeros((_lengths_bytes(call), workspace)),
         workspace_bytes=workspace,
     )
 
 
 def _lengths_bytes(call: Call) -> int:
-    """Return bytes of the lengths of the rows' sequences, which the third version of the ops has."""
+    """Return the bytes of the sequence lengths, an input of the third version of the ops."""
     states = call.shape(1)
     has_lengths = call.op.type.endswith("V3")
     return _LENGTH_BYTES * states[1] if has_lengths and states and len(states) > 1 else 0
 
 
 def _unit_steps_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:
-    """Return bytes of one number for each unit, step and row; the output has just that."""
+    """Return the bytes of one number per unit, step and row: the size of the output."""
     if shape is not None and size_bytes:
         return size_bytes
     inputs, state = call.shape(0), call.shape(1)

@@ -1,10 +1,10 @@
-"""Reductions, softmax, sorting on a GPU: the scratch that a kernel of many blocks needs.
+"""Reductions, softmax and sorting on a GPU: the scratch of kernels with many blocks.
 
-A reduction merges neighbouring axes that are all kept or all reduced, as on the CPU, and has a kernel
-for each pattern that is left (``reduction_gpu_kernels.cu.h`` of the 2.21 wheel, lines 640 to 1100).
-Sums of whole tensors are CUB's, whose scratch follows from the card's multiprocessors
-(``blocks_in_flight``); reductions of segments need a byte; ``CUB_BYTES`` stands for what its
-scans, selections and sorts need.
+A reduction merges neighbouring axes that are all kept or all reduced, like on a CPU, and has a kernel
+for each remaining pattern (``reduction_gpu_kernels.cu.h`` of the 2.21 wheel, lines 640 to 1100).
+CUB sums whole tensors; its scratch depends on the multiprocessors of the card (``blocks_in_flight``).
+Reductions of segments need a byte. ``CUB_BYTES`` is the assumed scratch of scans, selections and
+sorts.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from typing import Final
 from analyzer.cards.architecture import ARCHITECTURES
 from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.simulate.kernels.shared import data_movement as layout
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Trial, Way
-from analyzer.simulate.kernels.shared.op_call import Call, allocate_all, forward
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Trial, Way, without_zeros
+from analyzer.simulate.kernels.shared.op_call import Call, allocate_all, forward, plan_allocation
 
 CUB_BYTES: Final = 16 << 10
-"""Scratch of ``cub::DeviceSelect`` and its kin: a few words for each tile of the input."""
+"""Scratch of ``cub::DeviceSelect`` and similar: a few words per tile of the input."""
 
 SEGMENTS_BYTES: Final = 1
-"""Scratch of ``cub::DeviceSegmentedReduce``, a block a segment: none, which CUB asks for as a byte
-(``dispatch_reduce.cuh``)."""
+"""Scratch of ``cub::DeviceSegmentedReduce``, one block per segment: it needs none, and CUB requests one
+byte (``dispatch_reduce.cuh``)."""
 
 _REDUCE_THREADS: Final = 256
 _SUBSCRIPTION: Final = 5
 """``cub::DeviceReduce``: threads of a block for elements of 1 to 8 bytes (``tuning_reduce.cuh``), and
-blocks that are launched for each that finds room (``CUB_SUBSCRIPTION_FACTOR``)."""
+launched blocks per resident block (``CUB_SUBSCRIPTION_FACTOR``)."""
 
 _CUB_ALIGNMENT: Final = 256  # bytes (CUB's ``AliasTemporaries``)
 
 _WARP: Final = 32
 """Threads of a warp."""
 _BLOCK_THREADS: Final = 128
-"""Results up to which the kernel that reduces a middle axis needs no further pass."""
+"""Most results for which the reduction of a middle axis needs no second pass."""
 _UNROLL: Final = 8
-"""Rows that each of its threads sums, twice, in one pass."""
+"""Half of the rows that each of its threads sums in one pass."""
 _SCALAR_IN_ONE_BLOCK: Final = 4096
-"""Elements up to which one block reduces them all: no scratch."""
+"""Most elements for which one block suffices: no scratch."""
 _SCALAR_IN_TWO: Final = 1 << 18
-"""Elements up to which two passes do; CUB's kernel beyond."""
+"""Most elements for which two passes suffice; CUB's kernel for more."""
 _ROW_IN_WARP: Final = 1024
-"""Elements of a row below which a warp reduces it: no scratch."""
+"""A shorter row is reduced by one warp: no scratch."""
 _FEW_COLUMNS: Final = 16
-"""Columns up to which one warp reduces several of them."""
+"""Most columns for which a warp reduces several rows."""
 _MANY_COLUMNS: Final = 4096
-"""Columns from which on a thread reduces one each: no scratch."""
+"""With more columns each thread reduces one: no scratch."""
 
 
 def blocks_in_flight(capability: tuple[int, int], multiprocessors: int) -> int:
-    """Return the blocks of a reduction of a whole tensor, each of which leaves a partial result.
+    """Return the blocks of a reduction of a whole tensor; each writes a partial result.
 
-    ``DispatchReduce::InvokePasses``: as many as find room by their threads, five times over. Its
-    kernel's registers, which may leave room for fewer, are not known here.
+    ``DispatchReduce::InvokePasses``: five times as many as are resident by their threads. The registers
+    of the kernel, which may allow fewer, are unknown here.
     """
     limits = ARCHITECTURES[capability]
-    room = min(limits.max_threads // _REDUCE_THREADS, limits.max_blocks)
-    return multiprocessors * room * _SUBSCRIPTION
+    resident = min(limits.max_threads // _REDUCE_THREADS, limits.max_blocks)
+    return multiprocessors * resident * _SUBSCRIPTION
 
 
 def plan_reduction(call: Call, blocks: int) -> MemoryPlan:
-    """The result as a temporary, as on the CPU, then the scratch of its pattern's kernel."""
+    """Allocate the result as a temporary, like on a CPU, then the scratch of the kernel."""
     plan = layout.plan_reduction(call)
     if plan.outputs[0].way is not Way.ALLOCATE:
         return plan
-    shape, axes = call.shape(0), call.values[1] if len(call.values) > 1 else None
+    shape, axes = call.shape(0), call.value(1)
     if shape is None or axes is None:
         return plan
     scratch = scratch_bytes(shape, axes, ITEM_BYTES.get(call.op.outputs[0].dtype, 4), blocks)
@@ -76,116 +76,99 @@ def plan_reduction(call: Call, blocks: int) -> MemoryPlan:
 def scratch_bytes(
     shape: tuple[int, ...], axes: tuple[int, ...], item_bytes: int, blocks: int
 ) -> tuple[int, ...]:
-    """Return the scratch of a reduction beside its result, bytes.
+    """Return the scratch of a reduction, in bytes; empty for none.
 
     Args:
-        shape: The input's axes.
-        axes: Those that are reduced.
+        shape: Shape of the input.
+        axes: The reduced axes.
         item_bytes: Bytes of an element.
-        blocks: Of a reduction of a whole tensor (``blocks_in_flight``).
+        blocks: Blocks of a reduction of a whole tensor (``blocks_in_flight``).
     """
-    groups = _groups(shape, axes)
+    groups = layout.merge_axes(shape, axes)
     lengths = [length for length, _ in groups]
     pattern = "".join("r" if reduced else "k" for _, reduced in groups)
     if pattern == "r":
-        found = _whole(lengths[0], item_bytes, blocks)
+        scratch = _whole(lengths[0], item_bytes, blocks)
     elif pattern == "kr":
-        found = 0 if lengths[1] < _ROW_IN_WARP else SEGMENTS_BYTES
+        scratch = 0 if lengths[1] < _ROW_IN_WARP else SEGMENTS_BYTES
     elif pattern == "rk":
-        found = _columns(lengths[0], lengths[1], item_bytes)
+        scratch = _columns(lengths[0], lengths[1], item_bytes)
     elif pattern == "krk":
-        found = _middle(lengths, item_bytes)
+        scratch = _middle(lengths, item_bytes)
     elif pattern == "rkr":
-        found = SEGMENTS_BYTES
+        scratch = SEGMENTS_BYTES
     else:  # transposed first, then rows are reduced
         columns = math.prod(length for length, reduced in groups if reduced)
-        found = 0 if columns < _ROW_IN_WARP else SEGMENTS_BYTES
-    return (found,) if found else ()
+        scratch = 0 if columns < _ROW_IN_WARP else SEGMENTS_BYTES
+    return without_zeros((scratch,))
 
 
 def plan_softmax(call: Call) -> MemoryPlan:
-    """Two temporaries of the logits' full shape, though only a number a row is kept in them.
+    """Forward the logits, and allocate two temporaries of their shape with one number per row.
 
-    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``: the maxima in the logits' type and the sums in
-    float32 for float16 and bfloat16; the result takes the logits' place where that is free.
+    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``: the maxima in the type of the logits, and the sums in
+    float32 for float16 and bfloat16.
     """
     size = call.size()
-    halves = call.op.outputs[0].dtype in ("float16", "bfloat16")
-    temporaries = (size, 2 * size if halves else size)
+    is_half = call.op.outputs[0].dtype in ("float16", "bfloat16")
     columns = (call.out_shape() or (0,))[-1]
-    scratch = (SEGMENTS_BYTES,) if columns >= _ROW_IN_WARP else ()
-    return MemoryPlan(
-        outputs=(forward(call, (0,)),), after_bytes=(*(t for t in temporaries if t), *scratch)
-    )
+    scratch = SEGMENTS_BYTES if columns >= _ROW_IN_WARP else 0
+    temporaries = without_zeros((size, 2 * size if is_half else size, scratch))
+    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=temporaries)
 
 
 def plan_bias_gradient(call: Call) -> MemoryPlan:
-    """The result alone: a kernel of its own adds the columns up atomically.
+    """Allocate the result; a special kernel sums the columns atomically.
 
-    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``. The first call of a shape times that
-    kernel, then a reduction, and keeps the second only where it was quicker. A reduction asks for more
-    (in NCHW a copy); so the way that is taken later is a doubt of its size.
+    ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``. The first call with a shape times that
+    kernel and then a reduction, and chooses the faster. A reduction needs more memory (in NCHW a copy),
+    so its scratch is part of the range.
     """
     shape = call.shape(0)
     if shape is None:
-        return MemoryPlan(outputs=allocate_all(call))
-    found = call.input_size(0)
+        return plan_allocation(call)
+    scratch = call.input_size(0)
     if call.attr("data_format") not in ("NCHW", "NCDHW"):
         item_bytes = ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
-        found = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
+        scratch = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
     return MemoryPlan(
         outputs=allocate_all(call),
-        workspace_bytes=found,
+        workspace_bytes=scratch,
         trial=Trial(
-            ("BiasAddGrad", shape, call.attr("data_format"), call.op.outputs[0].dtype), 0, found
+            ("BiasAddGrad", shape, call.attr("data_format"), call.op.outputs[0].dtype), 0, scratch
         ),
     )
 
 
 def plan_top_k(call: Call) -> MemoryPlan:
-    """Sort where ``k`` is large: indices, sorted pairs, CUB's other pair; else a heap on the chip.
+    """Allocate for a sort: indices, sorted pairs, and CUB's second pair.
 
-    ``topk_op_gpu.h`` of the wheel: rows are sorted (``LaunchSortKernel``, line 443) where ``k`` is at
-    least 100 or the whole row (then straight into the outputs), or the row has at most 1000 numbers.
+    ``topk_op_gpu.h`` of the wheel: rows are sorted (``LaunchSortKernel``, line 443) if ``k`` is at least
+    100 or the whole row (then directly into the outputs), or the row has at most 1000 numbers.
+    Otherwise a heap on the chip needs no memory.
     """
     keys, out = call.shape(0), call.out_shape()
     if keys is None or out is None or not keys or not out:
-        return MemoryPlan(outputs=allocate_all(call))
+        return plan_allocation(call)
     if out[-1] < 100 and out[-1] != keys[-1] and keys[-1] > 1000:
-        return MemoryPlan(outputs=allocate_all(call))
+        return plan_allocation(call)
     index_bytes = 4 * math.prod(keys)
     pairs = (index_bytes, call.input_size(0))
     whole = out[-1] == keys[-1]
-    return MemoryPlan(
-        outputs=allocate_all(call),
-        after_bytes=(index_bytes, *(() if whole else pairs), sum(pairs) + CUB_BYTES),
-    )
+    temporaries = (index_bytes, *(() if whole else pairs), sum(pairs) + CUB_BYTES)
+    return plan_allocation(call, after_bytes=temporaries)
 
 
 def plan_sum_of_squares(call: Call, blocks: int) -> MemoryPlan:
-    """``L2Loss``: a reduction of the whole tensor (``l2loss_op_gpu.cu.cc``)."""
+    """Reduce the whole tensor (``L2Loss``, ``l2loss_op_gpu.cu.cc``)."""
     elements = math.prod(call.shape(0) or ())
-    found = _whole(elements, ITEM_BYTES.get(call.op.outputs[0].dtype, 4), blocks)
-    return MemoryPlan(outputs=allocate_all(call), after_bytes=(found,) if found else ())
+    scratch = _whole(elements, ITEM_BYTES.get(call.op.outputs[0].dtype, 4), blocks)
+    return plan_allocation(call, after_bytes=(scratch,))
 
 
 def plan_scan(call: Call) -> MemoryPlan:
-    """CUB's partial results beside the output (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)."""
-    return MemoryPlan(outputs=allocate_all(call), after_bytes=(CUB_BYTES,))
-
-
-def _groups(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """Return (length, whether reduced) of the axes, neighbours of one kind merged, ones left out."""
-    reduced = {axis % max(len(shape), 1) for axis in axes}
-    groups: list[tuple[int, bool]] = []
-    for axis, length in enumerate(shape):
-        if length == 1:
-            continue
-        if groups and groups[-1][1] == (axis in reduced):
-            groups[-1] = groups[-1][0] * length, groups[-1][1]
-        else:
-            groups.append((length, axis in reduced))
-    return groups
+    """Allocate CUB's partial results (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)."""
+    return plan_allocation(call, after_bytes=(CUB_BYTES,))
 
 
 def _whole(elements: int, item_bytes: int, blocks: int) -> int:
@@ -194,7 +177,7 @@ def _whole(elements: int, item_bytes: int, blocks: int) -> int:
     if elements <= _SCALAR_IN_TWO:
         return min(_WARP, -(-elements // 256)) * item_bytes
     partial = -(-blocks * item_bytes // _CUB_ALIGNMENT) * _CUB_ALIGNMENT
-    return partial + _CUB_ALIGNMENT - 1  # wherever the buffer begins (``AliasTemporaries``)
+    return partial + _CUB_ALIGNMENT - 1  # for any alignment of the buffer (``AliasTemporaries``)
 
 
 def _columns(rows: int, columns: int, item_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way
 from analyzer.simulate.kernels.shared.op_call import (
@@ -11,121 +12,119 @@ from analyzer.simulate.kernels.shared.op_call import (
     alias,
     allocate,
     allocate_all,
+    plan_alias,
+    plan_allocation,
 )
 
-_MAX_REDUCED_GROUPS = 3
-"""Groups of axes, kept or reduced in turn, that a reduction has a kernel for; with more it transposes
-first (``reduction_ops_common.h``)."""
+_MAX_REDUCED_GROUPS: Final = 3
+"""Most groups of kept and reduced axes that a reduction handles without a transpose
+(``reduction_ops_common.h``)."""
+
+_SLICE_MASKS: Final = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def plan_transpose(call: Call) -> MemoryPlan:
-    """Share the buffer where the order of the axes that are not 1 stays (``TransposeOp``)."""
-    shape, order = call.shape(0), call.values[1] if len(call.values) > 1 else None
+    """Share the buffer if the order of the axes longer than 1 stays (``TransposeOp``)."""
+    shape, order = call.shape(0), call.value(1)
     if shape is not None and order is not None:
         moved = [axis for axis in order if shape[axis] != 1]
         if moved == sorted(moved):
-            return MemoryPlan(outputs=(alias(),))
-    return MemoryPlan(outputs=(allocate(call),))
+            return plan_alias()
+    return plan_allocation(call)
 
 
 def plan_same_or_copy(call: Call) -> MemoryPlan:
-    """Share the buffer where the output has the input's shape (Tile, BroadcastTo of one)."""
-    if call.shape(0) is not None and call.shape(0) == call.out_shape():
-        return MemoryPlan(outputs=(alias(),))
-    return MemoryPlan(outputs=(allocate(call),))
+    """Share the buffer if the output has the shape of the input (Tile, BroadcastTo)."""
+    is_same = call.shape(0) is not None and call.shape(0) == call.out_shape()
+    return plan_alias() if is_same else plan_allocation(call)
 
 
 def plan_cast(call: Call) -> MemoryPlan:
-    """Share the buffer where the type stays; ``CastOp`` never forwards."""
-    if call.attr("SrcT") == call.attr("DstT"):
-        return MemoryPlan(outputs=(alias(),))
-    return MemoryPlan(outputs=(allocate(call),))
+    """Share the buffer if the type stays; ``CastOp`` never forwards."""
+    return plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
 
 
 def plan_concat(call: Call) -> MemoryPlan:
-    """Share the buffer where only one of the inputs has elements (``ConcatBaseOp``)."""
+    """Share the buffer if only one input has elements (``ConcatBaseOp``)."""
     count = int(call.attr("N", len(call.inputs)))
     first = 1 if call.op.type == "Concat" else 0
     full = [index for index in range(first, first + count) if call.input_size(index)]
     if len(full) == 1 and call.input_size(full[0]) == call.size():
-        return MemoryPlan(outputs=(alias(full[0]),))
-    return MemoryPlan(outputs=(allocate(call),))
+        return plan_alias(full[0])
+    return plan_allocation(call)
 
 
 def plan_pack(call: Call) -> MemoryPlan:
     """Share the buffer of a single input (``PackOp``), else allocate."""
-    if len(call.inputs) == 1:
-        return MemoryPlan(outputs=(alias(),))
-    return MemoryPlan(outputs=(allocate(call),))
+    return plan_alias() if len(call.inputs) == 1 else plan_allocation(call)
 
 
 def plan_slice(call: Call) -> MemoryPlan:
-    """Share the whole, or a run of aligned rows of the first axis (``SliceOp``).
+    """Share the whole input, or aligned rows of its first axis (``SliceOp``).
 
-    The view keeps the whole parent buffer alive.
+    The view keeps the whole buffer alive.
     """
-    shape, out = call.shape(0), call.out_shape()
+    shape, out, begin = call.shape(0), call.out_shape(), call.value(1)
     if shape is None or out is None:
-        return MemoryPlan(outputs=(allocate(call),))
+        return plan_allocation(call)
     if shape == out:
-        return MemoryPlan(outputs=(alias(),))
-    begin = call.values[1] if len(call.values) > 1 else None
+        return plan_alias()
     if begin is not None and shape[1:] == out[1:] and _is_view(call, shape, begin[0], out[0]):
-        return MemoryPlan(outputs=(alias(),))
-    return MemoryPlan(outputs=(allocate(call),))
+        return plan_alias()
+    return plan_allocation(call)
 
 
 def plan_strided_slice(call: Call) -> MemoryPlan:
-    """Share the whole, or aligned rows of the first axis with stride 1 (``StridedSliceOp``)."""
-    shape, out = call.shape(0), call.out_shape()
+    """Share the whole input, or aligned rows of its first axis with stride 1 (``StridedSliceOp``)."""
+    shape, out, strides = call.shape(0), call.out_shape(), call.value(3)
     if shape is None or out is None:
-        return MemoryPlan(outputs=(allocate(call),))
-    strides = call.values[3] if len(call.values) > 3 else None
+        return plan_allocation(call)
     if strides is not None and all(stride == 1 for stride in strides):
         if math.prod(shape) == math.prod(out):
-            return MemoryPlan(outputs=(alias(),))
-        rows = rows_taken(call, shape, len(strides))
+            return plan_alias()
+        rows = find_rows(call, shape, len(strides))
         if rows is not None and _is_view(call, shape, *rows):
-            return MemoryPlan(outputs=(alias(),))
-    return MemoryPlan(outputs=(allocate(call),))
+            return plan_alias()
+    return plan_allocation(call)
 
 
-def rows_taken(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
-    """Return the first row that a slice with strides of 1 takes and the one behind its last.
+def find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
+    """Return the first row of a slice with stride 1, and the row after its last.
 
-    None where it takes a part of another axis, or where that depends on what is not known. Masks and
-    negative places as ``ValidateStridedSliceOp`` resolves them.
+    Masks and negative indices are resolved like in ``ValidateStridedSliceOp``.
 
     Args:
         call: The slice; its second and third inputs are ``begin`` and ``end``.
-        shape: Shape of what is sliced.
+        shape: Shape of the sliced tensor.
         entries: Numbers in ``begin``.
+
+    Returns:
+        None if the slice cuts another axis, or depends on an unknown value.
     """
     if not shape:
         return None
     masks = {name: int(call.attr(f"{name}_mask", 0)) for name in _SLICE_MASKS}
-    taken: tuple[int, int] | None = (0, shape[0])
+    rows: tuple[int, int] | None = (0, shape[0])
     axis = 0
     for entry in range(entries):
         bit = 1 << entry
         if masks["ellipsis"] & bit:
-            behind = [k for k in range(entry + 1, entries) if not masks["new_axis"] >> k & 1]
-            axis = len(shape) - len(behind)
+            following = [k for k in range(entry + 1, entries) if not masks["new_axis"] >> k & 1]
+            axis = len(shape) - len(following)
         elif not masks["new_axis"] & bit:
-            span = _span(call, masks, entry, shape[axis])
+            span = _find_span(call, masks, entry, shape[axis])
             if axis == 0:
-                taken = span
+                rows = span
             elif span != (0, shape[axis]):
                 return None
             axis += 1
-    return taken
+    return rows
 
 
-_SLICE_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-
-
-def _span(call: Call, masks: dict[str, int], entry: int, length: int) -> tuple[int, int] | None:
-    """Return from where to where one entry of a slice takes an axis; None where it is not known."""
+def _find_span(
+    call: Call, masks: dict[str, int], entry: int, length: int
+) -> tuple[int, int] | None:
+    """Return the start and end of one entry of a slice on its axis; None if unknown."""
     begin, end = (
         values[entry]
         if (values := call.values[index]) is not None and entry < len(values)
@@ -143,45 +142,42 @@ def _span(call: Call, masks: dict[str, int], entry: int, length: int) -> tuple[i
         end = length
     if begin is None or end is None:
         return None
-    places = (min(max(at + length if at < 0 else at, 0), length) for at in (begin, end))
-    start, stop = places
+    start, stop = (min(max(at + length if at < 0 else at, 0), length) for at in (begin, end))
     return start, stop
 
 
 def _is_view(call: Call, shape: tuple[int, ...], first: int, last: int) -> bool:
-    """Say whether some rows of the first axis are shared (``IsDim0SliceAligned`` in ``ops_util.h``).
+    """Return whether rows of the first axis are shared (``IsDim0SliceAligned``, ``ops_util.h``).
 
     Args:
         call: The slice.
-        shape: Shape of what is sliced.
+        shape: Shape of the sliced tensor.
         first: Its first row.
-        last: The row behind its last, or the number of rows: both are multiples at the same time.
+        last: The row after its last, or the number of rows; the alignment is the same.
     """
     row_bytes = call.input_size(0) // max(shape[0], 1)
     if len(shape) > 1:
-        return bool(row_bytes) and _aligned(row_bytes)
-    return _aligned(first * row_bytes) and _aligned(last * row_bytes)
+        return bool(row_bytes) and _is_aligned(row_bytes)
+    return _is_aligned(first * row_bytes) and _is_aligned(last * row_bytes)
 
 
 def plan_split(call: Call) -> MemoryPlan:
     """Share aligned parts of the first axis, else allocate each part (``SplitOpBase``)."""
-    source = 1 if call.op.type == "Split" else 0
-    axis_input = 0 if call.op.type == "Split" else 2
+    source, axis_input = (1, 0) if call.op.type == "Split" else (0, 2)
     if len(call.op.outputs) == 1:
-        return MemoryPlan(outputs=(alias(source),))
-    shape = call.shape(source)
-    axis = call.values[axis_input] if axis_input < len(call.values) else None
+        return plan_alias(source)
+    shape, axis = call.shape(source), call.value(axis_input)
     if shape is not None and axis is not None and axis[0] % max(len(shape), 1) == 0:
         row_bytes = call.input_size(source) // max(shape[0], 1)
-        if _aligned(row_bytes):
+        if _is_aligned(row_bytes):
             return MemoryPlan(outputs=tuple(alias(source) for _ in call.op.outputs))
-    return MemoryPlan(outputs=allocate_all(call))
+    return plan_allocation(call)
 
 
 def plan_unpack(call: Call) -> MemoryPlan:
-    """Share aligned rows of the first axis, else allocate each that is used (``UnpackOp``)."""
-    aligned = bool(call.op.outputs) and _aligned(call.size())
-    if int(call.attr("axis", 0)) == 0 and aligned:
+    """Share aligned rows of the first axis, else allocate each used output (``UnpackOp``)."""
+    is_aligned = bool(call.op.outputs) and _is_aligned(call.size())
+    if int(call.attr("axis", 0)) == 0 and is_aligned:
         return MemoryPlan(outputs=tuple(alias() for _ in call.op.outputs))
     return MemoryPlan(
         outputs=tuple(
@@ -191,32 +187,47 @@ def plan_unpack(call: Call) -> MemoryPlan:
     )
 
 
-def plan_reduction(call: Call) -> MemoryPlan:
-    """Allocate the result as a temporary; copy the input where axes alternate too often.
+def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """Return length and whether reduced, with neighbouring axes of one kind merged.
 
-    ``ReductionOp`` merges neighbouring axes that are all kept or all reduced. Up to three groups
-    are reduced where they lie; more are first copied in transposed order. Reducing nothing shares
-    the input's buffer. (``reduction_ops_common.h`` of the wheel, lines 140 to 250.) Where the axes are
-    not known (those of a gradient in a loop), a result with as many elements reduced nothing.
+    Axes of length 1 are left out.
+
+    Args:
+        shape: Shape of the input of a reduction.
+        axes: The reduced axes.
     """
-    shape, axes = call.shape(0), call.values[1] if len(call.values) > 1 else None
-    if shape and axes is None and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0:
-        return MemoryPlan(outputs=(alias(),))
-    if shape is None or axes is None:
-        return MemoryPlan(outputs=(allocate(call, region="temp"),))
     reduced = {axis % max(len(shape), 1) for axis in axes}
-    groups: list[bool] = []
+    groups: list[tuple[int, bool]] = []
     for axis, length in enumerate(shape):
         if length == 1:
             continue
-        if not groups or groups[-1] != (axis in reduced):
-            groups.append(axis in reduced)
-    if not any(groups) and math.prod(shape) > 0:
-        return MemoryPlan(outputs=(alias(),))
+        if groups and groups[-1][1] == (axis in reduced):
+            groups[-1] = groups[-1][0] * length, groups[-1][1]
+        else:
+            groups.append((length, axis in reduced))
+    return groups
+
+
+def plan_reduction(call: Call) -> MemoryPlan:
+    """Allocate the result as a temporary; copy the input if it must be transposed.
+
+    ``ReductionOp`` merges neighbouring axes that are all kept or all reduced. Up to three groups
+    are reduced directly; for more the input is transposed first. A reduction of no axis shares the
+    buffer of the input (``reduction_ops_common.h`` of the wheel, lines 140 to 250). If the axes are
+    unknown (in the gradient of a loop), a result with as many elements reduced nothing.
+    """
+    shape, axes = call.shape(0), call.value(1)
+    if shape and axes is None and math.prod(shape) == math.prod(call.out_shape() or (0,)) > 0:
+        return plan_alias()
+    result = allocate(call, region="temp")
+    if shape is None or axes is None:
+        return MemoryPlan(outputs=(result,))
+    groups = merge_axes(shape, axes)
+    if not any(is_reduced for _, is_reduced in groups) and math.prod(shape) > 0:
+        return plan_alias()
     copy_bytes = (call.input_size(0),) if len(groups) > _MAX_REDUCED_GROUPS else ()
-    result: Output = allocate(call, region="temp")
     return MemoryPlan(outputs=(result,), after_bytes=copy_bytes)
 
 
-def _aligned(size_bytes: int) -> bool:
+def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0

@@ -1,9 +1,8 @@
-"""What one run of a kernel does to memory, as plain records.
+"""Memory plans: what one run of a kernel allocates, forwards, aliases and holds.
 
-Worked example: ``y = tanh(x)`` where nothing else reads ``x``. TensorFlow's kernel asks to reuse the
-buffer of ``x`` (*forward*), gets it, and allocates nothing. Where something else still reads ``x``
-it allocates an output of the same size. Both are one plan: ``Output(FORWARD, inputs=(0,))``; which
-of the two happens is known only when the op's turn comes.
+Example: ``y = tanh(x)``. If nothing else reads ``x``, the kernel takes its buffer for ``y``
+(*forward*) and allocates nothing. Otherwise it allocates an output of the same size. Both cases are
+one plan, ``Output(FORWARD, inputs=(0,))``; the executor decides when the op runs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Way(str, Enum):
-    """Where the buffer of an output comes from."""
+    """Source of the buffer of an output."""
 
     ALLOCATE = "allocate"
     FORWARD = "forward"
@@ -27,7 +26,7 @@ class Way(str, Enum):
 
 
 class VariableAccess(str, Enum):
-    """What a kernel does to the variable whose handle is its first input."""
+    """Access of a kernel to the variable whose handle is its first input."""
 
     UNTOUCHED = "untouched"
     READ = "read"
@@ -37,7 +36,7 @@ class VariableAccess(str, Enum):
 
 
 class ListUse(str, Enum):
-    """What a kernel does to a TensorList."""
+    """Operation of a kernel on a TensorList."""
 
     NO = "no"
     NEW = "new"
@@ -59,13 +58,12 @@ class Output:
     """One output of a kernel.
 
     Attributes:
-        way: Allocated; taken over from an input where that input's buffer has no other user, else
-            allocated; sharing an input's buffer; or without a buffer.
-        size_bytes: Bytes asked for where it is allocated.
-        inputs: Inputs whose buffer may be taken over, in the order in which they are tried, or the
-            one input whose buffer is shared.
-        region: ``output``, or ``temp`` where the kernel allocates its result as a temporary.
-        elsewhere: It lies in another memory than the device's, and has no bytes there.
+        way: Allocate it; forward the buffer of an input without other users, else allocate; share
+            the buffer of an input; or no buffer.
+        size_bytes: Bytes if it is allocated.
+        inputs: Inputs to forward, in the order in which they are tried, or the input to share.
+        region: ``temp`` if the kernel allocates its result as a temporary, else ``output``.
+        elsewhere: Whether it lies outside the memory of the device, and takes no bytes there.
     """
 
     way: Way
@@ -75,20 +73,20 @@ class Output:
     elsewhere: bool = False
 
     @property
-    def is_told(self) -> bool:
-        """Whether its bytes are known, or another's, although the graph does not tell its shape."""
+    def is_known(self) -> bool:
+        """Whether its bytes are known, or shared, even if the graph has no shape for it."""
         return self.elsewhere or self.size_bytes > 0 or self.way is Way.ALIAS
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a kernel asks for at its first call of a kind, to choose among a library's algorithms.
+    """Requests of the first call with given shapes, which tries the algorithms of a library.
 
     Attributes:
-        key: Equal for calls that share what was found.
-        copy_bytes: A guarded copy of the result, done without where it does not fit.
-        scratch_bytes: The guards of each algorithm's workspace, without which none can be tried.
-        is_early: Whether the kernel asks for one more buffer after it, be that its output.
+        key: Equal for calls that share the result of the trial.
+        copy_bytes: A guarded copy of the result; skipped if it does not fit.
+        scratch_bytes: Guards around the workspace of each algorithm, needed for any trial.
+        is_early: Whether the kernel allocates another buffer afterwards, such as its output.
     """
 
     key: tuple[object, ...]
@@ -99,28 +97,28 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """One run of a kernel.
+    """What one run of a kernel does to memory.
+
+    Temporaries are freed when the kernel returns, unless said otherwise.
 
     Attributes:
-        outputs: Its outputs, in order.
-        before_bytes: Temporaries allocated before the outputs and freed when the kernel returns.
-        scratch_bytes: Temporaries that are freed again before the kernel's last output is
-            allocated.
-        amid_bytes: Temporaries allocated before the last output that asks for memory, after the others,
-            and freed when the kernel returns.
-        after_bytes: Temporaries allocated after the outputs and freed when the kernel returns.
-        variable: What it does to the variable behind its first input.
-        value: Input that becomes the variable's value, or joins a TensorList.
-        lists: What it does to the TensorList in its first input.
-        rows_bytes: Bytes of each element of the TensorList that it makes of a tensor.
-        workspace_bytes: Most that a library called by the kernel may ask for beside all that, while
-            the kernel runs; left out of the prediction, part of its range.
-        trial: What its first call asks for beside all that; None for nothing.
-        modelled: Whether a rule is known; without one, every output is taken to be allocated.
-        borrows: Whether its results may lie in memory of Python's, which this allocator does not count.
-        compiled: The requests of a call of an XLA-compiled function, which take the place of
-            everything but ``outputs``; None for every other op.
-        is_plain: Whether there is one output and nothing else but it, as for most ops.
+        outputs: The outputs, in order.
+        before_bytes: Temporaries allocated before the outputs.
+        scratch_bytes: Temporaries that are freed before the last output is allocated.
+        amid_bytes: Temporaries allocated just before the last output that needs memory.
+        after_bytes: Temporaries allocated after the outputs.
+        variable: Access to the variable whose handle is the first input.
+        value: Input that becomes the value of the variable, or an element of a TensorList.
+        lists: Operation on the TensorList in the first input.
+        rows_bytes: Bytes of each element, if the kernel makes a TensorList of a tensor.
+        workspace_bytes: Upper bound of a library's workspace during the run. The prediction leaves
+            it out; the range contains it.
+        trial: Additional requests of the first call; None if there are none.
+        modelled: Whether the op has a rule; without one, each output is assumed to be allocated.
+        borrows: Whether results may lie in Python's memory, which this allocator does not count.
+        compiled: Requests of a call of an XLA-compiled function, which replace everything except
+            ``outputs``; None for other ops.
+        is_plain: Whether the plan has one output and nothing else, as for most ops.
     """
 
     outputs: tuple[Output, ...] = ()
@@ -146,6 +144,6 @@ class MemoryPlan:
         object.__setattr__(self, "is_plain", is_plain)
 
 
-def asked_for(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
-    """Return the sizes without those of 0 bytes, which a kernel does not ask for."""
+def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:
+    """Return the sizes above 0 bytes; a kernel makes no request for the others."""
     return tuple(size for size in sizes_bytes if size)

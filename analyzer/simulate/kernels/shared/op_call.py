@@ -1,19 +1,19 @@
-"""One op as its kernel sees it: input types, shapes and the few constant inputs that matter."""
+"""One op as its kernel sees it: types, shapes and constant inputs; and plans built from it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.kernels.shared.memory_plan import Output, Way
+from analyzer.model.graph.ops import op_types
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way, without_zeros
 
-ALIGNMENT_BYTES = 64
-"""Eigen's vector alignment in TensorFlow's builds (``EIGEN_MAX_ALIGN_BYTES``): a slice that does not
-start and end on it is copied, not shared."""
-
+ALIGNMENT_BYTES: Final = 64
+"""Eigen's vector alignment in TensorFlow's builds (``EIGEN_MAX_ALIGN_BYTES``). A slice that does not
+start and end on it is copied instead of shared."""
 
 FLOAT_BYTES: Final = 4
 """Bytes of a ``float32``."""
@@ -21,13 +21,13 @@ FLOAT_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One op with what is known of its inputs.
+    """One op and what is known about its inputs.
 
     Attributes:
         op: The op.
-        inputs: What each input is; None where it is not known.
-        values: The value of each input where it is a small constant, flat.
-        threads: Intra-op threads, which size oneDNN's scratchpads.
+        inputs: Type and shape of each input; None if unknown.
+        values: Value of each input if it is a small constant, flat; else None.
+        threads: Intra-op threads, which determine the size of oneDNN's scratchpads.
         unused: Outputs that no op uses (``OpKernelContext::output_required``).
     """
 
@@ -38,42 +38,63 @@ class Call:
     unused: frozenset[int] = frozenset()
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Return an attribute's plain value."""
+        """Return the plain value of an attribute."""
         return self.op.attrs.get(name, default)
 
     def shape(self, index: int) -> tuple[int, ...] | None:
-        """Return the fully known shape of an input, None where it is not."""
+        """Return the shape of an input; None unless it is fully known."""
         spec = self.inputs[index] if index < len(self.inputs) else None
         if spec is None or spec.shape is None or any(axis < 0 for axis in spec.shape):
             return None
         return spec.shape
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
-        """Return the fully known shape of an output, None where it is not."""
+        """Return the shape of an output; None unless it is fully known."""
         shape = self.op.outputs[index].shape
         return None if shape is None or any(axis < 0 for axis in shape) else shape
 
+    def value(self, index: int) -> tuple[int, ...] | None:
+        """Return the value of an input if it is a small constant; else None."""
+        return self.values[index] if index < len(self.values) else None
+
     def size(self, index: int = 0) -> int:
-        """Return the bytes of an output; 0 where it has none that show."""
+        """Return the bytes of an output; 0 if unknown."""
         return self.op.outputs[index].size_bytes or 0
 
     def input_size(self, index: int) -> int:
-        """Return the bytes of an input; 0 where it has none that show."""
+        """Return the bytes of an input; 0 if unknown."""
         spec = self.inputs[index] if index < len(self.inputs) else None
         return 0 if spec is None else spec.size_bytes or 0
 
     def item_bytes(self) -> int:
-        """Return the bytes of one element of output 0; a float's where it has none."""
+        """Return the bytes of one element of output 0; 4 if it has no elements."""
         elements = math.prod(self.out_shape() or (0,))
         return self.size() // elements if elements else FLOAT_BYTES
 
 
-def allocate(call: Call, index: int = 0, region: str = "output") -> Output:
-    """Return output ``index`` as a fresh allocation.
+Rule: TypeAlias = Callable[[Call], MemoryPlan]
+"""A function from a call to what its kernel does to memory."""
+
+
+def rule_table(*rows: tuple[Rule, str | frozenset[str]]) -> dict[str, Rule]:
+    """Return the rule of each op type; of several rows with one op type the last counts.
 
     Args:
-        call: The op as its kernel sees it.
-        index: Which of its outputs.
+        rows: A rule and its op types, as a set or separated by spaces.
+    """
+    return {
+        op_type: rule
+        for rule, types in rows
+        for op_type in (op_types(types) if isinstance(types, str) else types)
+    }
+
+
+def allocate(call: Call, index: int = 0, region: str = "output") -> Output:
+    """Return output ``index`` as a new allocation.
+
+    Args:
+        call: The call.
+        index: Index of the output.
         region: TensorFlow's type of the request: ``output`` or ``temp``.
     """
     size_bytes = call.size(index)
@@ -81,7 +102,7 @@ def allocate(call: Call, index: int = 0, region: str = "output") -> Output:
 
 
 def allocate_all(call: Call) -> tuple[Output, ...]:
-    """Return every output as a fresh allocation."""
+    """Return every output as a new allocation."""
     return tuple(allocate(call, index) for index in range(len(call.op.outputs)))
 
 
@@ -91,15 +112,15 @@ def alias(source: int = 0) -> Output:
 
 
 def forward(call: Call, sources: Sequence[int], index: int = 0) -> Output:
-    """Return an output that takes over the first input that nothing else uses, else allocates.
+    """Return an output that takes the buffer of the first input without other users.
 
-    TensorFlow asks for the same element type and the same number of elements; the shape may differ
-    (``OpKernelContext::forward_input``).
+    The input must have the same element type and number of elements; its shape may differ
+    (``OpKernelContext::forward_input``). Otherwise the output is allocated.
 
     Args:
-        call: The op as its kernel sees it.
-        sources: Indexes of the inputs that are tried, in order.
-        index: Which of its outputs.
+        call: The call.
+        sources: Indices of the inputs to try, in order.
+        index: Index of the output.
     """
     spec = call.op.outputs[index]
     shape = call.out_shape(index)
@@ -114,3 +135,30 @@ def forward(call: Call, sources: Sequence[int], index: int = 0) -> Output:
         if math.prod(other_shape) == math.prod(shape):
             fitting.append(source)
     return Output(Way.FORWARD, size_bytes, tuple(fitting))
+
+
+def plan_alias(source: int = 0) -> MemoryPlan:
+    """Return the plan of a kernel whose only output shares the buffer of an input."""
+    return MemoryPlan(outputs=(alias(source),))
+
+
+def plan_forward(call: Call, sources: Sequence[int]) -> MemoryPlan:
+    """Return the plan of a kernel that forwards an input to its only output."""
+    return MemoryPlan(outputs=(forward(call, sources),))
+
+
+def plan_allocation(
+    call: Call, *, before_bytes: Sequence[int] = (), after_bytes: Sequence[int] = ()
+) -> MemoryPlan:
+    """Return the plan of a kernel that allocates all outputs and some temporaries.
+
+    Args:
+        call: The call.
+        before_bytes: Temporaries allocated before the outputs; sizes of 0 are ignored.
+        after_bytes: Temporaries allocated after the outputs; sizes of 0 are ignored.
+    """
+    return MemoryPlan(
+        outputs=allocate_all(call),
+        before_bytes=without_zeros(before_bytes),
+        after_bytes=without_zeros(after_bytes),
+    )

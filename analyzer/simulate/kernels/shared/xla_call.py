@@ -1,16 +1,18 @@
-"""What a call of an XLA-compiled function asks the allocator for.
+"""The memory requests of a call of an XLA-compiled function.
 
-TensorFlow runs such a call as one op (``XlaLocalLaunch``; ``compiler/jit/kernels/xla_ops.cc``). In the
-order of XLA's allocations it asks for the table of the results' addresses, the results and the
-temporaries (``CpuExecutable::CreateBufferTable``, ``GpuExecutable::GenerateBufferAllocations``). A
-result that is a variable's new value takes the old value's buffer where nothing else refers to it;
-otherwise it is allocated, after all of the former, and the variable adopts it
-(``CreateResultShapedBuffer``; ``XlaComputationLaunchContext::PopulateOutputs``). A result that is an
-argument, unchanged, is that argument's tensor on a card (``GetOrCreateTensorForOutput``), and a copy on
-the host. Then the temporaries are freed, the old values, and last the table.
+TensorFlow runs such a call as one op (``XlaLocalLaunch``; ``compiler/jit/kernels/xla_ops.cc``):
 
-The compiled module's parameters are the call's tensors in order, then the values of its variables
-(``XlaCompiler::BuildArguments``).
+1. In the order of XLA's allocations it requests the table of result addresses, the results and the
+   temporaries (``CpuExecutable::CreateBufferTable``, ``GpuExecutable::GenerateBufferAllocations``).
+2. A result that is the new value of a variable takes the buffer of the old value if nothing else
+   refers to it. Otherwise it is allocated after step 1 and becomes the variable's buffer
+   (``CreateResultShapedBuffer``; ``XlaComputationLaunchContext::PopulateOutputs``).
+3. A result that is an unchanged argument is the tensor of that argument on a card
+   (``GetOrCreateTensorForOutput``), and a copy on the host.
+4. The temporaries are freed, then the old values, and last the table.
+
+The parameters of the compiled module are the tensors of the call in order, then the values of its
+variables (``XlaCompiler::BuildArguments``).
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse
 from analyzer.tracing.xla.compile_trials import CompileTrial
 
-TEMPORARY: Final = -1  # in place of an output: freed when the call is over
-TABLE: Final = -2  # in place of an output: a tuple's table of pointers, or a result without a place
+TEMPORARY: Final = -1
+"""Instead of an output index: a temporary, freed after the call."""
+
+TABLE: Final = -2
+"""Instead of an output index: a tuple's table of pointers, or a result that the op does not output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +37,35 @@ class CompiledCall:
     """The requests of one call.
 
     Attributes:
-        requests: Bytes of each request, and the op's output that it is: ``TEMPORARY``,
-            ``TABLE`` for what is freed when the call is over.
-        updates: For each variable that gets a new value: the input with its handle, the bytes.
-        anew: Those of them whose old value was compiled in: the next call compiles the function anew.
-        keeps: The compiled functions stay, and with each the values that were compiled into it
-            (``DeviceCompilationClusterSignature``; where the device is not the host, copies of them).
-        trials: What is asked for when the function is compiled, at its first call.
+        requests: Bytes and output index of each request; the index of a buffer that is freed after
+            the call is ``TEMPORARY`` or ``TABLE``.
+        updates: Input index of the handle and bytes, for each variable that gets a new value.
+        recompiled: Updated variables whose old value is a constant of the compiled function, so
+            that the next call compiles it again; input indices.
+        holds_constants: Whether each compiled function stays alive with these values
+            (``DeviceCompilationClusterSignature``; on a card it has copies).
+        trials: Requests of the compilation, at the first call.
     """
 
     requests: tuple[tuple[int, int], ...]
     updates: tuple[tuple[int, int], ...]
-    anew: frozenset[int] = frozenset()
-    keeps: bool = False
+    recompiled: frozenset[int] = frozenset()
+    holds_constants: bool = False
     trials: tuple[CompileTrial, ...] = ()
 
 
 def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> MemoryPlan:
-    """Return what one call of a compiled function does.
+    """Return the memory plan of one call of a compiled function.
 
     Args:
-        call: The call's op.
-        plan: The function's memory plan.
-        on_host: The device's memory is the host's.
+        call: The op of the call.
+        plan: The buffers of the compiled function.
+        on_host: Whether the device uses host memory.
     """
-    sources = _sources(call, plan)
+    sources = _find_sources(call, plan)
     aliased = {result: sources[p] for result, p in plan.aliases.items() if p < len(sources)}
     given = [result for result in range(len(plan.outputs)) if result not in aliased]
-    place = _outputs_of(call, plan, given)
+    place = _find_outputs(call, plan, given)
     handed_on = {
         place[result]: sources[p]
         for result, p in plan.handed_on.items()
@@ -95,18 +101,18 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             updates=tuple(
                 (source, plan.outputs[result]) for result, source in sorted(aliased.items())
             ),
-            anew=plan.fixed & set(aliased.values()),
-            keeps=on_host,
+            recompiled=plan.fixed & set(aliased.values()),
+            holds_constants=on_host,
             trials=plan.trials,
         ),
     )
 
 
-def _sources(call: Call, plan: BufferPlan) -> list[int]:
-    """Return the op's input behind each parameter of the compiled module.
+def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
+    """Return the input of the op for each parameter of the compiled module.
 
-    A tensor that has to be known when the function is compiled is no parameter: those that are told
-    of, and those whose bytes do not fit the next parameter, are passed over.
+    A tensor that is a constant of the compiled function is no parameter. Inputs listed as fixed, and
+    inputs whose bytes do not fit the next parameter, are skipped.
     """
     handles = [
         index
@@ -116,8 +122,8 @@ def _sources(call: Call, plan: BufferPlan) -> list[int]:
     tensors = [index for index in range(len(call.inputs)) if index not in handles]
     count = max(len(plan.parameters) - len(handles), 0)
     if count < len(tensors):
-        told = [index for index in tensors if index not in plan.fixed]
-        tensors = told if count <= len(told) else tensors
+        free = [index for index in tensors if index not in plan.fixed]
+        tensors = free if count <= len(free) else tensors
     chosen: list[int] = []
     for position, index in enumerate(tensors):
         left, wanted = len(tensors) - position, count - len(chosen)
@@ -127,15 +133,15 @@ def _sources(call: Call, plan: BufferPlan) -> list[int]:
     return [*chosen, *handles[: len(plan.parameters) - len(chosen)]]
 
 
-def _outputs_of(call: Call, plan: BufferPlan, given: list[int]) -> dict[int | None, int]:
-    """Return the op's output that each result is which the caller is given.
+def _find_outputs(call: Call, plan: BufferPlan, given: list[int]) -> dict[int | None, int]:
+    """Return the output of the op for each result that the caller gets.
 
-    Outputs that the compiler knew are no results; those whose bytes do not fit are passed over. One
-    whose shape is not known may be any.
+    Outputs that are constants of the compiled function are no results. Outputs whose bytes do not fit
+    are skipped; an output of unknown shape fits any result.
     """
     sizes = [output.size_bytes for output in call.op.outputs]
     outputs = [index for index, size in enumerate(sizes) if size != 0]
-    found: dict[int | None, int] = {}
+    places: dict[int | None, int] = {}
     at = 0
     for position, result in enumerate(given):
         while (
@@ -145,6 +151,6 @@ def _outputs_of(call: Call, plan: BufferPlan, given: list[int]) -> dict[int | No
         ):
             at += 1
         if at < len(outputs):
-            found[result] = outputs[at]
+            places[result] = outputs[at]
             at += 1
-    return found
+    return places

@@ -367,7 +367,7 @@ class Ledger:
             variable = self._arguments.get(node, ())[source]
             if variable < 0:
                 continue
-            if compiled.keeps and source in compiled.anew:
+            if compiled.holds_constants and source in compiled.recompiled:
                 self.references[self.values[variable]] += 1  # for as long as the process lives
             if self.references[self.values[variable]] > 1:
                 adopted.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
