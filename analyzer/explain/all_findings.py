@@ -1,6 +1,6 @@
-"""All findings of one analysis in the one order in which every output shows them.
+"""All findings of an analysis, in the order of every output.
 
-Why the step does not fit comes first, then the weightiest, and of these those that save most.
+A step that does not fit comes first, then growth over steps, then severity, then the saving.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.questions.batch_independent import find_state
 from analyzer.explain.questions.fragmentation import find_internal_waste, find_trend
-from analyzer.explain.questions.gradient_copies import find_gradient_copies
 from analyzer.explain.questions.out_of_memory import find_out_of_memory
-from analyzer.explain.questions.parallel_ops import find_threads
-from analyzer.explain.questions.peak_owner import find_largest, find_peak_owner
-from analyzer.explain.questions.recompiled_steps import find_compiled_anew
+from analyzer.explain.questions.peak_owner import (
+    find_gradient_copies,
+    find_largest,
+    find_peak_owner,
+)
 from analyzer.explain.questions.retained_tensors import (
     find_growth,
     find_overdue,
@@ -23,18 +23,17 @@ from analyzer.explain.questions.retained_tensors import (
     find_survivors,
     retained_rows,
 )
-from analyzer.explain.running.copied_inputs import find_input_copies
+from analyzer.explain.questions.step_settings import find_recompiled, find_state, find_threads
 from analyzer.explain.running.data_held import find_data, stage_that_fills
+from analyzer.explain.running.kept_objects import find_held_over, find_models, find_tapes
+from analyzer.explain.running.leaks import find_leaks, find_unexplained
 from analyzer.explain.running.retracing import find_retracing
-from analyzer.explain.running.staying_bytes import find_kept, find_unexplained
-from analyzer.explain.running.step_habits import (
+from analyzer.explain.running.varying_shapes import find_varying_shapes
+from analyzer.explain.running.wasteful_tensors import (
     find_dense_gradients,
-    find_held_over,
-    find_models,
+    find_input_copies,
     find_wide_numbers,
 )
-from analyzer.explain.running.tapes_kept import find_tapes
-from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.recording.records import Finding, Severity
 
 _ORDER: Final = list(Severity)
@@ -52,7 +51,7 @@ _OF_THE_PROGRAM: Final = frozenset(
     | {"data-constant", "data-held", "data-slices", "data-stage", "models-kept"}
     | {"held-over", "input-copies", "float64", "dense-gradient", "varying-shapes"}
 )
-"""What goes wrong from step to step: before what one step needs."""
+"""Problems that grow with the number of steps: they come before the needs of one step."""
 
 
 def collect(analysis: Analysis) -> Analysis:
@@ -60,7 +59,7 @@ def collect(analysis: Analysis) -> Analysis:
     found: list[Finding] = [
         *analysis.findings,
         *find_out_of_memory(analysis),
-        *find_compiled_anew(analysis),
+        *find_recompiled(analysis),
         *find_peak_owner(analysis),
         *find_retained(analysis, retained_rows(analysis)),
         *find_gradient_copies(analysis),
@@ -78,19 +77,18 @@ def collect(analysis: Analysis) -> Analysis:
         *find_dense_gradients(analysis),
         *_of_the_program(analysis),
     ]
-    told = {one.id for one in found}
-    if "varying-shapes" in told:  # the same, of a program
+    if any(one.id == "varying-shapes" for one in found):  # says the same, with more detail
         found = [one for one in found if one.id != "varying-sizes"]
     return replace(analysis, findings=tuple(sorted(found, key=_place)))
 
 
 def _of_the_program(analysis: Analysis) -> list[Finding]:
-    """Return what is said of a program whose own steps were traced."""
+    """Return the findings about a program whose own steps were traced."""
     watch = analysis.recording.watch
     if watch is None:
         return []
     causes = [
-        *find_kept(analysis, watch),
+        *find_leaks(analysis, watch),
         *find_retracing(watch),
         *find_tapes(analysis, watch),
         *find_models(watch),

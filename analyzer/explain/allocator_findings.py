@@ -1,8 +1,4 @@
-"""What the simulated allocator says about a recording: does it fit, why the pool is so large.
-
-Each function takes results of ``allocator`` and returns findings; nothing is replayed
-here but in ``find_allocator``, which does all of it.
-"""
+"""Findings from a replay through the simulated allocator: failure, pool size, lowest limit, settings."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any, Final
 import pandas as pd
 
 from analyzer.explain.buffer_words import describe_buffer, name_of
-from analyzer.explain.questions.severity import severity_of
+from analyzer.explain.questions.savings import severity_of
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
@@ -32,30 +28,25 @@ from analyzer.simulate.allocator import (
 )
 
 _MOST_ROWS: Final = 10  # of evidence
-_WORTH_SAYING_RATIO: Final = 0.02
-"""Share of the pool or limit from which something that gives memory back is reported."""
+_LEAST_RATIO: Final = 0.02
+"""Share of the lowest limit that a setting must save."""
 
 _WAYS: Final = {
-    "restart": "starting anew with what lives now, as after loading a checkpoint",
-    "fixed-shapes": "giving every step the shapes of the largest one",
+    "restart": "restart from a checkpoint",
+    "fixed-shapes": "use the shapes of the largest step in every step",
     "fragmentation-fraction": (
-        "GPUOptions.experimental.internal_fragmentation_fraction set to {setting}"
+        "set GPUOptions.experimental.internal_fragmentation_fraction to {setting}"
     ),
-    "growth": "letting the pool grow (set_memory_growth)",
-    "no-growth": "taking one region at the start (set_memory_growth off)",
-    "cuda-malloc-async": "TF_GPU_ALLOCATOR=cuda_malloc_async",
+    "growth": "turn memory growth on (set_memory_growth)",
+    "no-growth": "turn memory growth off (set_memory_growth), so that the pool is one region",
+    "cuda-malloc-async": "set TF_GPU_ALLOCATOR=cuda_malloc_async",
 }
 
 
 def find_allocator(
     recording: Recording, options: BfcOptions, *, engine: Engine = Engine.AUTO
 ) -> list[Finding]:
-    """Replay a recording under ``options`` and report all there is to say.
-
-    Args:
-        recording: What is replayed.
-        options: The limit, growth and other settings to replay under.
-        engine: Which allocator replays.
+    """Replay a recording under ``options`` and return all findings.
 
     Raises:
         TraceError: the recording cannot be replayed.
@@ -74,7 +65,7 @@ def find_allocator(
 
 
 def find_cautions(result: Replay) -> list[Finding]:
-    """Report what had to be put right in the input before it could be replayed."""
+    """Report corrections that the recording needed before its replay."""
     if not result.cautions:
         return []
     total = sum(caution.count for caution in result.cautions)
@@ -82,8 +73,8 @@ def find_cautions(result: Replay) -> list[Finding]:
         Finding(
             id="replayed-with-cautions",
             severity=Severity.LOW,
-            title=f"{total} events or rows had to be put right before they could be replayed",
-            detail="The replay's figures are as good as these corrections.",
+            title=f"The replay corrected {total} events or rows of the recording",
+            detail="The numbers of the replay depend on these corrections.",
             evidence=tuple(
                 {"id": caution.id, "count": caution.count, "message": caution.message}
                 for caution in result.cautions
@@ -93,26 +84,25 @@ def find_cautions(result: Replay) -> list[Finding]:
 
 
 def find_failure(result: Replay, missing: Unserved, rows: pd.DataFrame) -> list[Finding]:
-    """Report the allocation that does not fit, and the free chunks that could not serve it.
+    """Report the request that fails in a replay, and the free chunks that are too small.
 
     Args:
-        result: The replay that ended early.
-        missing: The request that could not be served, and why.
-        rows: The allocations table that the sequence was made of, to name the request's op.
+        result: The replay.
+        missing: The request that failed, and why.
+        rows: The allocations table, for the name of the op.
     """
     limit = format_bytes(result.options.memory_limit_bytes)
     asked = format_bytes(missing.requested_bytes)
     if missing.free_bytes >= missing.rounded_bytes:
         why = (
-            f"{format_bytes(missing.free_bytes)} are free, more than it asks for, but in "
-            f"{missing.n_free} pieces of which the largest is "
-            f"{format_bytes(missing.largest_free_bytes)}: fragmentation, not size. Fixed shapes or "
-            "a restart would help."
+            f"Free memory is fragmented: {format_bytes(missing.free_bytes)} are free in "
+            f"{missing.n_free} chunks, the largest has {format_bytes(missing.largest_free_bytes)}. Use "
+            "fixed shapes, or restart from a checkpoint."
         )
     else:
         why = (
-            f"Only {format_bytes(missing.free_bytes)} of the pool are free: what lives at once is "
-            "too much for this limit. A smaller batch or fewer live tensors would help."
+            f"Only {format_bytes(missing.free_bytes)} of the pool are free: the live tensors need more "
+            "than this limit. Reduce the batch size or the number of live tensors."
         )
     return [
         Finding(
@@ -137,29 +127,29 @@ def find_failure(result: Replay, missing: Unserved, rows: pd.DataFrame) -> list[
 def find_pool_growth(
     result: Replay, history: tuple[Growth, ...], rows: pd.DataFrame
 ) -> list[Finding]:
-    """Report why the pool is larger than what is in use: each region and what caused it.
+    """Report the regions of the pool and the requests that caused them.
 
     Args:
         result: The replay.
-        history: Each region that was taken, in order.
-        rows: The allocations table that the sequence was made of, to name ops.
+        history: The regions, in order.
+        rows: The allocations table, for the names of ops.
     """
     pool, in_use = result.peak_pool_bytes, result.peak_in_use_bytes
     if not history or not pool:
         return []
     fragmented = [growth for growth in history if growth.fragmented]
     detail = (
-        "A region is taken when no free chunk is large enough: 2 MiB first, then twice the last, "
-        "or more for a large request, as far as the limit goes. It is kept, so that nvidia-smi "
-        "shows the pool and not what is in use."
+        "If no free chunk is large enough, the allocator adds a region: 2 MiB first, then twice the "
+        "last one, or more for a large request, up to the limit. It never returns a region, so "
+        "nvidia-smi shows the pool and not the bytes in use."
     )
     if fragmented:
-        detail += f" {len(fragmented)} times enough was free, but in pieces too small."
+        detail += f" In {len(fragmented)} cases enough memory was free, but fragmented."
     return [
         Finding(
             id="pool-growth",
             severity=Severity.MEDIUM if fragmented else Severity.INFO,
-            title=f"The pool takes {format_bytes(pool)} for {format_bytes(in_use)} in use at most",
+            title=f"The pool grows to {format_bytes(pool)} for a peak of {format_bytes(in_use)} in use",
             detail=detail,
             evidence=tuple(_region_row(growth, rows) for growth in history),
         )
@@ -182,23 +172,23 @@ def _region_row(growth: Growth, rows: pd.DataFrame) -> EvidenceRow:
 
 
 def find_minimum_limit(found: MinimumLimit) -> list[Finding]:
-    """Report the smallest limit and what it consists of."""
+    """Report the lowest memory limit and its parts."""
     detail = (
         f"{format_bytes(found.requested_peak_bytes)} requested at the peak, "
-        f"{format_bytes(found.rounding_bytes)} of rounding, "
-        f"{format_bytes(found.unsplit_bytes)} in chunks handed out whole, "
-        f"{format_bytes(found.external_bytes)} free in pieces too small."
+        f"{format_bytes(found.rounding_bytes)} rounding, "
+        f"{format_bytes(found.unsplit_bytes)} unsplit chunks, "
+        f"{format_bytes(found.external_bytes)} fragmentation."
     )
     if found.safe_bytes > found.limit_bytes:
         detail += (
-            f" Not every limit above {format_bytes(found.limit_bytes)} succeeds: from "
-            f"{format_bytes(found.safe_bytes)} on, all that were tried do."
+            f" Some limits from {format_bytes(found.limit_bytes)} on also work; from "
+            f"{format_bytes(found.safe_bytes)} on, all tested limits work."
         )
     return [
         Finding(
             id="minimum-limit",
             severity=Severity.INFO,
-            title=f"Needs a memory limit of at least {format_bytes(found.safe_bytes)}",
+            title=f"The step needs a memory limit of at least {format_bytes(found.safe_bytes)}",
             detail=detail,
             evidence=(
                 {"part": "requested peak", "size_bytes": found.requested_peak_bytes},
@@ -213,11 +203,11 @@ def find_minimum_limit(found: MinimumLimit) -> list[Finding]:
 
 
 def find_remedies(ways: tuple[Remedy, ...]) -> list[Finding]:
-    """Report the ways of running that need a smaller limit, best first."""
+    """Report allocator settings that need a lower limit, best first."""
     base, others = ways[0], ways[1:]
     if base.minimum_limit_bytes is None:
         return []
-    threshold = _WORTH_SAYING_RATIO * base.minimum_limit_bytes
+    threshold = _LEAST_RATIO * base.minimum_limit_bytes
     better = [way for way in others if (way.limit_saved_bytes or 0) >= threshold]
     better.sort(key=lambda way: -(way.limit_saved_bytes or 0))
     if not better:
@@ -228,9 +218,9 @@ def find_remedies(ways: tuple[Remedy, ...]) -> list[Finding]:
         Finding(
             id="allocator-remedies",
             severity=severity_of(best.limit_saved_bytes or 0, base.minimum_limit_bytes),
-            title=f"{format_bytes(best.limit_saved_bytes or 0)} less memory is enough by {how}",
-            detail="Each row is a replay of the same allocations. It saves memory limit, not bytes "
-            "requested at the peak; what cuda_malloc_async's driver pool wastes is not counted.",
+            title=f"To lower the limit by {format_bytes(best.limit_saved_bytes or 0)}, {how}",
+            detail="Each row is a replay of the same allocations. The saving lowers the memory limit, "
+            "not the requested peak. The waste of cuda_malloc_async's driver pool is not counted.",
             saves_bytes=best.limit_saved_bytes,
             saves_kind="limit",
             evidence=tuple(
@@ -247,10 +237,10 @@ def find_remedies(ways: tuple[Remedy, ...]) -> list[Finding]:
 
 
 def _name(rows: pd.DataFrame, row: int) -> str:
-    """Return what to call the buffer of a source row; empty where there is none."""
+    """Return the name of the buffer of a row; empty if there is no row."""
     return name_of(_row(rows, row)) if row >= 0 else ""
 
 
 def _row(rows: pd.DataFrame, row: int) -> dict[str, Any]:
-    """Return a row of the allocations table as a dict."""
+    """Return a row of the allocations table."""
     return {str(column): value for column, value in rows.iloc[row].items()}

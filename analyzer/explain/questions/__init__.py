@@ -1,1 +1,1 @@
-"""One file a question; an analysis in, findings out."""
+"""Findings about one step: each function takes an analysis and returns findings."""

@@ -1,8 +1,7 @@
-"""Waste inside the pool: bytes that the allocator holds and no tensor uses.
+"""Fragmentation: bytes that the allocator holds and no tensor uses.
 
-*Internal*: a chunk is larger than the tensor asked for, because sizes are rounded up to 256 bytes and
-because a free chunk that is less than twice the request is handed out whole. *External*: free bytes
-that no request as large as the largest can use, because they lie in pieces.
+*Internal*: a chunk is larger than its tensor, because sizes are rounded up to 256 bytes and a free chunk
+smaller than twice the request is not split. *External*: free bytes outside the largest free chunk.
 """
 
 from __future__ import annotations
@@ -14,16 +13,19 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.buffer_words import describe_buffer
-from analyzer.explain.questions.severity import severity_of
+from analyzer.explain.questions.savings import severity_of
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
 
-_WORTH_SAYING: Final = 0.05  # share of the peak below which waste is only noted
-_MUCH_BROKEN: Final = 0.25
-"""Share of the free bytes outside the largest piece from which on a rise is more than a note."""
-_EVIDENCE_ROWS: Final = 10  # tensors told one by one
+_VARYING_RATIO: Final = 0.05
+"""Share of the largest buffer that sizes must vary by."""
+
+_MUCH_RATIO: Final = 0.25
+"""Share of the free bytes outside the largest chunk from which on a rise has medium severity."""
+
+_EVIDENCE_ROWS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,10 @@ class Fragmentation:
     Attributes:
         instant: The instant.
         rounding_bytes: Lost by rounding sizes up to 256 bytes.
-        unsplit_bytes: Lost in chunks that were handed out whole.
-        free_bytes: Free in the pool; None where the pool's size is not known.
-        largest_free_bytes: The largest free chunk; None where not known.
-        reported_ratio: (free - largest free) / free, as TensorFlow wrote it at that instant.
+        unsplit_bytes: Lost in chunks that were not split.
+        free_bytes: Free in the pool; None if the pool's size is unknown.
+        largest_free_bytes: The largest free chunk; None if unknown.
+        reported_ratio: (free - largest free) / free, as TensorFlow reports it at that instant.
     """
 
     instant: int
@@ -53,7 +55,7 @@ class Fragmentation:
 
     @property
     def external_bytes(self) -> int | None:
-        """Free bytes outside the largest free chunk; None where not known."""
+        """Free bytes outside the largest free chunk; None if unknown."""
         if self.free_bytes is None or self.largest_free_bytes is None:
             return None
         return self.free_bytes - self.largest_free_bytes
@@ -62,15 +64,15 @@ class Fragmentation:
 def measure_fragmentation(
     recording: Recording, rows: pd.DataFrame, instant: int, pool_bytes: int | None = None
 ) -> Fragmentation:
-    """Return the waste at ``instant``.
+    """Return the waste at an event.
 
-    The largest free chunk follows from TensorFlow's own ratio where the pool's size is known.
+    The largest free chunk follows from TensorFlow's ratio if the pool's size is known.
 
     Args:
-        recording: Where the events are from.
+        recording: The recording of the events.
         rows: The allocations of its main allocator.
-        instant: Index of an event.
-        pool_bytes: Bytes of the pool then; None where not known.
+        instant: Index of the event.
+        pool_bytes: Bytes of the pool at that event; None if unknown.
     """
     alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
     requested = alive["requested_bytes"].to_numpy()
@@ -96,13 +98,7 @@ def measure_fragmentation(
 def find_internal_waste(
     recording: Recording, fragmentation: Fragmentation, allocated_peak_bytes: int
 ) -> list[Finding]:
-    """Report chunks handed out whole, and rounding, at the allocated peak.
-
-    Args:
-        recording: What is looked at.
-        fragmentation: The waste at the allocated peak.
-        allocated_peak_bytes: The allocated peak.
-    """
+    """Report unsplit chunks and rounding at the allocated peak."""
     waste = fragmentation.internal_bytes
     if not waste or not allocated_peak_bytes:
         return []
@@ -119,15 +115,15 @@ def find_internal_waste(
         Finding(
             id="internal-fragmentation",
             severity=severity_of(fragmentation.unsplit_bytes, allocated_peak_bytes),
-            title=f"{format_bytes(waste)} of the allocated peak is inside chunks and used by no "
-            f"tensor ({share:.1%})",
+            title=f"{format_bytes(waste)} of the allocated peak are unused space inside chunks "
+            f"({share:.1%})",
             detail=(
-                f"{format_bytes(fragmentation.unsplit_bytes)} are chunks handed out whole because "
-                "they were less than twice the request, "
-                f"{format_bytes(fragmentation.rounding_bytes)} are sizes rounded up to 256 B. "
-                "Keeping tensor sizes the same from step to step lets freed chunks fit again; "
-                "GPUOptions.experimental.internal_fragmentation_fraction makes the allocator split "
-                "sooner."
+                f"{format_bytes(fragmentation.unsplit_bytes)} are in chunks that were not split because "
+                "they are smaller than twice the request, "
+                f"{format_bytes(fragmentation.rounding_bytes)} come from rounding to 256 B. Use the "
+                "same tensor sizes in every step, so that freed chunks fit again, or set "
+                "GPUOptions.experimental.internal_fragmentation_fraction, so that the allocator splits "
+                "more chunks."
             ),
             saves_bytes=fragmentation.unsplit_bytes or None,
             saves_kind="allocated",
@@ -137,7 +133,7 @@ def find_internal_waste(
 
 
 def find_trend(recording: Recording) -> list[Finding]:
-    """Report fragmentation that grows from step to step, and sizes that vary between steps."""
+    """Report fragmentation that rises from step to step, and sizes that vary between steps."""
     steps = [step for step in recording.steps if step.last >= step.first]
     if len(steps) < 3:
         return []
@@ -154,14 +150,14 @@ def find_trend(recording: Recording) -> list[Finding]:
     findings = []
     rising = all(after > before + 0.01 for before, after in zip(ratios, ratios[1:], strict=False))
     if len(ratios) >= 3 and rising:
-        much = ratios[-1] >= _MUCH_BROKEN
+        much = ratios[-1] >= _MUCH_RATIO
         findings.append(
             Finding(
                 id="fragmentation-trend",
                 severity=Severity.MEDIUM if much else Severity.LOW,
-                title=f"Fragmentation rises with every step, from {ratios[0]:.0%} to {ratios[-1]:.0%}",
-                detail="Free memory is broken into ever smaller pieces: a long run may run out of "
-                "memory although enough is free. Fixed shapes, or padding to a few sizes, stop it.",
+                title=f"Fragmentation rises in every step, from {ratios[0]:.0%} to {ratios[-1]:.0%}",
+                detail="The free chunks get smaller, so a long run may run out of memory although "
+                "enough is free. Use fixed shapes, or pad to a few sizes.",
                 evidence=tuple(
                     {"step": step.index, "fragmentation_ratio": round(ratio, 4)}
                     for step, ratio in zip(steps[1:], ratios, strict=True)
@@ -173,7 +169,7 @@ def find_trend(recording: Recording) -> list[Finding]:
 
 
 def _find_varying_sizes(recording: Recording) -> list[Finding]:
-    """Report ops whose output changes size from step to step."""
+    """Report ops whose output size differs from step to step."""
     rows = main_allocator_rows(recording)
     chosen = (rows["step"].fillna(-1) >= 1) & (rows["op"] != "")
     later = rows.loc[chosen, ["op", "step", "requested_bytes"]]
@@ -185,16 +181,16 @@ def _find_varying_sizes(recording: Recording) -> list[Finding]:
     if varying.empty:
         return []
     total = int(spread[spread > 0].sum())
-    if total < _WORTH_SAYING * int(rows["requested_bytes"].max()):
+    if total < _VARYING_RATIO * int(rows["requested_bytes"].max()):
         return []
     return [
         Finding(
             id="varying-sizes",
             severity=Severity.MEDIUM,
-            title=f"{_ops(int((spread > 0).sum()))} for another size in each step",
-            detail="Sizes that vary break the pool into pieces that fit no later request, and make "
-            "a tf.function retrace. Pad batches to a fixed shape or to a few buckets, and drop the "
-            "last partial batch (drop_remainder=True).",
+            title=f"Output sizes differ from step to step in {int((spread > 0).sum())} ops",
+            detail="Varying sizes leave free chunks that fit no later request, and they make "
+            "tf.functions retrace. Pad batches to a fixed shape or to a few buckets, and drop the last "
+            "partial batch (drop_remainder=True).",
             evidence=tuple(
                 {
                     "op": str(op),
@@ -205,7 +201,3 @@ def _find_varying_sizes(recording: Recording) -> list[Finding]:
             ),
         )
     ]
-
-
-def _ops(count: int) -> str:
-    return "1 op asks" if count == 1 else f"{count} ops ask"

@@ -1,4 +1,4 @@
-"""The step ran out of memory: what it asked for, what was in use, and by how much it missed."""
+"""Findings about a step that ran out of memory: the request, the bytes in use, the shortage."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _BLOCK: Final = re.compile(
 )
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
-_LEAST_WAIT_PS: Final = 5 * 10**12  # half of the ten seconds: other threads may go on at first
-_EVIDENCE_ROWS: Final = 15  # tensors told one by one
+_LEAST_WAIT_PS: Final = 5 * 10**12  # half of the 10 s: other threads may continue at first
+_EVIDENCE_ROWS: Final = 15
 
 
 def find_out_of_memory(analysis: Analysis) -> list[Finding]:
-    """Explain the error where the step ended with one of memory."""
+    """Report the request that failed, if the step ran out of memory."""
     failure = failure_of(analysis)
     if failure is None:
         return []
@@ -42,25 +42,25 @@ def find_out_of_memory(analysis: Analysis) -> list[Finding]:
     alive = alive_at(analysis.rows, failure.instant).nlargest(_EVIDENCE_ROWS, "requested_bytes")
     asked = format_bytes(wanted) if wanted is not None else "more"
     detail = (
-        f"{format_bytes(requested)} were asked for by live tensors and {format_bytes(in_use)} "
-        "allocated in chunks just before."
+        f"Just before, live tensors requested {format_bytes(requested)} and their chunks took "
+        f"{format_bytes(in_use)}."
     )
     if limit is not None:
         free = limit - in_use
         detail += f" The limit is {format_bytes(limit)}, so {format_bytes(free)} were free"
         if wanted is not None and wanted <= free:
-            detail += ", but in no piece as large: the pool is fragmented."
+            detail += ", but no free chunk is as large: the pool is fragmented."
         elif wanted is not None:
             error = analysis.recording.error
-            what = "tensor" if error is not None and _REQUEST.search(error.message) else "block"
-            detail += f": {format_bytes(wanted - free)} too little for this {what}."
+            kind = "tensor" if error is not None and _REQUEST.search(error.message) else "block"
+            detail += f": {format_bytes(wanted - free)} too little for this {kind}."
         else:
             detail += "."
     return [
         Finding(
             id="out-of-memory",
             severity=Severity.HIGH,
-            title=f"The step ran out of memory when it asked for {asked}",
+            title=f"The step ran out of memory: a request for {asked} failed",
             detail=detail,
             evidence=tuple(describe_buffer(row) for row in alive.to_dict("records")),
         )
@@ -68,7 +68,7 @@ def find_out_of_memory(analysis: Analysis) -> list[Finding]:
 
 
 def failure_of(analysis: Analysis) -> UnservedRequest | None:
-    """Return the request that failed, None where the step did not end for want of memory."""
+    """Return the request that failed; None if the step did not run out of memory."""
     error = analysis.recording.error
     if error is None or error.type != "ResourceExhaustedError":
         return None
@@ -85,10 +85,9 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
 
 
 def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
-    """Say whether the request that failed would have been served after the events of the trace.
+    """Return whether the failed request would succeed after the trace's events.
 
-    Then the trace lacks some: its end, where it was cut while memory ran out. It has to begin with its
-    process.
+    If so, the trace lacks its last events. The trace has to begin with its process.
     """
     failure = failure_of(analysis)
     if failure is None or not failure.requested_bytes:
@@ -108,9 +107,9 @@ def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
 
 
 def requested_by(message: str) -> int | None:
-    """Return the bytes that the failing request asked for, None where the message does not say.
+    """Return the bytes of the failed request; None if the message does not contain them.
 
-    Of a compiled step's block the message may print no more than two decimals.
+    For a compiled step the message may round them to two decimals.
     """
     match = _REQUEST.search(message)
     if match is None:
@@ -123,13 +122,13 @@ def requested_by(message: str) -> int | None:
 
 
 def _instant_of_failure(analysis: Analysis, last: int) -> int:
-    """Return the instant of the last step after which a request failed; then all is torn down.
+    """Return the instant of the last step at which the request failed.
 
-    TensorFlow's allocator tries again for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
-    bfc_allocator.cc), in which its other work comes to an end: what is in use when it gives up is what
-    was when the wait began. So it is the last long wait after which no more was in use; algorithms
-    tried while a step was compiled may have held more before it. Without such a wait it is the
-    highest moment.
+    TensorFlow's allocator retries for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
+    bfc_allocator.cc) while its other work ends; the bytes in use at the end are those when the wait
+    began. So the instant is the start of the last long wait after which no more bytes were in use.
+    Algorithms tried during compilation may have used more before. Without such a wait, it is the
+    instant of the highest allocated bytes.
     """
     first = analysis.first if analysis.step is not None else 0
     events, window = analysis.recording.events, analysis.line.allocated[first + 1 : last + 2]

@@ -1,9 +1,9 @@
 """What recomputing activations in the backward pass would save.
 
-The forward pass is cut into stretches, as ``tf.recompute_grad`` around some layers cuts it. Of each
-stretch only the first activation is kept, its input; the others die at the end of the stretch and
-come back when the backward pass first needs one of them. The lifetimes are those of the table, so that
-the order of the ops is taken to stay as it is; scratch of the second forward pass is not counted.
+The forward pass is cut into segments, as ``tf.recompute_grad`` around some layers does. Of each segment
+only the first activation, its input, is kept; the others are freed at its end and computed again when
+the backward pass needs one of them. The order of the ops stays the same; temporaries of the second
+forward pass are not counted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.savings import Instants, saved_without
 from analyzer.model.contract.categories import Category
 
-STRETCHES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Numbers of stretches that are tried."""
+SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of segments to try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,35 +27,35 @@ class Recomputation:
     """The cut of the forward pass that saves most.
 
     Attributes:
-        saves_bytes: Requested bytes by which the peak falls; 0 where no cut lowers it.
-        stretches: The number of stretches of that cut.
-        half_saves_bytes: By how much it falls where the activations are half as large, as with half
-            the batch; what else shrinks with the batch comes on top.
+        saves_bytes: Requested bytes by which the peak falls; 0 if no cut lowers it.
+        segments: Number of segments of that cut.
+        half_saves_bytes: How far the peak falls if the activations are half as large, as with half the
+            batch; other tensors that shrink with the batch are not counted.
     """
 
     saves_bytes: int
-    stretches: int
+    segments: int
     half_saves_bytes: int
 
 
-def recomputation(analysis: Analysis) -> Recomputation:
-    """Try cuts of the steady step's forward pass and return the one that saves most."""
-    kept = _kept(analysis)
+def find_recomputation(analysis: Analysis) -> Recomputation:
+    """Return the cut of the steady step's forward pass that saves most."""
+    kept = _activations(analysis)
     if kept.empty:
-        return Recomputation(saves_bytes=0, stretches=0, half_saves_bytes=0)
+        return Recomputation(saves_bytes=0, segments=0, half_saves_bytes=0)
     sizes, born, dies = (
         kept[name].to_numpy(dtype=np.int64) for name in ("requested_bytes", "born", "dies")
     )
-    best, stretches = 0, 0
-    for count in (count for count in STRETCHES if count <= len(kept)):
-        saved = saved_without(analysis, *_gone(sizes, born, dies, count))
+    best, segments = 0, 0
+    for count in (count for count in SEGMENTS if count <= len(kept)):
+        saved = saved_without(analysis, *_absences(sizes, born, dies, count))
         if saved > best:
-            best, stretches = saved, count
+            best, segments = saved, count
     half = saved_without(analysis, sizes // 2, born, dies)
-    return Recomputation(saves_bytes=best, stretches=stretches, half_saves_bytes=half)
+    return Recomputation(saves_bytes=best, segments=segments, half_saves_bytes=half)
 
 
-def _kept(analysis: Analysis) -> pd.DataFrame:
+def _activations(analysis: Analysis) -> pd.DataFrame:
     """Return the steady step's activations, in order of birth."""
     rows = analysis.rows
     inside = (rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)
@@ -63,17 +63,17 @@ def _kept(analysis: Analysis) -> pd.DataFrame:
     return rows[chosen].sort_values("born", kind="stable")
 
 
-def _gone(
+def _absences(
     sizes: Instants, born: Instants, dies: Instants, count: int
 ) -> tuple[Instants, Instants, Instants]:
-    """Return sizes and times of absence where the forward pass is cut into ``count`` stretches.
+    """Return sizes and times of absence if the forward pass is cut into ``count`` segments.
 
-    Each stretch holds about as many bytes as another. It is back one instant before the first of its
-    activations dies, which is when the backward pass works on it.
+    The segments hold about equally many bytes. A segment is back one instant before the first of its
+    activations dies, because then the backward pass works on it.
     """
     before = np.cumsum(sizes) - sizes
-    stretch = before * count // max(int(sizes.sum()), 1)
-    starts = np.flatnonzero(np.diff(stretch, prepend=-1))
+    segment = before * count // max(int(sizes.sum()), 1)
+    starts = np.flatnonzero(np.diff(segment, prepend=-1))
     ends = np.append(starts[1:], len(sizes))
     gone_from, gone_until = np.empty_like(born), np.empty_like(born)
     for start, end in zip(starts, ends, strict=True):

@@ -1,4 +1,4 @@
-"""Tensors that stay: kept from forward to backward, kept past their last use, left after the step."""
+"""Findings about tensors that stay alive: for the backward pass, after their last use or step."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import pandas as pd
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import buffer_row, describe_buffer, why_alive
-from analyzer.explain.questions.recomputation import Recomputation, recomputation
-from analyzer.explain.questions.savings import saved_without
-from analyzer.explain.questions.severity import LOW, severity_of
+from analyzer.explain.questions.recomputation import Recomputation, find_recomputation
+from analyzer.explain.questions.savings import LOW, saved_without, severity_of
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
-_EVIDENCE_ROWS: Final = 20  # tensors told one by one
+_EVIDENCE_ROWS: Final = 20
 _EVIDENCE: Final = (
     "name",
     "layer",
@@ -57,18 +56,18 @@ def _retained(analysis: Analysis, index: int, row: pd.Series[Any]) -> RetainedTe
 
 
 def find_retained(analysis: Analysis, rows: list[RetainedTensor]) -> list[Finding]:
-    """Report what the forward pass keeps for the backward pass, and what less of it would save."""
+    """Report the activations kept for the backward pass, and how to reduce them."""
     total = sum(row.requested_bytes for row in rows)
     peak = analysis.peak.requested_bytes
     if not total or total < LOW * peak:
         return []
-    found = recomputation(analysis)
+    found = find_recomputation(analysis)
     saves = max(found.saves_bytes, found.half_saves_bytes)
     return [
         Finding(
             id="retained-activations",
             severity=severity_of(saves, peak),
-            title=f"{format_bytes(total)} of activations are kept for the backward pass "
+            title=f"{format_bytes(total)} of activations wait for the backward pass "
             f"({total / peak:.0%} of the peak)",
             detail=_retained_detail(rows, found),
             saves_bytes=saves or None,
@@ -80,32 +79,32 @@ def find_retained(analysis: Analysis, rows: list[RetainedTensor]) -> list[Findin
 
 
 def _retained_detail(rows: list[RetainedTensor], found: Recomputation) -> str:
-    detail = f"{len(rows)} tensors made in the forward pass wait for the backward pass. "
+    detail = f"{len(rows)} tensors of the forward pass wait for the backward pass. "
     if found.half_saves_bytes:
         detail += (
-            "A batch half as large would lower the peak by about "
-            f"{format_bytes(found.half_saves_bytes)} for these tensors alone. "
+            f"Half the batch size lowers the peak by about {format_bytes(found.half_saves_bytes)} for "
+            "these tensors alone. "
         )
     if found.saves_bytes:
         detail += (
-            f"Computed again in the backward pass in {found.stretches} stretches, of each of which "
-            f"only the first tensor is kept, it would be {format_bytes(found.saves_bytes)} lower: "
-            "tf.recompute_grad (or keras.RematScope) around the layers of a stretch. "
+            f"Recomputing them in {found.segments} segments lowers it by "
+            f"{format_bytes(found.saves_bytes)}: put tf.recompute_grad or keras.RematScope around the "
+            "layers of each segment. "
         )
     else:
-        detail += "Computing them again would not help: the peak is where they are in use anyway. "
-    detail += "Both by the timeline, the order of the ops as it is."
+        detail += "Recomputing them does not help: they are in use at the peak. "
+    detail += "Both numbers assume the same order of ops."
     longest = max(rows, key=lambda row: row.byte_seconds or -1.0, default=None)
     if longest is not None and longest.held_s is not None:
         detail += (
-            f" Most bytes for the longest: {longest.name}, "
+            f" The largest product of bytes and time is {longest.name}: "
             f"{format_bytes(longest.requested_bytes)} for {longest.held_s * 1e3:.1f} ms."
         )
     return detail
 
 
 def find_overdue(analysis: Analysis) -> list[Finding]:
-    """Report tensors alive at the peak although their last use was over."""
+    """Report tensors that are alive at the peak after their last use."""
     peak_ps = _time_of(analysis, analysis.peak.requested_instant)
     if peak_ps is None:
         return []
@@ -138,10 +137,10 @@ def find_overdue(analysis: Analysis) -> list[Finding]:
         Finding(
             id="overdue-tensors",
             severity=severity_of(saves, analysis.peak.requested_bytes),
-            title=f"{format_bytes(total)} at the peak have no use left",
-            detail=f"{len(overdue)} tensors are alive although every op that uses them was done: "
-            "something still holds a reference (the function's frame for its arguments and return "
-            "values, a loop, a list, or Python).",
+            title=f"{format_bytes(total)} of the peak are tensors after their last use",
+            detail=f"All ops that use these {len(overdue)} tensors have finished, but something still "
+            "holds a reference: the function's frame (arguments and return values), a loop, a list, or "
+            "a Python name. Delete the reference after the last use.",
             saves_bytes=saves,
             evidence=tuple(overdue[place] for place in order[:_EVIDENCE_ROWS]),
         )
@@ -156,7 +155,7 @@ def _time_of(analysis: Analysis, instant: int) -> int | None:
 
 
 def find_survivors(analysis: Analysis) -> list[Finding]:
-    """Report tensors made in the steady step that outlive it and hold no variable."""
+    """Report tensors of the steady step that outlive it and are no variables."""
     step = analysis.step
     if step is None:
         return []
@@ -166,25 +165,25 @@ def find_survivors(analysis: Analysis) -> list[Finding]:
     total = int(left["requested_bytes"].sum())
     if total < max(LOW * analysis.peak.requested_bytes, 4096):
         return []
-    saves = _saved_by_letting_go(analysis)
+    saves = _saved_by_freeing(analysis)
     left = left.sort_values("requested_bytes", ascending=False)
     return [
         Finding(
             id="alive-after-step",
             severity=severity_of(saves, analysis.peak.requested_bytes),
-            title=f"{format_bytes(total)} made in the step are alive after it",
-            detail=f"{len(left)} tensors that were not there before step {step.index} and hold no "
-            "variable: most often the step's return values, kept by Python until the next step "
-            "returns. Return only what is needed, or reduce it (a mean, not every prediction) "
-            "inside the step.",
+            title=f"{format_bytes(total)} of the step's tensors are alive after it",
+            detail=f"{len(left)} tensors made in step {step.index} are alive after it and are no "
+            "variables. Usually they are the step's return values, which Python holds until the next "
+            "step returns. Return less, or reduce it inside the step (a mean instead of all "
+            "predictions).",
             saves_bytes=saves or None,
             evidence=tuple(describe_buffer(row) for _, row in left.head(_EVIDENCE_ROWS).iterrows()),
         )
     ]
 
 
-def _saved_by_letting_go(analysis: Analysis) -> int:
-    """Return by how much the peak falls where what a step leaves behind dies with the step."""
+def _saved_by_freeing(analysis: Analysis) -> int:
+    """Return how far the peak falls if each step frees its tensors at its end."""
     rows, steps = analysis.rows, analysis.recording.steps
     ends = rows["step"].map({step.index: step.last for step in steps})
     left = rows[(ends.notna() & (rows["dies"] > ends) & (rows["variable"] == "")).fillna(False)]
@@ -193,7 +192,7 @@ def _saved_by_letting_go(analysis: Analysis) -> int:
 
 
 def find_growth(analysis: Analysis) -> list[Finding]:
-    """Report memory in use that grows from step to step."""
+    """Report memory that grows from step to step."""
     steps = [step for step in analysis.recording.steps if step.last >= step.first]
     if len(steps) < 3:
         return []
@@ -211,10 +210,10 @@ def find_growth(analysis: Analysis) -> list[Finding]:
         Finding(
             id="growth-per-step",
             severity=Severity.HIGH if rise >= 2**20 else Severity.LOW,
-            title=f"Memory in use grows by {format_bytes(rise)} with every step",
-            detail="What is alive after a step was not freed by the next: a list that collects "
-            "tensors, a metric that never resets, or a function that retraces each time. Convert "
-            "what you keep with .numpy() or float().",
+            title=f"Memory grows by {format_bytes(rise)} a step",
+            detail="Tensors that are alive after a step are not freed by the next one. Usual causes: a "
+            "list that collects tensors, a metric that is never reset, a function that is traced again "
+            "each time. Store numbers instead of tensors: .numpy() or float().",
             saves_bytes=rise,
             evidence=tuple(describe_buffer(row) for _, row in new.head(_EVIDENCE_ROWS).iterrows()),
         )

@@ -1,21 +1,41 @@
-"""What the steady step's peak would be if some buffers lived shorter, and what that saves.
+"""What a change saves: how far the peak falls without some buffers, and how much that matters.
 
-The timeline of the requested bytes is drawn again without the buffers' bytes in the stretches in which
-they would be gone; what is saved is the difference of the two maxima. So a buffer that is large at the
-peak saves little where another instant is nearly as high.
+The timeline of requested bytes is computed again without the buffers while they would be gone; the
+saving is the difference of the two maxima. So a buffer that is large at the peak saves little if
+another instant is nearly as high.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from analyzer.explain.analysis import Analysis
+from analyzer.model.recording.records import Severity
 from analyzer.model.recording.timeline import running_sum
 
 Instants = npt.NDArray[np.int64]
+
+HIGH: Final = 0.2
+MEDIUM: Final = 0.05
+LOW: Final = 0.01
+"""Saving, as a share of the peak, from which on a finding has that severity; a note below ``LOW``."""
+
+FLOOR_BYTES: Final = 64 << 10
+"""A smaller saving has low severity at most, however small the step is."""
+
+
+def severity_of(saves_bytes: int, peak_bytes: int) -> Severity:
+    """Return the severity of a saving; both sizes are of the same kind of bytes."""
+    share = saves_bytes / max(peak_bytes, 1)
+    if share < LOW:
+        return Severity.INFO
+    if share < MEDIUM or saves_bytes < FLOOR_BYTES:
+        return Severity.LOW
+    return Severity.MEDIUM if share < HIGH else Severity.HIGH
 
 
 def saved_without(
@@ -24,15 +44,15 @@ def saved_without(
     gone_from: Sequence[int] | Instants,
     gone_until: Sequence[int] | Instants,
 ) -> int:
-    """Return by how much the steady step's requested peak falls where buffers are gone for a while.
+    """Return how far the steady step's requested peak falls if buffers are absent for a while.
 
-    Inside a compiled step, whose one buffer holds all the while, what counts is what holds a value: the
-    compiler lays the buffer out anew.
+    Inside a compiled step only bytes that hold a value count: the compiler would lay out its buffer
+    again.
 
     Args:
-        analysis: Its timeline is drawn again.
+        analysis: The analysis with the timeline.
         sizes: Requested bytes of each buffer, shape ``(n,)``.
-        gone_from, gone_until: The instants between which it is gone, the second one excluded.
+        gone_from, gone_until: The instants of the absence; the second one is excluded.
     """
     first, last = analysis.first, analysis.last
     window = slice(first + 1, last + 2)

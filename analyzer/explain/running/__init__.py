@@ -1,1 +1,1 @@
-"""What a program's own steps leave behind: a recording with its note in, findings out."""
+"""Findings about a program whose own steps were traced: growth, retracing, data, kept objects."""

@@ -1,4 +1,4 @@
-"""Data that is held whole: constants of graphs, tensors that live through all steps, tf.data stages."""
+"""Whole data sets in memory: constants of graphs, tensors alive in all steps, tf.data stages."""
 
 from __future__ import annotations
 
@@ -6,57 +6,61 @@ from typing import Final
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.evidence_rows import evidence_row
+from analyzer.explain.running.leaks import growth_words
 from analyzer.explain.running.slope import StepGrowth, growth_of
-from analyzer.explain.running.staying_bytes import growth_words
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 8 << 20
-"""Data below this is no matter."""
+_LEAST_RATIO: Final = 0.1
+"""Data is reported above both: bytes, and a share of the peak."""
 
-_SHARE: Final = 0.1
-"""Share of the peak below which it is none either."""
+_LEAST_HOST: Final = 4
+"""Data on the host is reported above this multiple of the limit."""
 
 _MANY: Final = 8
-"""Batches in a tensor's first axis from which on it is taken to be a data set."""
+"""Batches in the first axis from which on a tensor seems to be a data set."""
 
 _ROWS_OF_DATA: Final = 1000
-"""The same where the batch is not known."""
+"""The same limit in rows, if the batch size is unknown."""
+
+_STAGE_HINTS: Final = {
+    "shuffle": "Shuffle before batching and decoding (indices or file names), or use a smaller "
+    "buffer.",
+    "cache": "cache(filename) stores it on disk.",
+    "prefetch": "Prefetch one or two elements, or use tf.data.AUTOTUNE.",
+}
 
 
 def find_data(analysis: Analysis, watch: WatchNote) -> list[Finding]:
-    """Report data sets that became constants or are held whole, and stages that hold much."""
-    peak = analysis.peak.allocated_bytes
-    least = max(_LEAST_BYTES, _SHARE * peak)
-    found = [
-        _constant(one) for one in watch.constants if one.kind == "graph" and one.size_bytes >= least
-    ]
+    """Report data sets that are constants or fully in memory, and stages with large buffers."""
+    least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
     batch = analysis.recording.step_config.batch_size
-    found += [
-        _held(one, analysis)
-        for one in watch.constants
-        if one.kind == "held" and one.size_bytes >= least and _is_data(one, batch)
+    large = [one for one in watch.constants if one.size_bytes >= least]
+    findings = [_constant(one) for one in large if one.kind == "graph"]
+    findings += [
+        _held_whole(one, analysis) for one in large if one.kind == "held" and _is_data(one, batch)
     ]
-    found += [
+    findings += [
         _slices(one)
-        for one in watch.constants
-        if one.kind == "slices" and one.size_bytes >= 4 * least
+        for one in large
+        if one.kind == "slices" and one.size_bytes >= _LEAST_HOST * least
     ]
     filled = stage_that_fills(analysis, watch)
-    found += [
-        _stage(one, _stage_bytes(one), growth_words(_growth(watch)) if one is filled else "")
+    findings += [
+        _stage(one, growth_words(_growth(watch)) if one is filled else "")
         for one in watch.stages
-        if one is filled or _stage_bytes(one) >= 4 * least
+        if one is filled or _stage_bytes(one) >= _LEAST_HOST * least
     ]
-    return found
+    return findings
 
 
 def stage_that_fills(analysis: Analysis, watch: WatchNote) -> DataStage | None:
-    """Return the stage whose filling may be all that grows; None where none is as large.
+    """Return the stage whose filling may explain all growth; None if none is large enough.
 
-    On the CPU what stages hold lies in the allocator of the steps' tensors.
+    On the CPU, stages allocate in the same allocator as the steps.
     """
     growth = _growth(watch)
     if growth.trend != "grows" or analysis.recording.device.kind == "gpu":
@@ -76,33 +80,32 @@ def _is_data(one: LargeConstant, batch: int | None) -> bool:
 
 
 def _constant(one: LargeConstant) -> Finding:
-    kept = f", in {one.copies} graphs" if one.copies > 1 else ""
+    copies = f" of {one.copies} graphs" if one.copies > 1 else " of a graph"
     return Finding(
         id="data-constant",
         severity=Severity.HIGH,
-        title=f"{format_bytes(one.size_bytes)} of data are a constant of a graph{kept} ({one.where})",
-        detail=f"The {one.dtype} array of shape {_shape(one)} was met while a tf.function was "
-        "traced, so TensorFlow put its values into the graph: once in the graph that is saved, "
-        "once more where the executor keeps it on its device, for as long as the function "
-        "lives. Feed batches instead: tf.data.Dataset.from_generator or from_tensor_slices "
-        "outside the function, or pass a tensor as an argument.",
+        title=f"{format_bytes(one.size_bytes)} of data are a constant{copies} ({one.where})",
+        detail=f"The {one.dtype} array of shape {_shape(one)} was used while a tf.function was traced. "
+        "TensorFlow copied its values into the graph, and again into the executor's memory on the "
+        "device, for the life of the function. Feed batches instead: create a tf.data.Dataset "
+        "(from_generator, from_tensor_slices) outside the function, or pass a tensor as an argument.",
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
         evidence=(_row(one, "constant"),),
     )
 
 
-def _held(one: LargeConstant, analysis: Analysis) -> Finding:
+def _held_whole(one: LargeConstant, analysis: Analysis) -> Finding:
     on_card = analysis.recording.device.kind == "gpu"
     where = "on the card" if on_card else "in TensorFlow's memory"
     return Finding(
         id="data-held",
         severity=Severity.HIGH if on_card else Severity.MEDIUM,
-        title=f"{format_bytes(one.size_bytes)} of data are held whole {where} by {one.name} "
+        title=f"{format_bytes(one.size_bytes)} of data stay {where}: {one.name} holds the whole set "
         f"({one.where})",
-        detail=f"Tensors of {one.dtype}, shape {_shape(one)}, live through all traced steps "
-        "beside what the steps need. Keep the array in NumPy, or memory-mapped, and let tf.data "
-        "bring a batch at a time; tf.device('CPU') keeps it off the card.",
+        detail=f"Tensors of {one.dtype}, shape {_shape(one)}, are alive in all traced steps. Keep the "
+        "array in NumPy or memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off "
+        "the card.",
         saves_bytes=one.size_bytes,
         saves_kind="allocated",
         evidence=(_row(one, "held"),),
@@ -113,10 +116,10 @@ def _slices(one: LargeConstant) -> Finding:
     return Finding(
         id="data-slices",
         severity=Severity.LOW,
-        title=f"A data set was made of {format_bytes(one.size_bytes)} in memory ({one.where})",
-        detail=f"The pipeline holds {one.name} as tensors beside the arrays themselves, on the "
-        "host. Where that is too much, read them piece by piece: from_generator, TFRecord "
-        "files, numpy.memmap.",
+        title=f"A tf.data pipeline holds a copy of {format_bytes(one.size_bytes)} of data "
+        f"({one.where})",
+        detail=f"The pipeline holds {one.name} as tensors on the host, in addition to the arrays. If "
+        "that is too much, read the data in pieces: from_generator, TFRecord files, numpy.memmap.",
         evidence=(_row(one, "source"),),
     )
 
@@ -125,28 +128,23 @@ def _stage_bytes(one: DataStage) -> int:
     return (one.elements or 0) * (one.element_bytes or 0)
 
 
-def _stage(one: DataStage, size_bytes: int, slope: str) -> Finding:
-    """Return what is said of a stage; with a slope, that it is being filled."""
-    hints = {
-        "shuffle": "Shuffle before batching and decoding (indices or file names), or with a "
-        "smaller buffer.",
-        "cache": "cache(filename) keeps it on disk.",
-        "prefetch": "One or two elements are enough, or tf.data.AUTOTUNE.",
-    }
+def _stage(one: DataStage, slope: str) -> Finding:
+    """Report a stage; ``slope`` is not empty if memory grows because the stage is filling."""
+    size_bytes = _stage_bytes(one)
+    filling = f"{slope} The growth ends when the stage is full. " if slope else ""
     return Finding(
         id="data-stage",
         severity=Severity.MEDIUM if slope else Severity.LOW,
-        title=f"{one.kind} {'is filling, and ' if slope else ''}holds up to "
+        title=f"The tf.data stage {one.kind} {'is filling and ' if slope else ''}holds up to "
         f"{format_bytes(size_bytes)} on the host ({one.where})",
-        detail=f"{one.elements} elements of {format_bytes(one.element_bytes or 0)}. "
-        + (f"{slope} That is no more than it will hold when it is full. " if slope else "")
-        + hints[one.kind],
+        detail=f"{one.elements} elements of {format_bytes(one.element_bytes or 0)}. {filling}"
+        f"{_STAGE_HINTS[one.kind]}",
         evidence=(evidence_row(one.kind, where=one.where, count=one.elements, size=size_bytes),),
     )
 
 
 def _shape(one: LargeConstant) -> str:
-    return "not known" if one.shape is None else str(list(one.shape))
+    return "unknown" if one.shape is None else str(list(one.shape))
 
 
 def _row(one: LargeConstant, what: str) -> EvidenceRow:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.watch_note import HeldTensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,27 +15,21 @@ if TYPE_CHECKING:
 def evidence_row(
     what: str, *, name: str = "", where: str = "", count: int | None = None, size: int | None = None
 ) -> EvidenceRow:
-    """Return one row.
-
-    Args:
-        what: What it shows.
-        name: Of an op, a holder, a change.
-        where: ``file:line``.
-        count: How many.
-        size: Bytes.
-    """
+    """Return one row; ``where`` is ``file:line``, ``size`` is in bytes."""
     return {"what": what, "name": name, "where": where, "count": count, "bytes": size}
+
+
+def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
+    """Return the row of a name or container that holds tensors."""
+    return evidence_row(
+        what, name=held.holder, where=held.where, count=held.count, size=held.size_bytes
+    )
 
 
 def tensor_rows(
     tensors: pd.DataFrame, what: Callable[[Mapping[Any, Any]], str]
 ) -> tuple[EvidenceRow, ...]:
-    """Return a row for each of some tensors, named by what it is, or by its op.
-
-    Args:
-        tensors: Rows of allocations.
-        what: What the row of a tensor shows.
-    """
+    """Return a row for each tensor of a table; ``what`` describes a tensor."""
     return tuple(
         evidence_row(
             what(row),
@@ -47,5 +42,10 @@ def tensor_rows(
 
 
 def first_source(tensors: pd.DataFrame) -> str:
-    """Return the first line that made one of some tensors, ``file:line``; empty where none is known."""
+    """Return the first known source line of a table of tensors; empty if none is known."""
     return next((str(one) for one in tensors["source"] if str(one)), "")
+
+
+def in_brackets(where: str) -> str:
+    """Return `` (file:line)``; empty if the line is unknown."""
+    return f" ({where})" if where else ""

@@ -1,56 +1,60 @@
-"""Whether what is held after each step grows: a slope with its error, the warm-up kept apart.
+"""The trend of memory over a program's steps: a slope with its range, without the warm-up.
 
-The readings are cut into blocks of equal numbers of steps, and each block stands for its least reading:
-what comes and goes (prefetched elements, a validation pass) lies above the floor that stays. The slope
-is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), its error the quantiles
-that Kendall's tau gives them at 95 %.
+The readings are cut into blocks of equally many steps, and each block is represented by its lowest
+reading, the floor: temporary memory (prefetched batches, a validation pass) lies above it. The slope
+is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), and its range is the
+95 % interval by Kendall's tau.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import median
 from typing import Final, Literal
 
-from analyzer.model.contract.watch_note import Reading
+from analyzer.model.contract.report.run_figures import (
+    MOST_READINGS,
+    HeldReading,
+    ProgramFigures,
+    TrendFigures,
+)
+from analyzer.model.contract.watch_note import Reading, WatchNote
 
 Trend = Literal["grows", "flat", "cannot tell"]
 
 _BLOCKS: Final = 16
-"""Floors that a series is made into."""
-
 _FEWEST: Final = 6
-"""Floors below which no slope is told: of five, chance alone orders all once in 60 series."""
+"""Floors that a slope needs: with five, chance alone orders all of them once in 60 series."""
 
 _QUANTILE: Final = 1.96
-"""Of the normal distribution, for 95 %."""
+"""95 % interval of the normal distribution."""
 
-_WARMUP_SHARE: Final = 0.2
-"""Share of the steps that is left out besides the warm-up, and 3 steps of it at least."""
+_WARMUP_RATIO: Final = 0.2
+"""Share of the steps that is skipped besides the warm-up, at least 3 steps."""
 
 _NOISE_BYTES: Final = 4096
-"""Growth over a whole series below which it is flat: sixteen chunks of the allocator's least size."""
+"""Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size."""
+
+_NOISE_RATIO: Final = 1e-3
+"""The same limit as a share of the last floor."""
 
 _SPREADS: Final = 6
-"""Median distances of the floors from their line, four standard deviations of a normal one, that a
-growth has to exceed: what comes and goes with shapes that vary makes a slope now and then."""
-
-_NOISE_SHARE: Final = 1e-3
-"""The same as a share of what is held."""
+"""A growth must exceed the median distance of the floors from their line by this factor, four
+standard deviations: varying shapes sometimes produce a slope by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrowth:
-    """How a series goes on after its warm-up.
+    """The trend of a series after its warm-up.
 
     Attributes:
-        trend: What it does.
+        trend: The trend.
         per_step_bytes: Slope, bytes a step.
-        low_bytes, high_bytes: Its range at 95 %.
-        first_step, last_step: The steps that it was told from.
+        low_bytes, high_bytes: 95 % range of the slope.
+        first_step, last_step: The steps used.
         level_bytes: The last floor.
     """
 
@@ -68,18 +72,18 @@ def growth_of(
     warmup: int,
     value: Callable[[Reading], int | None] = lambda reading: reading.in_use_bytes,
 ) -> StepGrowth:
-    """Return what a series of readings does.
+    """Return the trend of a series of readings.
 
     Args:
         readings: In order of the steps.
-        warmup: Steps that are left out whatever they show.
-        value: What is looked at of a reading; None where it was not read.
+        warmup: Steps that are always skipped.
+        value: The number of a reading to use; None if it was not measured.
     """
     points = [(one.step, size) for one in readings if (size := value(one)) is not None]
     if not points:
         return StepGrowth(trend="cannot tell")
     last = points[-1][0]
-    skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_SHARE * last))
+    skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
     floors = _floors(points)
     if len(floors) < _FEWEST:
@@ -91,7 +95,7 @@ def growth_of(
     high = slopes[min(math.ceil((n + spread) / 2), n - 1)]
     middle = (slopes[(n - 1) // 2] + slopes[n // 2]) / 2
     steps = floors[-1][0] - floors[0][0]
-    noise = max(_NOISE_BYTES, _NOISE_SHARE * floors[-1][1])
+    noise = max(_NOISE_BYTES, _NOISE_RATIO * floors[-1][1])
     spread_bytes = _SPREADS * _spread(floors, middle)
     trend: Trend = "cannot tell"
     if low > 0 and middle * steps > max(noise, spread_bytes):
@@ -110,13 +114,13 @@ def growth_of(
 
 
 def _spread(floors: list[tuple[int, int]], slope: float) -> float:
-    """Return the median distance of floors from a line of this slope through their middle, bytes."""
+    """Return the median distance of the floors from a line of this slope, in bytes."""
     rest = [size - slope * step for step, size in floors]
     return median(abs(one - median(rest)) for one in rest)
 
 
 def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the least point of each block."""
+    """Return the lowest point of each block."""
     count = min(_BLOCKS, len(points) // 2 if len(points) > 2 * _FEWEST else len(points))
     if not count:
         return []
@@ -127,3 +131,32 @@ def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if b > a
     ]
     return [one for index, one in enumerate(floors) if not index or one[0] > floors[index - 1][0]]
+
+
+def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
+    """Return the report's figures on a program's steps; None if its own steps were not traced."""
+    if watch is None:
+        return None
+    device = growth_of(watch.readings, watch.warmup)
+    host = growth_of(watch.readings, watch.warmup, lambda one: one.host_bytes)
+    return ProgramFigures(
+        step=watch.step,
+        where=watch.where,
+        steps=watch.steps,
+        warmup=watch.warmup,
+        device=TrendFigures(**asdict(device)),
+        host=TrendFigures(**asdict(host)),
+        readings=_thin_out(watch.readings),
+        ended=watch.ended,
+    )
+
+
+def _thin_out(readings: Sequence[Reading]) -> tuple[HeldReading, ...]:
+    """Return at most ``MOST_READINGS`` readings, evenly spaced, with the last one."""
+    stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
+    last = readings[-1:]
+    chosen = [one for one in readings[::stride] if one.step != last[0].step]
+    return tuple(
+        HeldReading(step=one.step, in_use_bytes=one.in_use_bytes, host_bytes=one.host_bytes)
+        for one in (*chosen, *last)
+    )

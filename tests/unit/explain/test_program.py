@@ -11,10 +11,10 @@ import pytest
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import requested_by
-from analyzer.explain.running import staying_bytes
+from analyzer.explain.running import leaks
 from analyzer.explain.running.data_held import stage_that_fills
+from analyzer.explain.running.leaks import find_unexplained
 from analyzer.explain.running.slope import growth_of
-from analyzer.explain.running.staying_bytes import find_unexplained
 from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
 
@@ -68,7 +68,7 @@ def test_what_is_kept_now_and_then_is_told_where_it_explains_the_growth() -> Non
             count=count,
             size_bytes=count * MIB,
         )
-        found = staying_bytes._kept_now_and_then(
+        found = leaks._kept_now_and_then(
             analysis,
             seen(MIB, held_later=(kept,), later_step=60),
             growth_of(seen(MIB).readings, 3),
@@ -85,7 +85,7 @@ def test_what_is_held_without_bytes_stays_of_no_step(size_bytes: int, told: int)
     analysis.recording.allocations = pd.DataFrame(columns=columns)  # type: ignore[misc]
     analysis.recording.events = pd.DataFrame()  # type: ignore[misc]
     held = HeldTensors(holder="the Function", where="a.py:1", count=8, size_bytes=size_bytes)
-    assert len(staying_bytes.staying(analysis, seen(0, held=(held,)))) == told
+    assert len(leaks.staying(analysis, seen(0, held=(held,)))) == told
 
 
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:

@@ -12,13 +12,11 @@ import pytest
 from builders import SAMPLES, sample_folder
 
 from analyzer.explain.analysis import Analysis, analyse
-from analyzer.explain.questions.batch_independent import find_state
 from analyzer.explain.questions.fragmentation import find_internal_waste
-from analyzer.explain.questions.gradient_copies import find_gradient_copies
-from analyzer.explain.questions.peak_owner import find_largest
+from analyzer.explain.questions.peak_owner import find_gradient_copies, find_largest
 from analyzer.explain.questions.recomputation import recomputation
-from analyzer.explain.questions.savings import saved_without
-from analyzer.explain.questions.severity import FLOOR_BYTES, severity_of
+from analyzer.explain.questions.savings import FLOOR_BYTES, saved_without, severity_of
+from analyzer.explain.questions.step_settings import find_state
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step

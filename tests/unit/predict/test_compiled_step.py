@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer.explain.questions.recompiled_steps import find_compiled_anew
+from analyzer.explain.questions.step_settings import find_recompiled
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.categories import Category
 from analyzer.model.recording.records import Device
@@ -127,7 +127,7 @@ def test_a_value_that_is_compiled_in_and_updated_stays_after_each_step() -> None
         analysis,
         recording=replace(analysis.recording, device=Device(kind="gpu", name="T4")),
     )
-    (finding,) = find_compiled_anew(on_card)
+    (finding,) = find_recompiled(on_card)
     assert finding.saves_bytes is None
 
 

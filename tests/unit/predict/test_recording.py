@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from analyzer.explain.questions.parallel_ops import find_threads
+from analyzer.explain.questions.step_settings import find_threads
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.trust_figures import ScheduleRange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from analyzer.explain.running.program_trend import program_figures
+from analyzer.explain.running.slope import program_figures
 from analyzer.model.contract.report.run_figures import HeldReading, ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.steps_chart import steps_charts

@@ -1,0 +1,173 @@
+"""Python objects that hold tensors longer than needed: gradient tapes, models, names of a loop."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pandas as pd
+
+from analyzer.explain.analysis import PERSISTENT, Analysis
+from analyzer.explain.running.evidence_rows import evidence_row, holder_row
+from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
+from analyzer.model.contract.watch_note import HeldTensors, LiveModels, TapesNote, WatchNote
+from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.units import format_bytes
+
+_TAPES: Final = 3
+"""Tapes of one line that are alive together from which on they seem to be stored."""
+
+_LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
+
+_LEAST_BYTES: Final = 8 << 20
+_LEAST_RATIO: Final = 0.2
+"""Tensors of the step before are reported above both: bytes, and a share of the peak."""
+
+_LEAST_NAMED_BYTES: Final = 1 << 20
+_LEAST_NAMED_RATIO: Final = 0.1
+"""The same for tensors that a known name holds: the line to change is known."""
+
+_LOADERS: Final = ("", "IteratorGetNext")
+"""Ops that load the data of a loop."""
+
+_ROWS: Final = 8
+
+
+def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
+    size_bytes = _held_by_tapes(analysis, watch)
+    findings = []
+    for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
+        if one.alive >= _TAPES:
+            findings.append(_stored_tapes(one, size_bytes))
+        elif (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES:
+            findings.append(_open_tape(one, size_bytes))
+    return findings
+
+
+def _held_by_tapes(analysis: Analysis, watch: WatchNote) -> int:
+    """Return the bytes that outlive their step and that no tensor in Python holds."""
+    if not watch.tapes:
+        return 0
+    rows = tensors_left(analysis)
+    named = {address for held in watch.held for address in held.addresses}
+    rows = rows[~rows["address"].astype("int64").isin(named)]
+    kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
+    return int(rows.loc[kept, "allocated_bytes"].sum())
+
+
+def _stored_tapes(one: TapesNote, size_bytes: int) -> Finding:
+    holder = f" in {one.holder}" if one.holder else ""
+    return Finding(
+        id="tapes-kept",
+        severity=Severity.HIGH,
+        title=f"{one.alive} gradient tapes accumulate{holder} and hold {format_bytes(size_bytes)} "
+        f"({one.where})",
+        detail="A tape holds all intermediate results that it recorded. Delete each tape after its "
+        "gradients: del tape, and store no reference to it.",
+        saves_bytes=size_bytes,
+        saves_kind="allocated",
+        evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
+    )
+
+
+def _open_tape(one: TapesNote, size_bytes: int) -> Finding:
+    tape = "A persistent tape" if one.persistent else "An unused tape"
+    hint = (
+        "Compute all gradients in one call without persistent=True, or `del tape` after the last call."
+        if one.persistent
+        else "Remove the tape if no gradient is computed."
+    )
+    return Finding(
+        id="tape-outlives-use",
+        severity=Severity.HIGH,
+        title=f"{tape} still holds {format_bytes(size_bytes)} after its step ({one.where})",
+        detail="It holds all intermediate results that it recorded, through the update and into the "
+        f"next step, until its name is assigned again. {hint}",
+        saves_bytes=size_bytes,
+        saves_kind="allocated",
+        evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
+    )
+
+
+def find_models(watch: WatchNote) -> list[Finding]:
+    """Report several live models that one line created."""
+    return [_models(one) for one in watch.models]
+
+
+def _models(one: LiveModels) -> Finding:
+    holder = f", held by {one.holder}" if one.holder else ""
+    return Finding(
+        id="models-kept",
+        severity=Severity.MEDIUM,
+        title=f"{one.alive} models from one line are alive, {format_bytes(one.size_bytes)} of "
+        f"variables ({one.where}{holder})",
+        detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
+        "Between two models of a search or of folds: del model, then keras.utils.clear_session(); or "
+        "run each model in its own process.",
+        saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
+        saves_kind="allocated",
+        evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
+    )
+
+
+def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report tensors of the step before that are still alive at the peak."""
+    if analysis.step is None:
+        return []
+    alive = analysis.alive
+    old = alive[
+        alive["step"].notna()
+        & (alive["step"].fillna(-1) < analysis.step.index)
+        & ~alive["category"].isin(PERSISTENT)
+    ]
+    growing = [leak.held for leak in leaks_by_holder(analysis, watch)]
+    bound = [held for held in watch.held if held not in growing]
+    names, named_bytes = _names_that_hold(analysis, old, bound)
+    peak, size_bytes = analysis.peak.requested_bytes, int(old["requested_bytes"].sum())
+    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * peak):
+        size_bytes = named_bytes
+        if named_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
+            return []
+    names = (names or bound)[:_ROWS]
+    holder = f": {names[0].holder} holds them ({names[0].where})" if names else ""
+    shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
+    after = f"After a step these names hold tensors: {shown}. " if shown else ""
+    return [
+        Finding(
+            id="held-over",
+            severity=Severity.LOW,
+            title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak{holder}",
+            detail="In a loop, a name holds its tensors until it is assigned again, one step later. "
+            f"{after}`del` them at the end of the step, or move the step into a function.",
+            saves_bytes=size_bytes,
+            evidence=tuple(holder_row("held by", held) for held in names),
+        )
+    ]
+
+
+def _names_that_hold(
+    analysis: Analysis, old: pd.DataFrame, bound: list[HeldTensors]
+) -> tuple[list[HeldTensors], int]:
+    """Return the names that hold such tensors after the last step, and the bytes of ``old``.
+
+    A tensor is matched by op and size. Loaded batches are skipped: their name is assigned again before
+    the step begins.
+
+    Args:
+        analysis: The analysis.
+        old: Rows of tensors of the step before that are alive at the peak.
+        bound: Names that are assigned again in each step.
+    """
+    left = tensors_left(analysis)
+    left = left[~left["op"].isin(_LOADERS)]
+    made = dict(
+        zip(
+            left["address"].astype("int64"),
+            zip(left["op"].astype(str), left["requested_bytes"], strict=True),
+            strict=True,
+        )
+    )
+    of_old = list(zip(old["op"].astype(str), old["requested_bytes"], strict=True))
+    names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
+    known = {made[one] for held in names for one in held.addresses if one in made}
+    return names, int(old.loc[[one in known for one in of_old], "requested_bytes"].sum())

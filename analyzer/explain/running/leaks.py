@@ -1,0 +1,319 @@
+"""Memory that grows from step to step, and the names that hold it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.explain.analysis import PERSISTENT, Analysis
+from analyzer.explain.running.evidence_rows import evidence_row, holder_row, in_brackets
+from analyzer.explain.running.slope import StepGrowth, growth_of
+from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.watch_note import HeldTensors, WatchNote
+from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.units import format_bytes, format_slope, signed_bytes, times
+
+_FEWEST_STEPS: Final = 2
+"""A holder leaks if it keeps tensors of more traced steps than this."""
+
+_HIGH_RATIO: Final = 0.1
+_MEDIUM_RATIO: Final = 0.01
+"""Growth in 1,000 steps, as a share of the peak, above which the severity is high or medium."""
+
+_THOUSAND: Final = 1000
+_LEAST_BYTES: Final = 1 << 20
+"""Growth in 1,000 steps below which growth without a known holder is not reported."""
+
+_HOST_BYTES: Final = 64 << 20
+"""Growth of the process over all steps above which it is reported."""
+
+_HOST_STEP_BYTES: Final = 64 << 10
+"""Growth of a container of NumPy arrays in one step above which it is reported."""
+
+_EXPLAINS_RATIO: Final = 0.4
+"""Share of the growth that a container must hold to be its cause."""
+
+_STEADY_RATIO: Final = 0.5
+"""Lower bound of a steady slope, as a share of the slope: a heap that settles slows down."""
+
+_ROWS: Final = 10
+
+_STORE_NUMBERS: Final = (
+    "Store numbers instead of tensors, float(loss) or value.numpy(), or limit the container: "
+    "collections.deque(maxlen=…), clear()."
+)
+_STORE_TEXTS: Final = (
+    "It holds exceptions, and the traceback of each one holds the local names of every function on "
+    "its path. Store the text, str(error), or drop the traceback: error.with_traceback(None)."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLeak:
+    """A holder that keeps tensors of each step.
+
+    Attributes:
+        held: The holder.
+        per_step_bytes: Allocated bytes that it keeps of a step, the median of the traced steps.
+        steps: Traced steps of which it keeps something.
+        ops: The ops that made the tensors.
+    """
+
+    held: HeldTensors
+    per_step_bytes: int
+    steps: int
+    ops: tuple[str, ...]
+
+
+def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[StepLeak]:
+    """Return the holders that keep tensors of several traced steps, largest first."""
+    rows = _outliving(analysis)
+    by_address = dict(zip(rows["address"].astype("int64"), rows.index, strict=True))
+    traced = len(analysis.recording.steps)
+    fewest = max(min(_FEWEST_STEPS, traced), 1)
+    leaks = []
+    for held in watch.held:
+        if not held.grows:
+            continue
+        kept = rows.loc[[by_address[one] for one in held.addresses if one in by_address]]
+        sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
+        steps = len(sums)
+        per_step = int(np.median(sums)) if steps else 0
+        if not held.addresses:  # outside the allocator: memory shared with NumPy
+            steps = held.count
+            per_step = held.size_bytes // max(traced, 1)
+        if per_step and steps > fewest and held.count > fewest:
+            ops = tuple(dict.fromkeys(str(op) for op in kept["op"] if op))
+            leaks.append(StepLeak(held=held, per_step_bytes=per_step, steps=steps, ops=ops))
+    return sorted(leaks, key=lambda leak: -leak.per_step_bytes)
+
+
+def tensors_left(analysis: Analysis) -> pd.DataFrame:
+    """Return the tensors of traced steps that are alive after the last one; no variables."""
+    table = _outliving(analysis)
+    return table[~table["category"].isin(PERSISTENT - {"input", "constant"})]
+
+
+def _outliving(analysis: Analysis) -> pd.DataFrame:
+    """Return the buffers born in a traced step and alive after the last one.
+
+    A tensor read from a variable shares its buffer, and the next update takes another buffer
+    (``PrepareToUpdateVariable`` copies a buffer with more than one reference). So a kept tensor may be
+    a buffer that belonged to a variable.
+    """
+    table = analysis.recording.allocations
+    end = len(analysis.recording.events)
+    return table[table["step"].notna() & (table["dies"] >= end) & table["address"].notna()]
+
+
+def find_leaks(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report containers that keep tensors of each step."""
+    growth = growth_of(watch.readings, watch.warmup)
+    return [
+        _leak(analysis, leak, growth)
+        for leak in leaks_by_holder(analysis, watch)
+        if growth.trend != "flat" or growth.high_bytes >= leak.per_step_bytes / 2
+    ]
+
+
+def find_unexplained(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+    """Report memory that grows although no container of the traced steps explains it."""
+    growth = growth_of(watch.readings, watch.warmup)
+    if growth.trend == "grows" and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES:
+        cause = _rare_leak(analysis, watch, growth) or _growing_tensor(analysis, watch, growth)
+        return [cause or _unknown_holder(analysis, watch, growth)]
+    steps = max(len(analysis.recording.steps), 1)
+    if watch.on_host and watch.on_host[0].size_bytes >= _HOST_STEP_BYTES * steps:
+        return [_host_container(watch, steps)]
+    host = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
+    is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes
+    is_large = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
+    return [_host_growth(watch, host)] if host.trend == "grows" and is_steady and is_large else []
+
+
+def growth_words(growth: StepGrowth) -> str:
+    """Return a sentence on the bytes in use over all steps, with the range of the slope."""
+    if growth.trend == "cannot tell" and not growth.level_bytes:
+        return "There were too few steps for a slope over all steps."
+    verb = {"grows": "grow", "flat": "do not grow", "cannot tell": "show no clear trend"}
+    slope = format_slope(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
+    steps = f"steps {growth.first_step} to {growth.last_step}"
+    return f"Over {steps} the bytes in use {verb[growth.trend]}: {slope}."
+
+
+def host_words(growth: StepGrowth) -> str:
+    """Return a sentence on the resident memory of the process over all steps."""
+    if growth.trend == "cannot tell":
+        return "The resident memory of the process shows no clear trend."
+    verb = "grows" if growth.trend == "grows" else "does not grow"
+    return (
+        f"The resident memory of the process {verb} from step {growth.first_step} to "
+        f"{growth.last_step}: {signed_bytes(growth.per_step_bytes)} a step."
+    )
+
+
+def _host_container(watch: WatchNote, steps: int) -> Finding:
+    first = watch.on_host[0]
+    growth = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
+    per_step = format_bytes(first.size_bytes // steps)
+    return Finding(
+        id="grows-on-host",
+        severity=Severity.MEDIUM,
+        title=f"Host memory grows by {per_step} a step: arrays or texts accumulate in "
+        f"{first.holder}{in_brackets(first.where)}",
+        detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
+        f"{times(first.count)}. {host_words(growth)} Store a summary (a mean, a file path), or limit "
+        "the container: collections.deque(maxlen=…), clear().",
+        saves_bytes=None,
+        evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
+    )
+
+
+def _host_growth(watch: WatchNote, growth: StepGrowth) -> Finding:
+    where = f", {watch.where}" if watch.where else ""
+    per_step = format_bytes(round(growth.per_step_bytes))
+    return Finding(
+        id="grows-on-host",
+        severity=Severity.MEDIUM,
+        title=f"Host memory of the process grows by {per_step} a step (a step is {watch.step}{where})",
+        detail=f"Resident memory grows from step {growth.first_step} to {growth.last_step}, but "
+        "memory in TensorFlow's allocator does not. The cause is Python objects, NumPy arrays or "
+        "memory that TensorFlow allocates elsewhere. Find the lines with a Python memory profiler "
+        "such as memray or tracemalloc.",
+        saves_bytes=None,
+        evidence=(evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),),
+    )
+
+
+def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
+    share = _THOUSAND * per_step_bytes / max(analysis.peak.allocated_bytes, 1)
+    if share >= _HIGH_RATIO:
+        return Severity.HIGH
+    return Severity.MEDIUM if share >= _MEDIUM_RATIO else Severity.LOW
+
+
+def _growing(
+    analysis: Analysis,
+    growth: StepGrowth,
+    kind: str,
+    *,
+    cause: str,
+    detail: str,
+    evidence: tuple[EvidenceRow, ...],
+) -> Finding:
+    """Return a finding that saves the growth up to the last step."""
+    per_step = format_bytes(round(growth.per_step_bytes))
+    return Finding(
+        id=kind,
+        severity=_severity(analysis, growth.per_step_bytes),
+        title=f"Memory grows by {per_step} a step: {cause}",
+        detail=detail,
+        saves_bytes=round(growth.per_step_bytes * growth.last_step),
+        saves_kind="allocated",
+        evidence=evidence,
+    )
+
+
+def _leak(analysis: Analysis, leak: StepLeak, growth: StepGrowth) -> Finding:
+    held = leak.held
+    hint = _STORE_TEXTS if held.by_traceback else _STORE_NUMBERS
+    shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
+    last_step = max(growth.last_step, leak.steps, 1)
+    return Finding(
+        id="kept-tensors",
+        severity=_severity(analysis, leak.per_step_bytes),
+        title=f"Memory grows by {format_bytes(leak.per_step_bytes)} a step: tensors accumulate in "
+        f"{held.holder}{in_brackets(held.where)}",
+        detail=f"In {len(analysis.recording.steps)} traced steps a tensor was added "
+        f"{times(held.count)} and none was removed. {growth_words(growth)} {hint}",
+        saves_bytes=leak.per_step_bytes * last_step,
+        saves_kind="allocated",
+        evidence=(
+            holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held),
+            *(evidence_row("made by", name=op) for op in leak.ops[:_ROWS]),
+        ),
+    )
+
+
+def _rare_leak(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
+    """Report the container that grew most after the traced steps; None if it does not explain."""
+    steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
+    largest = max(watch.held_later, key=lambda one: one.size_bytes, default=None)
+    if largest is None or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps:
+        return None
+    hint = _STORE_TEXTS if largest.by_traceback else _STORE_NUMBERS
+    return _growing(
+        analysis,
+        growth,
+        "kept-tensors",
+        cause=f"tensors accumulate in {largest.holder}{in_brackets(largest.where)}",
+        detail=f"In {steps} steps a tensor was added {times(largest.count)}, "
+        f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} {hint}",
+        evidence=tuple(holder_row("kept by", one) for one in watch.held_later[:_ROWS]),
+    )
+
+
+def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
+    """Report a name that gets a larger tensor in each step; None if it does not explain."""
+    rows = _outliving(analysis)
+    ops = dict(zip(rows["address"].astype("int64"), rows["op"].astype(str), strict=True))
+    for held in watch.held:
+        op = next((ops[one] for one in held.addresses if one in ops), "")
+        sizes = _sizes_of(analysis, op) if op and not held.grows else []
+        rises = [after - before for before, after in zip(sizes, sizes[1:], strict=False)]
+        if len(rises) < _FEWEST_STEPS or min(rises) <= 0:
+            continue
+        if float(np.median(rises)) >= _EXPLAINS_RATIO * growth.per_step_bytes:
+            return _growing(
+                analysis,
+                growth,
+                "kept-tensors",
+                cause=f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
+                detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
+                f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} Each time, the old "
+                "and the new tensor are alive together. Write into a tf.Variable or an array of the "
+                "final size, or store numbers.",
+                evidence=(
+                    evidence_row(
+                        "held by", name=held.holder, where=held.where, count=1, size=sizes[-1]
+                    ),
+                    evidence_row("made by", name=op),
+                ),
+            )
+    return None
+
+
+def _sizes_of(analysis: Analysis, op: str) -> list[int]:
+    """Return an op's largest request in each traced step."""
+    rows = analysis.recording.allocations
+    rows = rows[(rows["op"] == op) & rows["step"].notna()]
+    return [int(one) for one in rows.groupby("step", observed=True)["requested_bytes"].max()]
+
+
+def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding:
+    rows = tensors_left(analysis)
+    full = rows[rows["step"] < len(analysis.recording.steps) - 1]
+    sums = full.groupby("op", observed=True)["allocated_bytes"].sum()
+    by_op = sums.sort_values(ascending=False).head(_ROWS)
+    sources = dict(zip(full["op"].astype(str), full["source"].astype(str), strict=True))
+    where = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
+    return _growing(
+        analysis,
+        growth,
+        "grows",
+        cause=f"the holder is unknown{where}",
+        detail=f"{growth_words(growth)} No container of the program holds the bytes. Check the ops "
+        "in the evidence: their buffers outlive their step.",
+        evidence=tuple(
+            evidence_row(
+                "outlives its step",
+                name=str(op) or "without a name",
+                where=sources.get(str(op), ""),
+                size=int(size),
+            )
+            for op, size in by_op.items()
+        ),
+    )
