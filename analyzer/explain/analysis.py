@@ -1,6 +1,6 @@
-"""Everything that can be said of one recording, worked out once.
+"""The analysis of a recording: its peak, the buffers alive at it, and the waste.
 
-The steady step is the last one: the first builds slots and traces, so its peak is another.
+The steady step is the last one: the first one creates optimizer slots and traces functions.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analyzer.explain.questions.fragmentation import Fragmentation, measure_fragmentation
-from analyzer.explain.verdict.fit_verdict import Verdict
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts
+from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Step
 from analyzer.model.recording.timeline import (
@@ -30,22 +29,22 @@ from analyzer.tracing.measure.buffer_uses import BufferUse
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """One recording with its peak worked out; findings are made from this.
+    """A recording with its peak; findings are made from it.
 
     Attributes:
         recording: The recording.
-        rows: The allocations of the allocator that it is about.
+        rows: The allocations of its allocator.
         line: Live bytes at every instant.
-        step: The steady step; None where the recording has no steps.
-        first, last: The instants that the peak is looked for in.
+        step: The steady step; None if the recording has no steps.
+        first, last: The instants of the steady step.
         peak: The steady step's peaks.
         peak_ever: The peaks of the whole recording.
-        alive: What is alive at the requested peak, with the category it has then.
-        uses: Who keeps a buffer alive, by its index in the allocations table.
+        alive: Buffers alive at the requested peak, with their category at that instant.
+        uses: Uses of a buffer, by its index in the allocations table.
         fragmentation: Waste inside the pool.
-        pool: Facts of replays through the allocator's simulation.
-        verdict: Whether the step fits a card or a limit that the user gave; None until it is judged.
-        findings: What is worth knowing.
+        pool: Results of replays through the simulated allocator.
+        verdict: Whether the step fits a card or a limit; None before ``judge``.
+        findings: The findings.
     """
 
     recording: Recording
@@ -60,24 +59,24 @@ class Analysis:
     uses: Mapping[int, BufferUse]
     fragmentation: Fragmentation
     pool: PoolFacts = NO_FACTS
-    verdict: Verdict | None = None
+    verdict: VerdictFigures | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
     def categories(self) -> dict[str, int]:
-        """Requested bytes per category at the requested peak."""
+        """Requested bytes of each category at the requested peak."""
         return sum_by_category(self.alive)
 
 
 def steady_step(recording: Recording) -> Step | None:
-    """Return the last step that has events; else the last, which needed nothing; else None."""
+    """Return the last step with events, else the last step; None if there is no step."""
     with_events = [step for step in recording.steps if step.last >= step.first]
     chosen = with_events or recording.steps
     return chosen[-1] if chosen else None
 
 
 def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -> Analysis:
-    """Work out the peak, what is alive at it, and the waste; findings are added by the caller.
+    """Return the peak, the buffers alive at it, and the waste; callers add findings.
 
     Raises:
         AccountingError: the categories do not add up to the peak.
@@ -86,7 +85,7 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
     count = len(recording.events)
     line = timeline(rows, count)
     step = steady_step(recording)
-    # A step without events peaks at what is there before it.
+    # A step without events peaks at the bytes alive before it.
     first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
     peak = find_peak(line, first, last)
     alive = alive_at(rows, peak.requested_instant)
@@ -118,4 +117,4 @@ PERSISTENT = frozenset(
         Category.INPUT.value,
     }
 )
-"""Categories that live across steps by design."""
+"""Categories that are alive in all steps by design."""

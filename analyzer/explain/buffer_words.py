@@ -1,4 +1,4 @@
-"""How a buffer is named and described, the same everywhere."""
+"""Name and describe a buffer, the same everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Row = TypeVar("_Row", bound=BufferRow)
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    """Return what to call the buffer: its variable, its tensor, its op, or its role."""
+    """Return the buffer's variable, tensor, op or role, the first that is known."""
     for key in ("variable", "tensor", "op", "role"):
         if row[key]:
             return str(row[key])
@@ -24,12 +24,12 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
-    """Return a buffer as a row of one of the report's tables.
+    """Return a row of the allocations table as a row of the report.
 
     Args:
-        row: The buffer's row of the allocations table.
-        kind: The type of row.
-        more: What that type has beside ``BufferRow``.
+        row: The buffer.
+        kind: The type of the row.
+        more: Fields of that type that ``BufferRow`` lacks.
     """
     return kind(
         name=name_of(row),
@@ -55,37 +55,37 @@ def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
 
 
 def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None) -> str:
-    """Return in words why the buffer is alive.
+    """Return why a buffer is alive, in words.
 
     Args:
-        row: The buffer, with the category that it has at the instant looked at.
-        use: Who uses it.
-        end: The number of events: what dies at it lives to the end of the recording.
+        row: The buffer, with its category at the instant.
+        use: Its uses; None if unknown.
+        end: Number of events: a buffer that dies then is alive until the end.
     """
-    replaced = end is not None and int(row["dies"]) < end
+    is_replaced = end is not None and int(row["dies"]) < end
     category = str(row["category"])
     if row["variable"]:
-        return _of_variable(category, is_replaced=replaced)
+        return _of_variable(category, is_replaced=is_replaced)
     if category == Category.INPUT:
-        return "fed to the step, until it returns"
+        return "an input, until the step returns"
     if category == Category.CONSTANT:
-        return f"{row['role'] or 'constant'}, as long as its holder"
+        return f"{row['role'] or 'constant'}, as long as its owner"
     if use is not None and use.waits_for:
         verb = "kept for" if category == Category.ACTIVATION else "waits for"
-        return f"{verb} {use.waits_for}{_type_unless_told(use.waits_for, use.waits_for_type)}"
+        return f"{verb} {use.waits_for}{_type_in_brackets(use.waits_for, use.waits_for_type)}"
     return str(row["role"]) or "unknown"
 
 
 def _of_variable(category: str, *, is_replaced: bool) -> str:
     if category == Category.TEMPORARY:
-        return "a variable's next value, until it takes the old one's place"
+        return "a variable's next value, before the update"
     if is_replaced:
-        return "a variable's value, until the next takes its place"
-    return "a variable, for the whole run"
+        return "a variable's value, until the next update"
+    return "a variable, in all steps"
 
 
-def _type_unless_told(name: str, op_type: str) -> str:
-    """Return an op's type in brackets, or nothing where its name ends with it: ``relu/ReluGrad``."""
+def _type_in_brackets(name: str, op_type: str) -> str:
+    """Return an op's type in brackets; empty if the name ends with it, as in ``relu/ReluGrad``."""
     last = name.rpartition("/")[2].rstrip("_0123456789")
     plain = op_type.removeprefix("_Mkl").removeprefix("Native")
     return "" if last and (plain.startswith(last) or last == op_type) else f" ({op_type})"

@@ -1,4 +1,4 @@
-"""What each card held, where a step ran on several: the peak is told of one of them."""
+"""The memory of each card if a step ran on several; the report shows one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CARD: Final = re.compile(r"GPU_(\d+)_bfc")
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
-    """Return the use of each card, by its number; empty where there are not several."""
+    """Return the use of each card, by its number; empty for a single card."""
     recording = analysis.recording
     table, events = recording.allocations, recording.events
     found = []

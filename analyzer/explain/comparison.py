@@ -1,15 +1,14 @@
-"""Two recordings side by side: what came, went and grew at the peak.
+"""Compare two recordings at their peaks: measurements, predictions, or one of each.
 
-The same for two measurements, two predictions, or a prediction and a measurement of one step. Layers
-and ops are compared by what is alive at each one's own requested peak, so that each grouping adds up
-to the peaks and its differences to the difference of the peaks::
+Layers and ops are compared by their bytes alive at each recording's requested peak, so the differences
+of each table add up to the difference of the peaks::
 
     first:   conv1 10, conv2 20           peak 30
     second:  conv1 10, conv2 24, head 6   peak 40
-    rows:    conv2 +4 (grew), head +6 (came), conv1 0 (same); together +10
+    rows:    conv2 +4 (grew), head +6 (came), conv1 0 (same); sum +10
 
-Names that one side lacks are matched once more without their trailing numbers, because tracing a
-model twice numbers its ops differently.
+Names that only one side has are matched again without their trailing numbers, because tracing a model
+twice numbers its ops differently.
 """
 
 from __future__ import annotations
@@ -42,14 +41,13 @@ from analyzer.model.recording.timeline import main_allocator_rows, running_sum
 from analyzer.model.units import format_bytes
 
 TIMELINE_COLUMNS: Final = 800
-"""Points of each curve: each is the instant with the most requested bytes in its part of the step."""
+"""Points of each curve: the instant with the most requested bytes in each part of the step."""
 
 KIND_WORDS: Final = {
     Kind.ESTIMATE: "predicted",
     Kind.TRACE: "measured",
-    Kind.PHANTOM: "on a phantom card",
+    Kind.PHANTOM: "simulated card",
 }
-_OF_PHANTOM: Final = {Kind.PHANTOM: "phantom card's"}
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
 
@@ -62,12 +60,12 @@ def compare(
     *,
     labels: tuple[str, str] | None = None,
 ) -> DiffFile:
-    """Return what differs from A (the older, or the prediction) to B.
+    """Return the difference from A (the older one, or the prediction) to B.
 
     Args:
-        report_a, report_b: What is said of each.
-        recording_a, recording_b: What each report is about.
-        labels: What to call the two, such as their file names; else what tells them apart.
+        report_a, report_b: The reports.
+        recording_a, recording_b: Their recordings.
+        labels: Names of the two, such as their file names; None to use their settings.
     """
     alive_a, alive_b = (
         _alive_at_peak(report_a, recording_a),
@@ -113,7 +111,7 @@ def _op_row(name: str, facts: tuple[str, str], sizes: tuple[int, int]) -> OpOfBo
 def _numbers(
     a: PeakFigures, b: PeakFigures
 ) -> dict[Literal["requested", "allocated", "pool", "process"], tuple[int | None, int | None]]:
-    """Return the four numbers that are called the peak, of both sides."""
+    """Return the four kinds of peak of both sides."""
     return {
         "requested": (a.requested_bytes, b.requested_bytes),
         "allocated": (a.allocated_bytes, b.allocated_bytes),
@@ -126,14 +124,11 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
     table = main_allocator_rows(recording)
     instant = report.peak.instant
     alive: pd.DataFrame = table[(table["born"] <= instant) & (table["dies"] > instant)]
-    return alive.assign(made=_made(alive))
+    return alive.assign(made=_names_to_compare(alive))
 
 
-def _made(alive: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """Name what to compare a buffer under: its op; for what outlives ops its variable or input.
-
-    A variable is the same one whichever op last wrote it, and a prediction may know of none.
-    """
+def _names_to_compare(alive: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the name to compare each buffer by: its variable, its input, or its op."""
     names = {
         name: alive[name].astype(str).to_numpy(dtype=object)
         for name in ("variable", "tensor", "op", "role")
@@ -153,7 +148,7 @@ def _sums(alive: pd.DataFrame, column: str) -> dict[str, int]:
 def _matched_sizes(
     sums_a: Mapping[str, int], sums_b: Mapping[str, int]
 ) -> list[tuple[str, tuple[int, int]]]:
-    """Return each name with the bytes of both sides, the largest difference first."""
+    """Return each name with the bytes of both sides, largest difference first."""
     both = sums_a.keys() & sums_b.keys()
     a, b = _matched(sums_a, both), _matched(sums_b, both)
     names = sorted(a.keys() | b.keys())
@@ -162,7 +157,7 @@ def _matched_sizes(
 
 
 def _matched(sums: Mapping[str, int], both: set[str]) -> dict[str, int]:
-    """Sum under the name itself where both sides have it, else under the name without numbers."""
+    """Sum by name, without trailing numbers if only one side has the name."""
     matched: dict[str, int] = {}
     for name, size_bytes in sums.items():
         key = name if name in both else _TRAILING_NUMBER.sub("", name)
@@ -190,7 +185,7 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, int | Non
 
 
 def _op_facts(*alive: pd.DataFrame) -> Callable[[str], tuple[str, str]]:
-    """Return what gives an op's type and layer, from the first side that has the op."""
+    """Return a function from an op to its type and layer, by the first side that has the op."""
     known: dict[str, tuple[str, str]] = {}
     for table in alive:
         first = table.drop_duplicates("made")
@@ -209,7 +204,7 @@ def _side(report: ReportFile, label: str) -> DiffSide:
 
 
 def _labels(report_a: ReportFile, report_b: ReportFile) -> tuple[str, str]:
-    """Name both sides by what tells them apart."""
+    """Return names for both sides from the settings that differ."""
     both = (report_a, report_b)
     names = [report.target.name for report in both]
     batches = [report.step.batch_size for report in both]
@@ -224,7 +219,7 @@ def _labels(report_a: ReportFile, report_b: ReportFile) -> tuple[str, str]:
 
 
 def _messages(report_a: ReportFile, report_b: ReportFile) -> list[str]:
-    """Say what else differs, so that a difference is not taken for more than it is."""
+    """Return notes on other differences: settings, failed steps, incomplete traces."""
     notes = []
     both = (report_a, report_b)
     pairs: dict[str, list[object]] = {
@@ -242,17 +237,17 @@ def _messages(report_a: ReportFile, report_b: ReportFile) -> list[str]:
         if _word(a) != _word(b)
     ]
     if differing:
-        notes.append(f"The two differ in {'; '.join(differing)}.")
+        notes.append(f"Different settings: {'; '.join(differing)}.")
     for place, report in (("first", report_a), ("second", report_b)):
         if report.error is not None:
-            notes.append(f"The {place} did not finish its step: its peak is of what ran.")
-        told = () if report.integrity is None else report.integrity.says
-        notes += [f"The {place}: {line}" for line in told[:1]]
+            notes.append(f"The {place} step did not finish: its peak is the one until the failure.")
+        reasons = () if report.integrity is None else report.integrity.says
+        notes += [f"{place.capitalize()}: {line}" for line in reasons[:1]]
     return notes
 
 
 def _word(value: object) -> str:
-    """Return a setting as a word: on, off, none where it is not there."""
+    """Return a setting as a word."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value in (None, "") else str(value)
@@ -272,23 +267,20 @@ def _headline(
     differs = f"{most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
     size = f"{format_bytes(abs(delta))}{part}"
     if kinds[0] != kinds[1]:
-        first, second = (_OF_PHANTOM.get(kind, KIND_WORDS[kind]) for kind in kinds)
+        first, second = (KIND_WORDS[kind] for kind in kinds)
         word = "above" if delta > 0 else "below"
         return (
-            f"The {second} requested peak of {now} is {size} {word} the {first} one; the category "
-            f"that differs most is {differs}."
+            f"The {second} requested peak of {now} is {size} {word} the {first} one; the largest "
+            f"difference is in {differs}."
         )
     word = "grew" if delta > 0 else "shrank"
-    return (
-        f"The requested peak {word} by {size} to {now}; the category that changes most is "
-        f"{differs}."
-    )
+    return f"The requested peak {word} by {size} to {now}; the largest change is in {differs}."
 
 
 def _timeline(recording: Recording) -> StepCurve:
-    """Return the curve of the last step that has events: progress from 0 to 1, and bytes.
+    """Return the curve of the last step with events: progress from 0 to 1, and bytes.
 
-    At most ``TIMELINE_COLUMNS`` points, each a real instant; the peak is always one of them.
+    It has at most ``TIMELINE_COLUMNS`` points, each a real instant; the peak is one of them.
     """
     table = main_allocator_rows(recording)
     requested, allocated = (_running(table, f"{name}_bytes") for name in ("requested", "allocated"))
@@ -312,7 +304,7 @@ def _timeline(recording: Recording) -> StepCurve:
 
 
 def _running(table: pd.DataFrame, column: str) -> npt.NDArray[np.int64]:
-    """Return bytes alive at each state (state 0 before the first event), shape (n_events + 1,)."""
+    """Return live bytes at each state, shape (n_events + 1,); state 0 is before the first event."""
     born, dies = (table[name].to_numpy(dtype=np.int64) for name in ("born", "dies"))
     last = int(dies.max(initial=-1))
     return running_sum(born, dies, table[column].to_numpy(dtype=np.int64), last + 1)

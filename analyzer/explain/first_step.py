@@ -1,8 +1,8 @@
-"""What the first step alone asks for: trials of a library's algorithms, as a figure of its own.
+"""Memory that only the first step requests, for example to try algorithms.
 
-TensorFlow tries cuDNN's algorithms at a convolution's first call and XLA tries products and
-convolutions when it compiles, on guarded copies of their tensors (``redzone_allocator.h``). On a small
-card this, not the steady step, may be what does not fit.
+TensorFlow tries cuDNN's algorithms at the first call of a convolution, and XLA tries matrix products
+and convolutions during compilation, on guarded copies of their tensors (``redzone_allocator.h``). On a
+small card the first step may not fit although the steady step does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from analyzer.model.recording.timeline import alive_at
 
 
 def first_step_only_bytes(analysis: Analysis) -> int:
-    """Return requested bytes of temporaries at the highest instant that no later step asks for.
+    """Return the requested bytes of temporaries at the highest peak that no later step requests.
 
-    Returns:
-        0 where that instant is in no first step, or the recording has but one step.
+    0 if that instant is not in the first step, or there is only one step.
     """
     steps, instant = analysis.recording.steps, analysis.peak_ever.requested_instant
     if len(steps) < 2 or not steps[0].first <= instant <= steps[0].last:

@@ -1,4 +1,4 @@
-"""What the assumptions about a card that is not there are worth in bytes, and the range they make."""
+"""The assumptions of a simulated card: their bytes at the peak, and the range from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RECURRENT = "CudnnRNN"
 
 
 def assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
-    """Return each assumption with the value taken and its bytes at the peak; none for other kinds."""
+    """Return each assumption with its value and its bytes at the peak; empty for other kinds."""
     note = analysis.recording.phantom_run
     if note is None:
         return ()
@@ -46,17 +46,17 @@ def assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
 
 
 def with_assumed_range(analysis: Analysis) -> Analysis:
-    """Return a phantom run's analysis with the range that reserve spaces leave open.
+    """Return the analysis of a simulated card with the range from assumed reserve spaces.
 
-    Workspaces are not in it: where one cannot be had TensorFlow takes an algorithm without
+    Workspaces are not in it: if one does not fit, TensorFlow uses an algorithm without one
     (``LaunchAutotunedConv`` in ``conv_ops_gpu.h``).
     """
     recording = analysis.recording
     if recording.kind is not Kind.PHANTOM or recording.phantom is None:
         return analysis
     settings = assumed_settings(analysis)
-    told = structs.replace(recording.phantom, settings=settings)
-    recording = replace(recording, phantom=told)
+    notice = structs.replace(recording.phantom, settings=settings)
+    recording = replace(recording, phantom=notice)
     shares = {one.name: one.share_bytes for one in settings}
     reserve = shares.get(RECURRENT_RESERVE.name, 0)
     if reserve:
@@ -65,7 +65,7 @@ def with_assumed_range(analysis: Analysis) -> Analysis:
 
 
 def _range(analysis: Analysis, reserve: int) -> StatedRange:
-    """Return the range where cuDNN may keep nothing, or twice as much: it does not publish what."""
+    """Return the range from no reserve space to twice the assumed one; cuDNN publishes no size."""
     peak = analysis.peak
     return StatedRange(
         limit_high_bytes=None,
@@ -74,8 +74,8 @@ def _range(analysis: Analysis, reserve: int) -> StatedRange:
         allocated_low_bytes=peak.allocated_bytes - reserve,
         allocated_high_bytes=peak.allocated_bytes + reserve,
         because=(
-            f"cuDNN's reserve space of recurrent layers is assumed: {format_bytes(reserve)} at the "
-            "peak, none to twice as much",
+            f"cuDNN's reserve space for recurrent layers is assumed: {format_bytes(reserve)} at the "
+            "peak; the range is from none to twice as much",
         ),
         deciding_ops=(),
         schedules=(),

@@ -1,8 +1,8 @@
-"""The pool behind the allocated bytes: what it held, and what it would hold under other settings.
+"""The allocator's pool, as it was and under other settings, by replay.
 
-A trace says how much is allocated, not how much the allocator took for it. Where the trace begins
-with the process, replaying it through the allocator gives the pool too; the replay is checked against
-what TensorFlow wrote, event by event, and is used only where both agree.
+A trace contains allocated bytes but not the size of the pool. If the trace begins with its process, a
+replay through the simulated allocator gives the pool. The replay is compared with TensorFlow's events
+and is used only if all of them agree.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from msgspec import structs
 
 from analyzer.explain.allocator_findings import find_allocator
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.judgement import card_of, card_options
 from analyzer.explain.questions.fragmentation import Fragmentation
 from analyzer.explain.questions.out_of_memory import would_have_fitted
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.verdict.judgement import card_of, card_options
 from analyzer.model.contract.report.limit_figures import (
     LimitParts,
     OtherSettings,
@@ -45,22 +45,22 @@ from analyzer.simulate.allocator import (
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
 from analyzer.simulate.allocator.minimum_limit import engine_for
 
-_ROWS: Final = 40  # extensions of the pool told one by one
+_ROWS: Final = 40  # regions in the report
 
 
 def begins_with_process(recording: Recording) -> bool:
-    """Say whether nothing was allocated before the first event."""
+    """Return whether nothing was allocated before the first event."""
     rows = main_allocator_rows(recording)
     return bool(len(rows)) and bool((rows["born"] >= 0).all())
 
 
 def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
-    """Return the analysis with the pool, the minimum limit and, if asked, another setting.
+    """Return the analysis with the pool, the lowest limit and a replay under ``what_if``.
 
     Args:
         analysis: The analysis.
-        what_if: Other settings to replay under.
-        search: Search the minimum limit, which takes a second or, for long traces, several.
+        what_if: Settings to replay under.
+        search: Whether to search for the lowest limit, which takes a second or more.
 
     Raises:
         TraceError: the recording cannot be replayed and a setting was asked for.
@@ -69,15 +69,15 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     if not begins_with_process(recording):
         if not what_if.is_asked:
             return analysis
-        options = asked_options(own_options(recording), what_if)
+        options = replaced_options(own_options(recording), what_if)
         facts = _with_minimum(analysis.pool, recording, options, what_if)
         analysis = replace(analysis, pool=facts)
         return _add_what_if(analysis, options)
     searched = search or what_if.is_asked
     sequence = from_recording(recording)
-    engine = engine_for(sequence) if searched else Engine.AUTO  # loaded once, it serves all replays
+    engine = engine_for(sequence) if searched else Engine.AUTO
     own = own_options(recording, engine=engine)
-    asked = asked_options(own, what_if)
+    asked = replaced_options(own, what_if)
     if recording.kind.ran:
         match = compare(recording.events, own, allocator=recording.allocator, engine=engine)
         facts = PoolFacts(
@@ -85,16 +85,16 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
             replay_check=ReplayCheck(events=match.events, equal=match.equal),
         )
         is_exact = match.is_exact
-        del match  # as large as the trace, which is replayed once more
+        del match  # free it before the second replay: it is as large as the trace
         if is_exact:
-            # Where several regions lie decides which of two chunks of one size is taken.
+            # With several regions, addresses decide which of two equal chunks is used.
             own_run = replay(sequence, own, engine=engine, follow_addresses=True)
             facts = structs.replace(
                 _with_facts(facts, analysis, own_run),
                 failure_fits=would_have_fitted(analysis, own),
             )
     else:
-        # A predicted card is laid out under what was asked.
+        # A predicted card uses the settings that the user asked about.
         facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
     if searched:
         facts = _with_minimum(facts, recording, asked, what_if)
@@ -107,14 +107,14 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
 
 
 def own_options(recording: Recording, *, engine: Engine = Engine.AUTO) -> BfcOptions:
-    """Return the settings that a recording was made under."""
+    """Return the allocator settings of a recording."""
     return card_options(recording) or recorded_options(
         recording.events, allocator=recording.allocator, engine=engine
     )
 
 
-def asked_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
-    """Return a recording's settings with those of ``what_if`` in their place."""
+def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
+    """Return a recording's settings, replaced by those of ``what_if``."""
     if what_if.memory_limit_bytes is not None:
         own = replace(own, memory_limit_bytes=what_if.memory_limit_bytes)
     if what_if.growth is not None:
@@ -127,8 +127,8 @@ def asked_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     """Return the facts of a prediction under its own settings.
 
-    A card that the step does not fit has no pool that holds it: nothing is said of one. The limit of
-    a CPU's allocator is nobody's; without it the pool is that of a run.
+    If the step does not fit its card, there is no pool to report. On a CPU the limit is ignored, as it
+    is no limit of the user.
     """
     sequence = from_recording(analysis.recording)
     result = replay(sequence, own)
@@ -159,7 +159,7 @@ def _with_facts(facts: PoolFacts, analysis: Analysis, result: Replay) -> PoolFac
 
 
 def _changes(result: Replay) -> tuple[PoolChange, ...]:
-    """Return the pool's size wherever it changes."""
+    """Return the pool's size at each change."""
     changed = np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
     return tuple(
         PoolChange(instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at]))
@@ -180,9 +180,9 @@ def _with_pool(fragmentation: Fragmentation, facts: PoolFacts) -> Fragmentation:
 def _with_minimum(
     facts: PoolFacts, recording: Recording, options: BfcOptions, what_if: WhatIf
 ) -> PoolFacts:
-    """Return the facts with the least memory limits: that which works, and that from which on all do.
+    """Return the facts with the lowest limit that works, and the limit from which on all work.
 
-    The limit that the verdict will be about is among those tried, so that both agree.
+    The search includes the limit of the verdict, so that both agree.
     """
     asked = what_if.memory_limit_bytes is not None or card_of(recording) is not None
     found = minimum_limit(

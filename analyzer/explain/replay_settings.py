@@ -1,4 +1,4 @@
-"""The settings of the allocator that the user asked about."""
+"""Allocator settings that the user asked about."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Settings of the allocator to replay under; None keeps what the recording ran under."""
+    """Allocator settings for a replay; None keeps the recording's setting."""
 
     memory_limit_bytes: int | None = None
     growth: bool | None = None
@@ -15,7 +15,7 @@ class WhatIf:
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything is to be different."""
+        """Whether any setting is given."""
         return any(
             value is not None
             for value in (self.memory_limit_bytes, self.growth, self.fragmentation_fraction)

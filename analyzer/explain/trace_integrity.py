@@ -1,75 +1,71 @@
-"""What a trace's damages mean for its figures, in words."""
+"""Whether a trace is complete, and if not, the reasons and what they mean for its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.report.trust_figures import ReplayCheck
-from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity
+from analyzer.model.contract.report.trust_figures import DamageRow, ReplayCheck, TrustFigures
+from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Recording
 from analyzer.model.units import format_bytes
 
-_TOLD = 3
-"""Kinds of damage that are told in words; all of them are in the document."""
+_SHOWN: Final = 3
+"""Reasons shown in words; the JSON has all of them."""
 
-_NO_FAILURE = Damage(reason=DamageReason.FAILURE_FITS, count=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
-    """How far a trace's figures can be trusted.
-
-    Attributes:
-        integrity: What was checked and what was found.
-        books: The comparison for the allocator that the peak is about.
-        counter_peak_bytes: Highest bytes in use that TensorFlow wrote where the peak is looked for;
-            None where it wrote none.
-        counter_peak_ever_bytes: The most bytes in use of the whole trace, as its counter has them.
-        replay: The replay; None where the trace does not begin with its process.
-        says: What the reader has to know first; empty for a whole trace.
-        replay_says: What the replay shows, in a sentence; empty where there was none.
-    """
-
-    integrity: Integrity
-    books: CounterCheck
-    counter_peak_bytes: int | None
-    counter_peak_ever_bytes: int | None
-    replay: ReplayCheck | None
-    says: tuple[str, ...]
-    replay_says: str
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether the trace holds what no whole trace can."""
-        return bool(self.integrity.damages) or self.books.disagreeing > 0
+_NO_FAILURE: Final = Damage(reason=DamageReason.FAILURE_FITS, count=1)
 
 
-def trust_of(analysis: Analysis) -> Trust | None:
-    """Return how far the figures of a trace can be trusted; None for a prediction."""
-    integrity = analysis.recording.integrity
-    if integrity is None:
+def trace_start_ps(recording: Recording) -> int:
+    """Return the time of the first event, the origin of all times; 0 in a prediction."""
+    measured = recording.kind.ran and len(recording.events)
+    return int(recording.events["time_ps"].iloc[0]) if measured else 0
+
+
+def trust_figures(analysis: Analysis) -> TrustFigures | None:
+    """Return whether a trace is complete; None for a prediction."""
+    recording = analysis.recording
+    if recording.integrity is None:
         return None
+    start_ps = trace_start_ps(recording)
+
+    def seconds(time_ps: int | None) -> float | None:
+        return None if time_ps is None else (time_ps - start_ps) / 1e12
+
+    damages = recording.integrity.damages
     if analysis.pool.failure_fits:
-        integrity = replace(integrity, damages=(*integrity.damages, _NO_FAILURE))
-    books = integrity.counter_check(analysis.recording.allocator)
+        damages = (*damages, _NO_FAILURE)
+    check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check
-    counter, ever = _counter_peaks(analysis) if books.events else (None, None)
-    return Trust(
-        integrity=integrity,
-        books=books,
+    counter, ever = _counter_peaks(analysis) if check.events else (None, None)
+    return TrustFigures(
+        is_damaged=bool(damages) or check.disagreeing > 0,
+        events=check.events,
+        events_disagreeing=check.disagreeing,
+        first_disagreement_time_s=seconds(check.first_time_ps),
+        largest_difference_bytes=check.largest_difference_bytes,
         counter_peak_bytes=counter,
         counter_peak_ever_bytes=ever,
+        damages=tuple(
+            DamageRow(
+                id=damage.reason,
+                count=damage.count,
+                allocator=damage.allocator,
+                time_s=seconds(damage.time_ps),
+                message=damage.message,
+            )
+            for damage in damages
+        ),
         replay=replay,
-        says=tuple(_says(analysis, integrity, books, counter, replay)),
-        replay_says="" if replay is None else _replay_says(replay),
+        says=tuple(_notices(analysis, damages, check, counter, replay)),
+        replay_says="" if replay is None else _replay_words(replay),
     )
 
 
 def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
-    """Return the highest bytes in use that TensorFlow wrote, in the steady step and ever."""
+    """Return the highest bytes in use that TensorFlow wrote, in the steady step and overall."""
     events = analysis.recording.events
     own = np.asarray((events["allocator"] == analysis.recording.allocator) & (events["kind"] != 0))
     in_use = np.where(own, events["in_use_bytes"].to_numpy(), -1)
@@ -77,71 +73,54 @@ def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
     return int(inside) if inside >= 0 else None, int(in_use.max())
 
 
-def _says(
+def _notices(
     analysis: Analysis,
-    integrity: Integrity,
-    books: CounterCheck,
+    damages: Sequence[Damage],
+    check: CounterCheck,
     counter: int | None,
     replay: ReplayCheck | None,
 ) -> Iterator[str]:
-    if books.disagreeing:
-        yield _books_say(analysis, books, counter)
-    others = _others(analysis, integrity, books)
-    for damage in others[:_TOLD]:
-        yield f"Damaged trace: {_of_other(analysis, damage)}{damage.message}"
-    if len(others) > _TOLD:
-        more = len(others) - _TOLD
-        yield f"{more} more {'kind' if more == 1 else 'kinds'} of damage: see integrity in the JSON."
-    if replay is not None and replay.equal < replay.events and not books.disagreeing:
-        yield _replay_says(replay)
-
-
-def _others(analysis: Analysis, integrity: Integrity, books: CounterCheck) -> list[Damage]:
-    """Return the damages that the comparison of the sums does not tell of, the peak's own first."""
     own = analysis.recording.allocator
-    found = [
-        damage
-        for damage in integrity.damages
-        if not (
-            books.disagreeing
-            and damage.reason is DamageReason.LOST_EVENTS
-            and damage.allocator == own
-        )
-    ]
-    return sorted(found, key=lambda damage: damage.allocator not in ("", own))
+    if check.disagreeing:
+        yield _counter_words(analysis, check, counter)
+        # The counter check already reports these.
+        damages = [
+            damage
+            for damage in damages
+            if damage.reason is not DamageReason.LOST_EVENTS or damage.allocator != own
+        ]
+    for damage in sorted(damages, key=lambda one: one.allocator not in ("", own))[:_SHOWN]:
+        name = damage.allocator
+        allocator = f"allocator {name}: " if name and name != own else ""
+        yield f"Incomplete trace: {allocator}{damage.message}"
+    if len(damages) > _SHOWN:
+        yield f"Incomplete trace: {len(damages) - _SHOWN} more reasons are in the JSON (integrity)."
+    if replay is not None and replay.equal < replay.events and not check.disagreeing:
+        yield _replay_words(replay)
 
 
-def _of_other(analysis: Analysis, damage: Damage) -> str:
-    """Name the allocator of a damage where it is another than the one shown."""
-    name = damage.allocator
-    return f"allocator {name}: " if name and name != analysis.recording.allocator else ""
-
-
-def _books_say(analysis: Analysis, books: CounterCheck, counter: int | None) -> str:
+def _counter_words(analysis: Analysis, check: CounterCheck, counter: int | None) -> str:
     ours = analysis.peak.allocated_bytes
-    said = (
-        f"Damaged trace: after {books.disagreeing:,} of {books.events:,} memory events their sum is not "
-        f"the bytes in use that TensorFlow wrote, by up to "
-        f"{format_bytes(books.largest_difference_bytes)}: events are lost or altered."
+    text = (
+        "Incomplete trace: events are missing or altered. After "
+        f"{check.disagreeing:,} of {check.events:,} memory events, their sum differs from TensorFlow's "
+        f"bytes in use, by up to {format_bytes(check.largest_difference_bytes)}."
     )
     if counter is None:
-        return said
+        return text
     if counter == ours:
-        return f"{said} TensorFlow's own allocated peak is the same, {format_bytes(ours)}."
+        return f"{text} Both give the same allocated peak, {format_bytes(ours)}."
     return (
-        f"{said} TensorFlow's own allocated peak is {format_bytes(counter)}, that of the events "
-        f"{format_bytes(ours)}; TensorFlow's is the more likely one."
+        f"{text} The allocated peak is {format_bytes(ours)} by the events, but {format_bytes(counter)} "
+        "by TensorFlow's counter, which is more likely."
     )
 
 
-def _replay_says(replay: ReplayCheck) -> str:
+def _replay_words(replay: ReplayCheck) -> str:
     if replay.equal == replay.events:
-        return (
-            f"Replay of the trace's {replay.events:,} events: every address and size is the one that "
-            "TensorFlow wrote."
-        )
+        return f"The replay of {replay.events:,} events reproduces every address and size in the trace."
     return (
-        f"Replay of the trace's {replay.events:,} events: {replay.events - replay.equal:,} differ from "
-        "what TensorFlow wrote. Either the trace is damaged or the allocator was set up in a way that "
-        "is not simulated: the pool is not told, and what is replayed under other settings is a guess."
+        f"The replay differs from the trace in {replay.events - replay.equal:,} of {replay.events:,} "
+        "events. Either the trace is incomplete, or the allocator had settings that are not simulated. "
+        "So the pool is unknown, and replays under other settings are only a guess."
     )

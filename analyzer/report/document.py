@@ -15,8 +15,8 @@ from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.explain.questions.retained_tensors import retained_rows
 from analyzer.explain.running.slope import program_figures
-from analyzer.explain.trace_integrity import Trust, trust_of
-from analyzer.explain.verdict.cautions import stated_range
+from analyzer.explain.trace_integrity import trace_start_ps, trust_figures
+from analyzer.explain.verdict import FITS, stated_range
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import FragmentationFigures
 from analyzer.model.contract.report.peak_figures import (
@@ -31,9 +31,8 @@ from analyzer.model.contract.report.peak_figures import (
 )
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import ReportError
-from analyzer.model.contract.report.trust_figures import DamageRow, TrustFigures
 from analyzer.model.contract.run_note import Failure
-from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.records import Step
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -58,14 +57,14 @@ def build_document(analysis: Analysis) -> ReportFile:
         retained=tuple(retained_rows(analysis)),
         fragmentation=_fragmentation(analysis),
         pool_timeline=analysis.pool.pool_timeline,
-        verdict=None if verdict is None else verdict.figures(),
-        fits=None if verdict is None else verdict.fits,
+        verdict=verdict,
+        fits=None if verdict is None else FITS.get(verdict.outcome),
         fit=analysis.pool.fit,
         what_if=analysis.pool.what_if,
         findings=analysis.findings,
         unmodelled=recording.unmodelled,
         uncertainty=stated_range(analysis),
-        integrity=_integrity(trust_of(analysis), _start_ps(recording)),
+        integrity=trust_figures(analysis),
         warnings=recording.warnings,
         notes=recording.notes,
         phantom=recording.phantom,
@@ -85,45 +84,6 @@ def _error(error: Failure | None) -> ReportError | None:
     )
 
 
-def _start_ps(recording: Recording) -> int:
-    """Return the time of the first event, the origin of all times; 0 in a prediction."""
-    measured = recording.kind.ran and len(recording.events)
-    return int(recording.events["time_ps"].iloc[0]) if measured else 0
-
-
-def _integrity(trust: Trust | None, start_ps: int) -> TrustFigures | None:
-    """Return whether a trace is complete; None for a prediction."""
-    if trust is None:
-        return None
-
-    def seconds(time_ps: int | None) -> float | None:
-        return None if time_ps is None else (time_ps - start_ps) / 1e12
-
-    books = trust.books
-    return TrustFigures(
-        is_damaged=trust.is_damaged,
-        events=books.events,
-        events_disagreeing=books.disagreeing,
-        first_disagreement_time_s=seconds(books.first_time_ps),
-        largest_difference_bytes=books.largest_difference_bytes,
-        counter_peak_bytes=trust.counter_peak_bytes,
-        counter_peak_ever_bytes=trust.counter_peak_ever_bytes,
-        damages=tuple(
-            DamageRow(
-                id=str(damage.reason),
-                count=damage.count,
-                allocator=damage.allocator,
-                time_s=seconds(damage.time_ps),
-                message=damage.message,
-            )
-            for damage in trust.integrity.damages
-        ),
-        replay=trust.replay,
-        says=trust.says,
-        replay_says=trust.replay_says,
-    )
-
-
 def _peak(analysis: Analysis) -> PeakFigures:
     peak = analysis.peak
     op, layer, source = peak_op(analysis)
@@ -134,7 +94,7 @@ def _peak(analysis: Analysis) -> PeakFigures:
         return int(events["time_ps"].iloc[instant]) if measured and instant >= 0 else None
 
     time_ps = time_of(peak.allocated_instant)
-    start_ps = _start_ps(analysis.recording)
+    start_ps = trace_start_ps(analysis.recording)
     requested_ps = time_of(peak.requested_instant)
     return PeakFigures(
         requested_bytes=peak.requested_bytes,

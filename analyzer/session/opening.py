@@ -201,7 +201,7 @@ def estimated(
         TraceError: the note has no graph, or a plan is damaged.
         CompilerUnavailable: a card's compiler gave no plan, and the note has none for the CPU.
     """
-    from analyzer.explain.pool_facts import asked_options
+    from analyzer.explain.pool_facts import replaced_options
     from analyzer.simulate.predict.predicted_device import target_of
     from analyzer.simulate.predict.predicted_recording import predict_note
 
@@ -222,7 +222,7 @@ def estimated(
         inter_op=inter_op,
         plans=card.plans if card else None,
         # a limit and growth apply to the card itself: they decide which chunk fits best
-        allocator=None if target.gpu is None else asked_options(target.options, asked),
+        allocator=None if target.gpu is None else replaced_options(target.options, asked),
         search=search,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
@@ -285,9 +285,9 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     """
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
+    from analyzer.explain.judgement import judge
     from analyzer.explain.phantom_range import with_assumed_range
     from analyzer.explain.pool_facts import add_pool
-    from analyzer.explain.verdict.judgement import judge
     from analyzer.tracing.measure.buffer_uses import uses_of
 
     analysis = analyse(measured.recording)

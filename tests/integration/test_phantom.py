@@ -114,7 +114,7 @@ def test_a_limit_is_tensorflows_own_and_the_end_its_own_message(folder: Path) ->
     assert "RESOURCE_EXHAUSTED" in ran["error"]["message"]
     assert ran["failure"]["memory_limit_bytes"] == 20 << 20
     assert ran["fits"] is False
-    answer = "DOES NOT FIT the limit given on Tesla T4. Out of memory: "
+    answer = "DOES NOT FIT the given limit on Tesla T4. Out of memory: "
     assert ran["printed"].splitlines()[1].startswith(answer)
 
 

@@ -8,14 +8,16 @@ another instant is nearly as high.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.explain.analysis import Analysis
 from analyzer.model.recording.records import Severity
 from analyzer.model.recording.timeline import running_sum
+
+if TYPE_CHECKING:
+    from analyzer.explain.analysis import Analysis  # which imports the findings on fragmentation
 
 Instants = npt.NDArray[np.int64]
 

@@ -183,13 +183,15 @@ class BatchCaptures:
             inter_op=self._options.inter_op_threads,
             card_options=CardOptions(both=False),
         )
-        need = analysis.verdict.need if analysis.verdict is not None else None
-        peak = analysis.peak
-        central = need.bytes if need is not None else peak.allocated_bytes
+        verdict, peak = analysis.verdict, analysis.peak
+        need = None if verdict is None else verdict.need_bytes
+        central = peak.allocated_bytes if need is None else need
+        low = None if verdict is None else verdict.need_low_bytes
+        high = None if verdict is None else verdict.need_high_bytes
         return SizeNeed(
-            low_bytes=need.low_bytes if need is not None else central,
+            low_bytes=central if low is None else low,
             bytes=central,
-            high_bytes=need.high_bytes if need is not None else central,
+            high_bytes=central if high is None else high,
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
             op=peak_op(analysis)[0],

@@ -14,9 +14,9 @@ ROW = {"variable": "kernel", "role": "", "dies": 100}
 @pytest.mark.parametrize(
     ("category", "dies", "words"),
     [
-        ("parameter", 100, "a variable, for the whole run"),
-        ("parameter", 60, "a variable's value, until the next takes its place"),
-        ("temporary", 100, "a variable's next value, until it takes the old one's place"),
+        ("parameter", 100, "a variable, in all steps"),
+        ("parameter", 60, "a variable's value, until the next update"),
+        ("temporary", 100, "a variable's next value, before the update"),
     ],
 )
 def test_a_variables_buffer(category: str, dies: int, words: str) -> None:
@@ -27,4 +27,4 @@ def test_no_temporary_is_there_for_the_whole_run() -> None:
     for name in ("transformer", "accumulation", "cnn"):
         rows = open_result(sample_folder(name), search=False).document["tensors_at_peak"]
         held = {row["why_alive"] for row in rows if row["category"] == "temporary"}
-        assert "a variable, for the whole run" not in held
+        assert "a variable, in all steps" not in held

@@ -54,7 +54,7 @@ def test_arrays_that_a_container_keeps_are_told_with_its_line() -> None:
     kept = HeldTensors(holder="the list `rows`", where="train.py:9", count=5, size_bytes=5 * MIB)
     (found,) = find_unexplained(traced(), seen(0, on_host=(kept,)))
     assert found.id == "grows-on-host"
-    assert "1.00 MiB of each step" in found.title
+    assert "grows by 1.00 MiB a step" in found.title
     assert "the list `rows` (train.py:9)" in found.title
 
 
@@ -68,7 +68,7 @@ def test_what_is_kept_now_and_then_is_told_where_it_explains_the_growth() -> Non
             count=count,
             size_bytes=count * MIB,
         )
-        found = leaks._kept_now_and_then(
+        found = leaks._rare_leak(
             analysis,
             seen(MIB, held_later=(kept,), later_step=60),
             growth_of(seen(MIB).readings, 3),
@@ -85,7 +85,7 @@ def test_what_is_held_without_bytes_stays_of_no_step(size_bytes: int, told: int)
     analysis.recording.allocations = pd.DataFrame(columns=columns)  # type: ignore[misc]
     analysis.recording.events = pd.DataFrame()  # type: ignore[misc]
     held = HeldTensors(holder="the Function", where="a.py:1", count=8, size_bytes=size_bytes)
-    assert len(leaks.staying(analysis, seen(0, held=(held,)))) == told
+    assert len(leaks.leaks_by_holder(analysis, seen(0, held=(held,)))) == told
 
 
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:

@@ -14,7 +14,7 @@ from builders import SAMPLES, sample_folder
 from analyzer.explain.analysis import Analysis, analyse
 from analyzer.explain.questions.fragmentation import find_internal_waste
 from analyzer.explain.questions.peak_owner import find_gradient_copies, find_largest
-from analyzer.explain.questions.recomputation import recomputation
+from analyzer.explain.questions.recomputation import find_recomputation
 from analyzer.explain.questions.savings import FLOOR_BYTES, saved_without, severity_of
 from analyzer.explain.questions.step_settings import find_state
 from analyzer.model.contract.categories import Category
@@ -110,21 +110,21 @@ def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
 def test_activations_that_wait_can_be_computed_again() -> None:
     # GIVEN eight layers whose activations wait for a backward pass in reverse order
     layers = [buffer(MIB, 10 + i, 50 - i, Category.ACTIVATION) for i in range(8)]
-    found = recomputation(analysis_of(*layers))
+    found = find_recomputation(analysis_of(*layers))
     # THEN of stretches of 3, 3 and 2 the first ones stay, and one stretch is there: 4 of 8
-    assert (found.stretches, found.saves_bytes) == (3, 4 * MIB)
+    assert (found.segments, found.saves_bytes) == (3, 4 * MIB)
     assert found.half_saves_bytes == 4 * MIB
 
 
 def test_no_cut_helps_where_one_activation_is_in_use_at_the_peak() -> None:
-    found = recomputation(analysis_of(buffer(MIB, 10, 50, Category.ACTIVATION)))
+    found = find_recomputation(analysis_of(buffer(MIB, 10, 50, Category.ACTIVATION)))
     assert (found.saves_bytes, found.half_saves_bytes) == (0, MIB // 2)
 
 
 def test_what_activations_save_is_no_more_than_they_hold() -> None:
     for folder in (*map(sample_folder, SAMPLES), NOTES / "gpu", NOTES / "jit"):
         analysis = open_result(folder, search=False).analysis
-        found = recomputation(analysis)
+        found = find_recomputation(analysis)
         assert 0 <= found.half_saves_bytes <= max(analysis.categories["activation"], 0)
         assert 0 <= found.saves_bytes <= max(analysis.categories["activation"], 0)
 
@@ -147,7 +147,7 @@ def test_gradients_of_micro_batches_are_counted() -> None:
     found = finding("accumulation", "gradient-copies")
     assert found is not None
     assert found.severity is Severity.HIGH
-    assert found.title.startswith("4 gradients of sequential/dense/kernel are alive at once")
+    assert found.title.startswith("4 gradients of sequential/dense/kernel are alive together")
     kernels = [row for row in found.evidence if row["of"] == "sequential/dense/kernel"]
     assert len(kernels) == 4
     # one of four stays
@@ -165,7 +165,7 @@ def test_variables_that_share_a_shape_have_a_gradient_each() -> None:
     # WHEN a second micro-batch's come before these are used
     second = [buffer(MIB, at, 60, Category.GRADIENT, "", shape) for at in (20, 21)]
     (found,) = find_gradient_copies(analysis_of(*kernels, *first, *second))
-    assert found.title.startswith("2 gradients of k and r are alive at once: 4.00 MiB (67%")
+    assert found.title.startswith("2 gradients of k and r are alive together: 4.00 MiB (67%")
     assert found.saves_bytes == 2 * MIB
     assert "others" not in found.title
     assert "other variable" not in found.title
@@ -176,7 +176,7 @@ def test_a_large_tensor_saves_what_half_of_it_would() -> None:
     rows += [buffer(5 * MIB, 50, 60, Category.TEMPORARY)]
     (found,) = find_largest(analysis_of(*rows, batch=32))
     assert found.saves_bytes == 3 * MIB
-    assert "the batch; with half of that the peak is 5.00 MiB" in found.detail
+    assert "half the batch size lowers the peak to 5.00 MiB" in found.detail
     # an activation is told with the others, and what saves next to nothing not at all
     kept = [buffer(8 * MIB, 10, 20, Category.ACTIVATION)]
     assert find_largest(analysis_of(*kept)) == []
@@ -187,7 +187,7 @@ def test_a_large_tensor_saves_what_half_of_it_would() -> None:
 
 @pytest.mark.parametrize(
     ("slots", "saves", "words"),
-    [(2, MIB, "would hold 1.00 MiB less"), (1, MIB, "Plain SGD without momentum")],
+    [(2, MIB, "needs 1.00 MiB less"), (1, MIB, "Plain SGD without momentum")],
 )
 def test_state_says_what_another_optimizer_saves(slots: int, saves: int, words: str) -> None:
     rows = [buffer(MIB, 0, 100, Category.PARAMETER, "k")]

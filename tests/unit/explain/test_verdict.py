@@ -9,19 +9,11 @@ import pytest
 from builders import SAMPLES, sample_folder
 from msgspec import structs
 
+from analyzer.explain.judgement import judge
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.verdict.cautions import cautions_of
-from analyzer.explain.verdict.fit_verdict import (
-    Basis,
-    Bounds,
-    LimitOf,
-    NeedOf,
-    Outcome,
-    basis_of,
-    headline_of,
-    outcome_of,
-)
-from analyzer.explain.verdict.judgement import judge
+from analyzer.explain.verdict import BASES, Sized, cautions_of, headline_of, outcome_of
+from analyzer.model.contract.report.limit_figures import Basis, LimitOf, NeedOf, Outcome
+from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Damage, DamageReason, Integrity
 from analyzer.session.opening import open_result
 
@@ -29,8 +21,8 @@ GIB = 2**30
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 
 
-def bounds(low: float, size: float, high: float) -> Bounds:
-    return Bounds(bytes=int(size * GIB), low_bytes=int(low * GIB), high_bytes=int(high * GIB))
+def bounds(low: float, size: float, high: float) -> Sized:
+    return Sized(int(size * GIB), Range(int(low * GIB), int(high * GIB)))
 
 
 LIMIT = bounds(9, 10, 11)
@@ -51,8 +43,8 @@ LIMIT = bounds(9, 10, 11)
         (Basis.MEASURED, bounds(10, 10, 10), True, True, Outcome.CANNOT_TELL),  # only by luck
     ],
 )
-def test_outcome(basis: Basis, need: Bounds, runs: bool, whole: bool, outcome: Outcome) -> None:
-    assert outcome_of(basis, LIMIT, need, runs_at_limit=runs, is_whole=whole) is outcome
+def test_outcome(basis: Basis, need: Sized, runs: bool, whole: bool, outcome: Outcome) -> None:
+    assert outcome_of(basis, LIMIT, need, runs_at_limit=runs, is_complete=whole) is outcome
 
 
 @pytest.mark.parametrize(
@@ -68,13 +60,13 @@ def test_outcome(basis: Basis, need: Bounds, runs: bool, whole: bool, outcome: O
             Outcome.DOES_NOT_FIT,
             LimitOf.USER,
             "",
-            "DOES NOT FIT the limit given: needs 3.00 GiB of 10.00 GiB, 7.00 GiB to spare",
+            "DOES NOT FIT the given limit: needs 3.00 GiB of 10.00 GiB, 7.00 GiB to spare",
         ),
         (
             Outcome.CANNOT_TELL,
             LimitOf.USER,
             "T4",
-            "MAY NOT FIT the limit given on T4: needs 3.00 GiB (2.00 GiB to 4.00 GiB) of "
+            "MAY NOT FIT the given limit on T4: needs 3.00 GiB (2.00 GiB to 4.00 GiB) of "
             "10.00 GiB (9.00 GiB to 11.00 GiB)",
         ),
     ],
@@ -85,15 +77,15 @@ def test_headline(outcome: Outcome, limit_of: LimitOf, card: str, headline: str)
 
 def test_every_kind_has_a_basis() -> None:
     kinds = ("trace", "estimate", "phantom")
-    assert [basis_of(kind) for kind in kinds] == [
+    assert [BASES[kind] for kind in kinds] == [
         Basis.MEASURED, Basis.PREDICTED, Basis.PHANTOM,
     ]  # fmt: skip
 
 
 def test_a_figure_lies_in_its_bounds() -> None:
-    assert Bounds.around(5, 6, 7) == Bounds(bytes=5, low_bytes=5, high_bytes=7)
-    assert Bounds.around(8, 6, 7) == Bounds(bytes=8, low_bytes=6, high_bytes=8)
-    assert Bounds.around(8, -6, 9).low_bytes == 0
+    assert Sized.around(5, 6, 7).range == Range(5, 7)
+    assert Sized.around(8, 6, 7).range == Range(6, 8)
+    assert Sized.around(8, -6, 9).range.low == 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -104,7 +96,7 @@ def test_the_limit_of_a_captures_own_allocator_gives_no_verdict(name: str) -> No
     assert result.document["fits"] is None
     assert verdict["outcome"] == ("failed" if name == "oom" else "no limit given")
     assert verdict["limit_bytes"] is verdict["limit_of"] is verdict["margin_bytes"] is None
-    assert "fit" not in verdict["headline"].replace("do not fit beside", "")
+    assert "fit" not in verdict["headline"]
 
 
 @pytest.mark.parametrize("limit_mib", [8, 9, 10, 14, 64])
@@ -147,7 +139,7 @@ def test_another_setting_without_a_limit_gives_no_verdict() -> None:
 def test_a_wide_range_is_told_first() -> None:
     for name, is_wide in (("gpu", True), ("infer", False)):
         cautions = open_result(NOTES / name, search=False).document["verdict"]["cautions"]
-        assert any("may lie anywhere from" in caution for caution in cautions) == is_wide
+        assert any("may be anywhere from" in caution for caution in cautions) == is_wide
 
 
 def test_a_warnings_first_clause_is_a_caution() -> None:

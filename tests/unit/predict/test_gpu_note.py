@@ -11,8 +11,9 @@ from builders import analyze
 
 from analyzer.cards import find_gpu, memory_limit, process_overhead
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.verdict.fit_verdict import Bounds
+from analyzer.explain.verdict import Sized
 from analyzer.model.contract.report.writing import plain_report
+from analyzer.model.ranges import Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import estimated, explain
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
@@ -132,7 +133,7 @@ def test_a_limit_that_is_too_small_ends_with_3(folder):
     assert analyze("estimate", folder, "--quiet").code == 0
     done = analyze("estimate", folder, "--limit", "30MiB")
     assert done.code == 3
-    assert "DOES NOT FIT the limit given on Tesla T4" in done.out
+    assert "DOES NOT FIT the given limit on Tesla T4" in done.out
 
 
 def test_growth_takes_less_than_the_whole_limit(folder):
@@ -166,9 +167,9 @@ def test_chunks_lie_as_they_do_under_what_was_asked(note, folder, what_if):
 )
 def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
     """The T4's limit is 13.1 to 13.8 GiB."""
-    from analyzer.explain.verdict import judgement as fit
+    from analyzer.explain import judgement as fit
 
-    need = Bounds(bytes=needed, low_bytes=needed - (1 << 29), high_bytes=needed)
+    need = Sized(needed, Range(needed - (1 << 29), needed))
     monkeypatch.setattr(fit, "_need", lambda *_: need)
     assert document_of(note)["fits"] == fits
 

@@ -16,9 +16,9 @@ from rich.console import Console
 
 import analyzer
 from analyzer.cards import MemoryRange
+from analyzer.explain import judgement as fit
+from analyzer.explain.judgement import judge
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.verdict import judgement as fit
-from analyzer.explain.verdict.judgement import judge
 from analyzer.model.units import format_bytes
 from analyzer.report.document import build_document
 from analyzer.report.page.build import render, render_inline

@@ -1,0 +1,170 @@
+"""The verdict: does the step fit a card or a limit that the user gave?
+
+``judgement`` makes one ``VerdictFigures``, and every output shows it. Only limits are compared with
+limits: the need is the lowest memory limit that works, which counts allocated bytes. The limit of the
+allocator that a capture happened to use gives no verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from analyzer.explain.analysis import Analysis
+from analyzer.model.contract.report.limit_figures import Basis, Fits, LimitOf, Outcome
+from analyzer.model.contract.report.trust_figures import StatedRange
+from analyzer.model.ranges import Range
+from analyzer.model.units import format_bytes
+
+BASES: Final = {"trace": Basis.MEASURED, "estimate": Basis.PREDICTED, "phantom": Basis.PHANTOM}
+"""What the figures of each kind of recording rest on."""
+
+FITS: Final[dict[Outcome, Fits]] = {
+    Outcome.FITS: True,
+    Outcome.DOES_NOT_FIT: False,
+    Outcome.CANNOT_TELL: "may not",
+}
+"""The ``fits`` of the JSON for each outcome; null for any other."""
+
+WIDE_RATIO: Final = 0.05
+"""Width of a stated range, as a share of the figure, from which on it is a caution."""
+
+_HEADS: Final = {
+    Outcome.FITS: "FITS",
+    Outcome.DOES_NOT_FIT: "DOES NOT FIT",
+    Outcome.CANNOT_TELL: "MAY NOT FIT",
+}
+_BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
+_CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A size with the range that contains it."""
+
+    bytes: int
+    range: Range
+
+    @classmethod
+    def around(cls, size_bytes: int, low_bytes: int, high_bytes: int) -> Sized:
+        """Return a size with its range, widened if the size is outside."""
+        low, high = min(size_bytes, max(low_bytes, 0)), max(size_bytes, high_bytes)
+        return cls(size_bytes, Range(low, high))
+
+    def at_most(self, size_bytes: int) -> Sized:
+        """Return the size with all numbers lowered to ``size_bytes`` if they are above it."""
+        low, high = min(self.range.low, size_bytes), min(self.range.high, size_bytes)
+        return Sized(min(self.bytes, size_bytes), Range(low, high))
+
+    def __str__(self) -> str:
+        shown, low, high = map(format_bytes, (self.bytes, self.range.low, self.range.high))
+        return shown if low == high else f"{shown} ({low} to {high})"
+
+
+def outcome_of(
+    basis: Basis, limit: Sized, need: Sized, *, runs_at_limit: bool, is_complete: bool
+) -> Outcome:
+    """Return whether a step with this need fits a limit.
+
+    Args:
+        basis: What the need rests on.
+        limit: The limit.
+        need: The need.
+        runs_at_limit: Whether a replay under this limit succeeds.
+        is_complete: Whether the step ended, each tensor has a size and the trace is complete; if not,
+            the need is a lower bound.
+    """
+    if basis is Basis.MEASURED:  # the replay uses these very allocations
+        if not runs_at_limit:
+            return Outcome.DOES_NOT_FIT
+        fits = need.bytes <= limit.range.low
+    else:
+        if need.range.low > limit.range.high:
+            return Outcome.DOES_NOT_FIT
+        fits = runs_at_limit and need.range.high <= limit.range.low
+    return Outcome.FITS if fits and is_complete else Outcome.CANNOT_TELL
+
+
+def headline_of(
+    outcome: Outcome,
+    limit_of: LimitOf,
+    card: str,
+    limit: Sized,
+    need: Sized,
+    *,
+    is_complete: bool = True,
+) -> str:
+    """Return the answer in one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``.
+
+    Args:
+        outcome: The answer.
+        limit_of: Whether the limit is the card's or the user's.
+        card: Name of the card; empty if there is none.
+        limit: The limit.
+        need: The need.
+        is_complete: Whether the step ran to its end; if not, the need is a lower bound.
+    """
+    name = card if limit_of is LimitOf.CARD else "the given limit"
+    if limit_of is LimitOf.USER and card:
+        name += f" on {card}"
+    verb = "needs" if is_complete else "needs at least"
+    if outcome is Outcome.CANNOT_TELL:
+        return f"{_HEADS[outcome]} {name}: {verb} {need} of {limit}"
+    margin = limit.bytes - need.bytes
+    spare = f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
+    sizes = f"{format_bytes(need.bytes)} of {format_bytes(limit.bytes)}"
+    return f"{_HEADS[outcome]} {name}: {verb} {sizes}, {spare}"
+
+
+def cautions_of(analysis: Analysis) -> tuple[str, ...]:
+    """Return what makes the figures uncertain: a foreign plan, a wide range, each warning."""
+    stated = stated_range(analysis)
+    cautions = [stated.stand_in] if stated is not None and stated.stand_in else []
+    cautions += [] if stated is None else _wide_ranges(analysis, stated)
+    for warning in analysis.recording.warnings:  # the first clause, without brackets
+        cautions.append(_CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0])
+    return tuple(dict.fromkeys(cautions))
+
+
+def stated_range(analysis: Analysis) -> StatedRange | None:
+    """Return the stated range of a prediction, widened to contain the figures shown."""
+    stated, peak = analysis.recording.uncertainty, analysis.peak
+    if stated is None:
+        return None
+    if stated.low_bytes is not None and stated.high_bytes is not None:
+        requested = Sized.around(peak.requested_bytes, stated.low_bytes, stated.high_bytes).range
+        stated = replace(stated, low_bytes=requested.low, high_bytes=requested.high)
+    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
+    if low is not None and high is not None:
+        allocated = Sized.around(peak.allocated_bytes, low, high).range
+        stated = replace(
+            stated, allocated_low_bytes=allocated.low, allocated_high_bytes=allocated.high
+        )
+    return stated
+
+
+def _wide_ranges(analysis: Analysis, stated: StatedRange) -> list[str]:
+    """Return the wider of the two ranges in words, if it is wider than ``WIDE_RATIO``."""
+    peak = analysis.peak
+    ranges = []
+    for kind, figure, low, high in (
+        ("requested", peak.requested_bytes, stated.low_bytes, stated.high_bytes),
+        (
+            "allocated",
+            peak.allocated_bytes,
+            stated.allocated_low_bytes,
+            stated.allocated_high_bytes,
+        ),
+    ):
+        if figure and low is not None and high is not None:
+            ranges.append(((high - low) / figure, kind, low, high))
+    width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
+    if width <= WIDE_RATIO:
+        return []
+    return [
+        f"the {kind} peak may be anywhere from {format_bytes(low)} to {format_bytes(high)}, a range "
+        f"of {width:.0%}"
+    ]

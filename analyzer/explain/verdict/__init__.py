@@ -1,1 +1,0 @@
-"""Whether the step fits a card or a limit: worked out once."""
