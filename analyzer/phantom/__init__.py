@@ -1,4 +1,4 @@
-"""Phantom cards: TensorFlow's own GPU runtime without a card, a driver or CUDA.
+"""Simulated cards: TensorFlow's own GPU runtime without a card, a driver or CUDA.
 
 Input: cards of the catalogue. Output: environment variables under which a child process loads
 libraries with the names of CUDA's. There, device memory is reserved address space with a counter and

@@ -1,4 +1,4 @@
-"""Compile the core library of the phantom card. Standard library only: the wheel's build loads it."""
+"""Compile the core library of the simulated card. Standard library only: the wheel's build loads it."""
 
 from __future__ import annotations
 

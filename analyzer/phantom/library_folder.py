@@ -1,4 +1,4 @@
-"""The private folder in which a phantom card's process finds CUDA's libraries.
+"""The private folder in which a simulated card's process finds CUDA's libraries.
 
 It lies in the user's cache, one for each TensorFlow and each core, and holds three kinds of files: the
 core library (compiled from ``native/``), a library with every other function name that TensorFlow
@@ -26,7 +26,7 @@ _ANSWER: Final = b"phantom_unwritten"
 """The core's function that answers every name without a function of its own."""
 
 _NOTE_TEXT: Final = """\
-Libraries of tf-memory-analyzer's phantom card. Processes started by `analyze trace --gpu NAME` load
+Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze trace --gpu NAME` load
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
@@ -78,7 +78,7 @@ def find_tensorflow() -> Path:
         if all(path.is_file() for path in list_binaries(Path(place))):
             return Path(place)
     raise InputError(
-        "Phantom cards need TensorFlow's Linux wheel, and its libraries are not installed.",
+        "Simulated cards need TensorFlow's Linux wheel, and its libraries are not installed.",
         hint=f"pip install tensorflow; {_PREDICT}",
     )
 
@@ -100,14 +100,14 @@ def find_core(cache: Path) -> Path:
         compiler = find_compiler()
         if compiler is None:
             raise InputError(
-                "This installation has no phantom card, and no compiler to make it.",
+                "This installation has no simulated card, and no compiler to make it.",
                 hint="Install a C compiler, or: pip install ziglang.",
             )
         try:
             build(core, compiler)
         except OSError as error:
             raise InputError(
-                f"The phantom card cannot be compiled: {error}",
+                f"The simulated card cannot be compiled: {error}",
                 hint="Name another compiler with the environment variable CC.",
             ) from None
     return core

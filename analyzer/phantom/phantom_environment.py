@@ -1,4 +1,4 @@
-"""The environment variables under which a child process sees phantom cards, not the machine's own."""
+"""The environment variables under which a child process sees simulated cards, not the machine's own."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class PhantomOptions:
 
 
 def check_platform() -> None:
-    """Raise InputError if this machine cannot run phantom cards."""
+    """Raise InputError if this machine cannot run simulated cards."""
     machine = platform.machine().lower()
     if sys.platform != "linux" or machine not in ("x86_64", "amd64"):
         raise InputError(
-            f"Phantom cards need Linux on x86-64, and this is {sys.platform} on {machine}.",
+            f"Simulated cards need Linux on x86-64, and this is {sys.platform} on {machine}.",
             hint="analyze estimate --gpu NAME predicts here.",
         )
 
@@ -79,7 +79,7 @@ def make_phantom_environment(
     """Return the environment variables to set in a child process.
 
     Raises:
-        InputError: this machine or its TensorFlow cannot run phantom cards.
+        InputError: this machine or its TensorFlow cannot run simulated cards.
     """
     check_platform()
     own = os.environ if own is None else own

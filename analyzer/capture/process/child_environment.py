@@ -1,4 +1,4 @@
-"""Environment variables of a child process: allocator, logging, phantom cards, the target's settings.
+"""Environment variables of a child process: allocator, logging, simulated cards, the target's settings.
 
 TensorFlow reads its variables when it is imported, before the target's file runs in a capture. So the
 ``TF_`` variables that the file sets at its top level are read from its source.
@@ -38,7 +38,7 @@ from analyzer.phantom.phantom_environment import (
 )
 
 PHANTOM_FOLDER: Final = ".phantom"
-"""Folder for the phantom card's libraries in the staging folder, if the user has no cache."""
+"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
 
 _CPU_LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 """TensorFlow's variable for the limit of a CPU's allocator, MiB."""
@@ -148,10 +148,10 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
-    """Return the variables of a child that sees the phantom cards ``options.gpu``.
+    """Return the variables of a child that sees the simulated cards ``options.gpu``.
 
     Raises:
-        InputError: this machine cannot run phantom cards, or they are smaller than the limit.
+        InputError: this machine cannot run simulated cards, or they are smaller than the limit.
     """
     assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
     gpus = parse_cards(options.gpu)
@@ -169,7 +169,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
 
 
 def make_phantom_note(options: CaptureOptions) -> PhantomNote:
-    """Return the run note's record of the phantom cards."""
+    """Return the run note's record of the simulated cards."""
     return PhantomNote(
         cards=tuple(gpu.id for gpu in parse_cards(options.gpu)),
         assumed=dict(options.assume),
@@ -178,7 +178,7 @@ def make_phantom_note(options: CaptureOptions) -> PhantomNote:
 
 
 def configure_cards(options: CaptureOptions, tf: Any) -> None:
-    """Set TensorFlow's limit and growth on each phantom card, before it makes its devices.
+    """Set TensorFlow's limit and growth on each simulated card, before it makes its devices.
 
     Raises:
         InputError: TensorFlow does not see the cards.
@@ -186,7 +186,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
     cards = tf.config.list_physical_devices("GPU")
     if len(cards) != len(parse_cards(options.gpu)):
         raise InputError(
-            f"This TensorFlow ({tf.__version__}) cannot use phantom cards.",
+            f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
             hint="analyze estimate --gpu NAME predicts with any.",
         )
     for card in cards:
@@ -198,11 +198,11 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
 
 
 def check_collectives(op_types: Iterable[str], version: str) -> None:
-    """Raise InputError if a step on phantom cards needs NCCL and this TensorFlow contains it."""
+    """Raise InputError if a step on simulated cards needs NCCL and this TensorFlow contains it."""
     parts = tuple(int(part) for part in version.split(".")[:2])
     if parts < _NCCL_BY_NAME and not COLLECTIVES.isdisjoint(op_types):
         raise InputError(
             f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
-            "run on phantom cards.",
+            "run on simulated cards.",
             hint="Use TensorFlow 2.21, or name one card.",
         )

@@ -148,7 +148,7 @@ def start_fork_server(
     spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: ForkServers
 ) -> None:
     """Start the fork server for later captures, so that it imports TensorFlow in the meantime."""
-    # Without a cache, each run has the phantom card's libraries in a folder of its own.
+    # Without a cache, each run has the simulated card's libraries in a folder of its own.
     if hides_own_gpus(options) and cache_folder() is not None:
         environment = make_environment(spec, options, kind, copies.folder)
         copies.start(

@@ -62,7 +62,7 @@ def capture_live(
             )
     if options.gpu:
         raise TargetError(
-            "A phantom card needs a process of its own, and a function cannot be passed to one.",
+            "A simulated card needs a process of its own, and a function cannot be passed to one.",
             hint="Name the step instead: analyzer.trace('file.py:make_step', gpu=...).",
         )
     raise TargetError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -82,29 +83,30 @@ class Observations:
             tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
 
 
+def wrap_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace an attribute of a class or module by ``make`` of its value; return an undo function."""
+    is_class = isinstance(owner, type)
+    old = inspect.getattr_static(owner, name, None) if is_class else getattr(owner, name, None)
+    if old is None:
+        return lambda: None
+    plain = old.__func__ if isinstance(old, staticmethod) else old
+    new = functools.wraps(plain)(make(plain))
+    setattr(owner, name, staticmethod(new) if isinstance(old, staticmethod) else new)
+    return lambda: setattr(owner, name, old)
+
+
 @contextlib.contextmanager
 def observe_step() -> Iterator[Observations]:
     """Observe the steps that are traced or run in the block."""
     observed = Observations()
-    undo: list[Callable[[], None]] = []
-    try:
-        _wrap_tape(observed, undo)
-        _wrap_optimizer(observed, undo)
-        _wrap_name_scope(observed, undo)
+    with contextlib.ExitStack() as undo:
+        for owner, name, make in _list_wrappers(observed):
+            undo.callback(wrap_attribute(owner, name, make))
         yield observed
-    finally:
-        for restore in reversed(undo):
-            restore()
-
-
-def _replace(owner: Any, name: str, new: Any, undo: list[Callable[[], None]]) -> None:
-    old = getattr(owner, name)
-    setattr(owner, name, functools.wraps(old)(new))
-    undo.append(lambda: setattr(owner, name, old))
 
 
 @contextlib.contextmanager
-def _phase(observed: Observations, name: str) -> Iterator[None]:
+def _mark_phase(observed: Observations, name: str) -> Iterator[None]:
     """Mark a phase of an eager step in the trace; a traced step has its phases in the graph."""
     if observed.eager and tf.executing_eagerly():
         with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name):
@@ -113,68 +115,65 @@ def _phase(observed: Observations, name: str) -> Iterator[None]:
         yield
 
 
-def _wrap_tape(observed: Observations, undo: list[Callable[[], None]]) -> None:
-    old = tf.GradientTape.gradient
+def _list_wrappers(observed: Observations) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+    """Yield owner, attribute and wrapper of each function that is observed."""
 
-    def gradient(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _phase(observed, "backward"):
-            result = old(self, *args, **kwargs)
-        observed.add_gradients(result)
-        return result
+    def make_gradient(old: Any) -> Any:
+        def gradient(*args: Any, **kwargs: Any) -> Any:
+            with _mark_phase(observed, "backward"):
+                result = old(*args, **kwargs)
+            observed.add_gradients(result)
+            return result
 
-    _replace(tf.GradientTape, "gradient", gradient, undo)
+        return gradient
 
-    old_gradients = tf.gradients
+    def make_apply(old: Any) -> Any:
+        def apply(optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+            grads = list(grads)
+            observed.add_gradients(grads)
+            with _mark_phase(observed, "update"):
+                return old(optimizer, grads, *args, **kwargs)
 
-    def gradients(*args: Any, **kwargs: Any) -> Any:
-        result = old_gradients(*args, **kwargs)
-        observed.add_gradients(result)
-        return result
+        return apply
 
-    _replace(tf, "gradients", gradients, undo)
+    def make_enter(old: Any) -> Any:
+        def enter(scope: Any) -> Any:
+            result = old(scope)
+            if closes_scope(scope) and scope.caller is not None:
+                _observe_scope(observed, scope)
+            return result
 
+        return enter
 
-def _wrap_optimizer(observed: Observations, undo: list[Callable[[], None]]) -> None:
-    old = keras.optimizers.Optimizer.apply
+    def make_exit(old: Any) -> Any:
+        def leave(scope: Any, *args: Any, **kwargs: Any) -> Any:
+            mark = scope.__dict__.pop("analyzer_mark", None)
+            if mark is not None:
+                mark.__exit__(None, None, None)
+            return old(scope, *args, **kwargs)
 
-    def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-        grads = list(grads)
-        observed.add_gradients(grads)
-        with _phase(observed, "update"):
-            return old(self, grads, *args, **kwargs)
+        return leave
 
-    _replace(keras.optimizers.Optimizer, "apply", apply, undo)
-
-
-def _wrap_name_scope(observed: Observations, undo: list[Callable[[], None]]) -> None:
+    yield tf.GradientTape, "gradient", make_gradient
+    yield tf, "gradients", make_gradient
+    yield keras.optimizers.Optimizer, "apply", make_apply
     name_scope = get_keras_name_scope()
-    if name_scope is None:  # ops then belong to layers by their names only
-        return
-    old_enter = name_scope.__enter__
-    old_exit = name_scope.__exit__
+    if name_scope is not None:  # otherwise ops belong to layers by name only
+        yield name_scope, "__enter__", make_enter
+        yield name_scope, "__exit__", make_exit
 
-    def enter(self: Any) -> Any:
-        result = old_enter(self)
-        if closes_scope(self) and self.caller is not None:
-            kind, path = _describe_owner(self.caller)
-            if not tf.executing_eagerly():
-                scope = tf.get_current_name_scope()
-                if scope:
-                    observed.scopes.setdefault(scope, (kind, path))
-            elif observed.eager and kind == "layer":
-                mark = tf.profiler.experimental.Trace(f"{MARKER_PREFIX}layer", path=path)
-                mark.__enter__()
-                self._analyzer_mark = mark
-        return result
 
-    def leave(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mark = self.__dict__.pop("_analyzer_mark", None)
-        if mark is not None:
-            mark.__exit__(None, None, None)
-        return old_exit(self, *args, **kwargs)
-
-    _replace(name_scope, "__enter__", enter, undo)
-    _replace(name_scope, "__exit__", leave, undo)
+def _observe_scope(observed: Observations, scope: Any) -> None:
+    """Record the owner of a Keras name scope, or mark a layer of an eager step in the trace."""
+    kind, path = _describe_owner(scope.caller)
+    if not tf.executing_eagerly():
+        name = tf.get_current_name_scope()
+        if name:
+            observed.scopes.setdefault(name, (kind, path))
+    elif observed.eager and kind == "layer":
+        mark = tf.profiler.experimental.Trace(f"{MARKER_PREFIX}layer", path=path)
+        mark.__enter__()
+        scope.analyzer_mark = mark
 
 
 def _describe_owner(caller: Any) -> tuple[str, str]:

@@ -20,7 +20,7 @@ _PHANTOM_NO_MEMORY: Final = (
     "No algorithm worked!",  # conv_ops_gpu.h
     "No valid config found",  # XLA's autotuner.cc
 )
-"""Errors that mean a lack of memory on a phantom card, whose libraries refuse nothing else."""
+"""Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else."""
 
 _TOO_LARGE: Final = ("2^31", "int32", "INT_MAX", "too many elements")
 """Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts."""

@@ -63,7 +63,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
     """Run a script to its end.
 
     Raises:
-        InputError: ``out`` cannot be used, or this machine cannot run phantom cards.
+        InputError: ``out`` cannot be used, or this machine cannot run simulated cards.
     """
     check_writable(out, force=force)
     environment = make_base_environment(log_level=None)

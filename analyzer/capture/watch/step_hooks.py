@@ -5,7 +5,6 @@ Each wrapper passes its arguments, result and exceptions through unchanged.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from analyzer.capture.private_names import (
     get_closure_function,
     profiler_v2,
 )
+from analyzer.capture.run.instrumentation import wrap_attribute
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
@@ -67,14 +67,7 @@ class Hooks:
         self._wrap_models()
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace an attribute of a class or module by ``make`` of its value."""
-        old = vars(owner).get(name) if isinstance(owner, type) else getattr(owner, name, None)
-        if old is None:
-            return
-        plain = old.__func__ if isinstance(old, staticmethod) else old
-        new = functools.wraps(plain)(make(plain))
-        setattr(owner, name, staticmethod(new) if isinstance(old, staticmethod) else new)
-        self._undo.append(lambda: setattr(owner, name, old))
+        self._undo.append(wrap_attribute(owner, name, make))
 
     def _is_outermost(self) -> bool:
         """Return whether this thread runs eagerly, outside any reported call."""

@@ -40,7 +40,7 @@ def test_what_the_core_has_is_not_answered_by_the_names(made):
     rest = (made / folder.NAMES).read_bytes()
     for name in WANTED:
         assert (name in own) != (name + b"\0" in rest), name
-    assert "phantom card" in (made / folder.NOTE).read_text()
+    assert "simulated card" in (made / folder.NOTE).read_text()
 
 
 def test_it_is_made_once(made, cache, monkeypatch):

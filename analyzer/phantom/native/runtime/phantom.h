@@ -1,4 +1,4 @@
-// Declarations shared by the parts of the phantom card. benchmarks/results/phantom.md names the source of each
+// Declarations shared by the parts of the simulated card. benchmarks/results/phantom.md names the source of each
 // signature, number and offset.
 #ifndef PHANTOM_H
 #define PHANTOM_H
