@@ -34,8 +34,7 @@ from analyzer.tracing.measure.attribution import (
     match_outputs,
 )
 from analyzer.tracing.measure.attribution_labels import Labels
-from analyzer.tracing.measure.event_order import settled
-from analyzer.tracing.measure.free_pairing import pair
+from analyzer.tracing.measure.free_pairing import pair, settled
 from analyzer.tracing.measure.step_bounds import find_steps, step_of_birth
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.unowned_variables import roles_of_state

@@ -18,8 +18,8 @@ from analyzer.tracing.parse.hlo_module import (
     Instruction,
     LogicalBuffer,
     Slice,
+    check_hlo,
 )
-from analyzer.tracing.parse.hlocheck import check_hlo
 from analyzer.tracing.parse.hloproto import Hlo as _Proto
 from analyzer.tracing.parse.untrusted_text import text_of
 

@@ -23,8 +23,7 @@ from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.untrusted_text import text_of
 from analyzer.tracing.parse.wire.byte_source import ByteSource, opened_source
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
-from analyzer.tracing.parse.wire.growing_column import GrowingColumn
-from analyzer.tracing.parse.wire.memory_columns import MemoryColumns
+from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, MemoryColumns
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.wire.plane_names import PlaneNames

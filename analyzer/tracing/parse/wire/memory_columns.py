@@ -1,4 +1,4 @@
-"""The allocators' events of a trace as columns, texts as numbers."""
+"""A column that grows: one piece of memory, which is lengthened in place."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pandas as pd
 
 from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
-from analyzer.tracing.parse.dtypes import DTYPE_NAMES
 from analyzer.tracing.parse.untrusted_text import text_of
 from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
-from analyzer.tracing.parse.wire.growing_column import GrowingColumn
 from analyzer.tracing.parse.wire.plane_names import (
     COLUMNS,
     INTEGER_STATS,
@@ -22,6 +20,69 @@ from analyzer.tracing.parse.wire.plane_names import (
     PlaneNames,
 )
 from analyzer.tracing.parse.wire.wire_fields import Positions
+
+_GROWTH: Final = 1.25
+_FIRST_ROWS: Final = 4096
+
+
+class GrowingColumn:
+    """Numbers that are appended some at a time.
+
+    Pieces kept apart and joined at the end would be held twice, and what they leave behind in the heap
+    goes back to no one; a large array is moved by the system without being copied.
+    """
+
+    def __init__(self, kept: Any) -> None:
+        """Begin without rows; ``kept`` is NumPy's type of a number."""
+        self._numbers: npt.NDArray[Any] = np.zeros(_FIRST_ROWS, kept)
+        self._count = 0
+
+    def extend(self, numbers: npt.NDArray[Any]) -> None:
+        """Append numbers, shape ``(n,)``."""
+        until = self._count + len(numbers)
+        if until > len(self._numbers):
+            self._numbers.resize(max(until, int(len(self._numbers) * _GROWTH)), refcheck=False)
+        self._numbers[self._count : until] = numbers
+        self._count = until
+
+    def taken(self) -> npt.NDArray[Any]:
+        """Return the column and give it up."""
+        numbers = self._numbers
+        numbers.resize(self._count, refcheck=False)
+        self._numbers = np.zeros(0, numbers.dtype)
+        return numbers
+
+
+DTYPE_NAMES: Final[dict[int, str]] = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    11: "qint8",
+    12: "quint8",
+    13: "qint32",
+    14: "bfloat16",
+    15: "qint16",
+    16: "quint16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    20: "resource",
+    21: "variant",
+    22: "uint32",
+    23: "uint64",
+    24: "float8_e5m2",
+    25: "float8_e4m3fn",
+    29: "int4",
+    30: "uint4",
+}
+
 
 _OWN: Final = {"time_ps": np.int64, "kind": np.int8, "line": np.int32}
 _TYPES: Final = {
