@@ -288,10 +288,10 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.judgement import judge
     from analyzer.explain.phantom_range import with_assumed_range
     from analyzer.explain.pool_facts import add_pool
-    from analyzer.tracing.measure.buffer_uses import uses_of
+    from analyzer.tracing.measure.buffer_uses import find_uses
 
     analysis = analyse(measured.recording)
-    uses = uses_of(
+    uses = find_uses(
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
     )
     analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)

@@ -30,7 +30,7 @@ from analyzer.simulate.compiler.step_plans import module_of
 from analyzer.simulate.compiler.workspace import workspaces
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 
 HERE = Path(__file__).parent
 CARDS = ("a100-80gb", "h100", "t4")
@@ -82,7 +82,7 @@ def row_of(name: str) -> dict[str, Any]:
         (one,) = read_run(folder / "run.json").compiled
         assert one.plan is not None
         module = module_of(one)
-        cpu = plan_of(one.plan, platform=one.platform)
+        cpu = build_plan(one.plan, platform=one.platform)
         row: dict[str, Any] = {
             "step": name,
             "module_bytes": len(module),

@@ -35,7 +35,7 @@ from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.simulate.allocator.minimum_limit import safe_limit
 from analyzer.simulate.predict.predicted_device import Target, target_of
 from analyzer.simulate.predict.representative import LIMIT_MARGIN
-from analyzer.tracing.measure.variable_buffers import size_of
+from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ROUNDS: Final = 4
@@ -518,7 +518,7 @@ class SizeSearch:
         return SizeGrowth(
             power=self._power,
             degree=self._degree if self._power > 1 else 0,
-            nothing_bytes=sum(size_of(row) or 0 for row in note.variables),
+            nothing_bytes=sum(variable_bytes(row) or 0 for row in note.variables),
         )
 
     def _untried(self, size: int | None, needs: Mapping[int, SizeNeed]) -> int | None:

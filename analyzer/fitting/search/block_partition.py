@@ -22,7 +22,7 @@ from typing import Final
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
-from analyzer.tracing.measure.measured_recording import structure_of
+from analyzer.tracing.measure.measured_recording import index_note_graph
 from analyzer.tracing.parse.run_folder import RunNote
 
 _LEAST_BYTES: Final = 1024
@@ -160,7 +160,7 @@ def chain_of(note: RunNote) -> tuple[ChainUnit, ...]:
     Args:
         note: The step's note, op by op.
     """
-    structure = structure_of(note)
+    structure = index_note_graph(note)
     if structure is None or note.compiled:
         return ()
     layers = _without_constants(structure, _layers_of_forward(structure))

@@ -34,7 +34,7 @@ from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import safe_limit
 from analyzer.simulate.predict.uncertainty.assumptions import sizes_of
-from analyzer.tracing.measure.measured_recording import structure_of
+from analyzer.tracing.measure.measured_recording import index_note_graph
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -301,7 +301,7 @@ def _with_points(answer: FitAnswer, found: FoundSizes) -> FitAnswer:
 
 
 def _layers_of(note: RunNote) -> dict[str, str]:
-    structure = structure_of(note)
+    structure = index_note_graph(note)
     return {} if structure is None else dict(structure.layers)
 
 

@@ -20,9 +20,9 @@ from analyzer.simulate.compiler.compile_child import (
 )
 from analyzer.simulate.compiler.plan_cache import PlanCache, key_of
 from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.compile_trials import trials_of
+from analyzer.tracing.xla.compile_trials import find_trials
 
 CUBLAS_PRODUCTS: Final = ("--xla_gpu_enable_triton_gemm=false",)
 """Matrix products by cuBLAS, with its workspace, and not by kernels that XLA writes with Triton. On
@@ -107,7 +107,7 @@ def checked_plan(compiled: CompiledModule, gpu: Gpu) -> BufferPlan:
         AccountingError: its buffers do not add up to the compiler's totals.
     """
     hlo = read_hlo(compiled.hlo)
-    plan = plan_of(hlo, platform=gpu.name)
+    plan = build_plan(hlo, platform=gpu.name)
     told = compiled.statistics
     for name in ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes"):
         ours, theirs = getattr(plan, name), getattr(told, name)
@@ -115,4 +115,4 @@ def checked_plan(compiled: CompiledModule, gpu: Gpu) -> BufferPlan:
             raise AccountingError(
                 f"the plan for {gpu.name} has {name} {ours}, the compiler says {theirs}"
             )
-    return replace(plan, trials=trials_of(hlo, gpu.compute_capability))
+    return replace(plan, trials=find_trials(hlo, gpu.compute_capability))

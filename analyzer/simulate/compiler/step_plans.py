@@ -40,9 +40,9 @@ from analyzer.simulate.compiler.plan_uncertainty import (
     cpu_doubts,
 )
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.plan_contents import with_fixed
+from analyzer.tracing.xla.plan_contents import set_fixed_inputs
 
 CARD_FILE: Final = "card.json"
 
@@ -120,7 +120,7 @@ def card_step(
     shown = [central(one.plans) for one in found]
     plans: dict[str, BufferPlan] = {}
     for one, plan in zip(functions, shown, strict=True):
-        shown_plan = with_fixed(plan.plan, one)
+        shown_plan = set_fixed_inputs(plan.plan, one)
         if any(flag.endswith(_NO_TRIALS) for flag in flags):
             shown_plan = replace(shown_plan, trials=())
         plans |= dict.fromkeys(one.ops, shown_plan)
@@ -206,7 +206,7 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
     if any(one.plan is None for one in note.compiled):
         return None
     plans = {
-        name: with_fixed(plan_of(one.plan, platform=one.platform), one)
+        name: set_fixed_inputs(build_plan(one.plan, platform=one.platform), one)
         for one in note.compiled
         if one.plan is not None
         for name in one.ops

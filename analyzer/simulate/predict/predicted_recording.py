@@ -48,15 +48,15 @@ from analyzer.tracing.measure.attribution import (
 from analyzer.tracing.measure.attribution_labels import Labels
 from analyzer.tracing.measure.measured_recording import (
     Measured,
-    first_births,
-    step_config_of,
-    structure_of,
+    convert_step_config,
+    find_first_births,
+    index_note_graph,
 )
-from analyzer.tracing.measure.unowned_variables import roles_of_state
-from analyzer.tracing.measure.variable_buffers import size_of
+from analyzer.tracing.measure.unowned_variables import find_roles_of_state
+from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.plan_contents import plans_of, show_inside, tensors_in_steps
+from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import recompiled_functions
 
 _AXES: Final = frozenset({"BroadcastGradientArgs"})
@@ -92,14 +92,14 @@ def predict_note(
     Raises:
         TraceError: the note holds no graph.
     """
-    structure = structure_of(note)
+    structure = index_note_graph(note)
     if structure is None:
         raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
     report = progress or (lambda share: None)
     target = target_of(note)
     target = target if allocator is None else replace(target, options=allocator)
     owners = owners_by_number(note, target.device)
-    compiled = plans_of(note) if plans is None else plans
+    compiled = build_plans(note) if plans is None else plans
     whole = is_whole(note, compiled)
     prediction = predict(
         note.ops,
@@ -150,7 +150,7 @@ def _measured(
         limit = target.options.memory_limit_bytes
         doubts = with_gpu_doubts(doubts, prediction, draw, limit)
     table, events, options = place(table, history.instants, target.options)
-    shown = show_inside(
+    shown = divide_temporaries(
         table,
         events,
         history.steps,
@@ -160,7 +160,7 @@ def _measured(
         infer=note.is_inference,
     )
     if compiled:
-        sharing = Sharing(structure, tensors_in_steps(shown.allocations))
+        sharing = Sharing(structure, find_step_tensors(shown.allocations))
     limit_of = options if target.gpu is None else target.options
     recording = Recording(
         kind=Kind.ESTIMATE,
@@ -170,7 +170,7 @@ def _measured(
             name=note.device.name or "host",
             memory_limit_bytes=limit_of.memory_limit_bytes,
         ),
-        step_config=step_config_of(note),
+        step_config=convert_step_config(note),
         events=shown.events,
         allocations=shown.allocations,
         allocator=target.device.allocator,
@@ -218,7 +218,7 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
             owners[number] = Owner(
                 op=op.name,
                 path=row.path,
-                size_bytes=0 if row.dtype in device.host_dtypes else size_of(row) or 0,
+                size_bytes=0 if row.dtype in device.host_dtypes else variable_bytes(row) or 0,
                 category=Category(row.category),
                 is_counter=row.dtype in ("int32", "int64") and not row.shape,
                 begins_with="" if begins_with is None or number in parted else str(begins_with),
@@ -232,14 +232,14 @@ def _attribute(
     """Label the buffers by the rules that a trace is labelled by; variables are known here."""
     table = history.table
     labels = Labels(len(table))
-    label_variables(labels, note, history.holdings, roles_of_state(note, structure))
+    label_variables(labels, note, history.holdings, find_roles_of_state(note, structure))
     for row, (category, role) in history.labels.items():
         if labels.is_open(row):
             labels.set(row, category, role=role)
     in_steps = table["step"].notna().to_numpy()
     ops = table["op"].astype(object).to_numpy()
     backward = np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool)
-    starts = first_births(table, backward & in_steps)
+    starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
     infer = note.is_inference

@@ -17,8 +17,8 @@ from analyzer.simulate.predict.buffers.draw_table import allocations_of, rows_of
 from analyzer.simulate.predict.played_step import Draw, Owner, Prepared, play
 from analyzer.simulate.predict.schedules import Prediction
 from analyzer.simulate.predict.startup import BuildUp, Made, build_up
-from analyzer.tracing.measure.step_bounds import step_of_birth
-from analyzer.tracing.measure.variable_buffers import Holding, size_of
+from analyzer.tracing.measure.step_bounds import find_steps_of_births
+from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 
 """Types of the ops that bring a function's arguments in."""
@@ -203,7 +203,7 @@ def build_up_of(note: RunNote, prepared: Prepared) -> BuildUp:
         if ops[node].type not in ARGUMENT_TYPES
     }
     hosted = prepared.device.host_dtypes
-    sizes = [0 if row.dtype in hosted else size_of(row) or 0 for row in note.variables]
+    sizes = [0 if row.dtype in hosted else variable_bytes(row) or 0 for row in note.variables]
     work = [node for node, op in enumerate(ops) if op.type not in FRAME_TYPES]
     return build_up(
         note,
@@ -277,7 +277,9 @@ def history_of(prediction: Prediction, played: Played) -> History:
     )
     turned = joined["turns_at"] + offset
     steps = played.steps
-    joined = joined.assign(turns_at=turned, step=step_of_birth(joined["born"].to_numpy(), steps))
+    joined = joined.assign(
+        turns_at=turned, step=find_steps_of_births(joined["born"].to_numpy(), steps)
+    )
     holdings, labels = _told(draw, grown, played.position_of, origin)
     for row, number in enumerate(alone, start=len(buffers)):
         made = grown.made[number]

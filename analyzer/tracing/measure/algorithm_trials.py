@@ -32,7 +32,7 @@ _GUARDS_BYTES: Final = 2 * (8 << 20)
 """Before and behind a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
-def with_trials(table: pd.DataFrame) -> pd.DataFrame:
+def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     """Return the allocations with the region of such copies set.
 
     Args:

@@ -16,14 +16,14 @@ from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.model.units import GRANULE_BYTES
 
 
-def resident_bytes(events: pd.DataFrame) -> dict[str, int]:
+def find_bytes_before_trace(events: pd.DataFrame) -> dict[str, int]:
     """Return the allocated bytes in use before the first event, by allocator."""
     first = events.drop_duplicates("allocator")
     before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
     return {str(name): int(size) for name, size in zip(first["allocator"], before, strict=True)}
 
 
-def add_unseen(
+def add_earlier_buffers(
     events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
 ) -> pd.DataFrame:
     """Return ``allocations`` with rows for what was there before the trace and after it.
@@ -38,7 +38,7 @@ def add_unseen(
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
     rows: list[dict[str, Any]] = []
     waiting = list(known)
-    for name, before in resident_bytes(events).items():
+    for name, before in find_bytes_before_trace(events).items():
         left = before - int(freed.get(name, 0))
         if left <= 0:
             continue

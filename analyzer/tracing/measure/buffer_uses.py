@@ -31,7 +31,7 @@ class BufferUse:
     copied_by: str = ""
 
 
-def uses_of(
+def find_uses(
     rows: pd.DataFrame,
     structure: GraphIndex | None,
     sharing: Sharing | None,

@@ -18,7 +18,7 @@ from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 _TRIES: Final = 100_000  # places looked at, for all events; then no order is said
 
 
-def settled(events: pd.DataFrame) -> pd.DataFrame:
+def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
     """Return ``events``, sorted by time, with those of equal time in the order of their bytes in use.
 
     Where no order explains the bytes in use, that of the file stays.
@@ -95,7 +95,7 @@ def _chain(
     return []
 
 
-def pair(events: pd.DataFrame) -> pd.DataFrame:
+def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     """Return the buffers that ``events`` speak of, with their lives.
 
     What does not fit is put right here and told by ``allocator_books``.

@@ -23,8 +23,8 @@ from analyzer.model.graph.phases import Phase, ScopeTable
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
-from analyzer.tracing.measure.algorithm_trials import with_trials
-from analyzer.tracing.measure.alive_before_trace import add_unseen
+from analyzer.tracing.measure.algorithm_trials import mark_trials
+from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
 from analyzer.tracing.measure.attribution import (
     label_copied_inputs,
     label_eager,
@@ -34,16 +34,16 @@ from analyzer.tracing.measure.attribution import (
     match_outputs,
 )
 from analyzer.tracing.measure.attribution_labels import Labels
-from analyzer.tracing.measure.free_pairing import pair, settled
-from analyzer.tracing.measure.step_bounds import find_steps, step_of_birth
+from analyzer.tracing.measure.free_pairing import pair_frees, sort_simultaneous_events
+from analyzer.tracing.measure.step_bounds import find_steps, find_steps_of_births
 from analyzer.tracing.measure.trace_checks import check_trace
-from analyzer.tracing.measure.unowned_variables import roles_of_state
-from analyzer.tracing.measure.values_read import values_warning
-from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings, size_of
+from analyzer.tracing.measure.unowned_variables import find_roles_of_state
+from analyzer.tracing.measure.values_read import warn_about_values
+from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings, variable_bytes
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.xla.plan_contents import plans_of, show_inside, tensors_in_steps
+from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import recompiled_functions
 
 _NOTABLE: Final = 0.05
@@ -148,26 +148,26 @@ def measure(
         allocator: The allocator to look at; empty for the device's own.
         warnings: What was noticed while the file was chosen.
     """
-    events = settled(raw.events)
-    raw, table = replace(raw, events=events, step_markers=_steps_of(raw, note)), pair(events)
+    events = sort_simultaneous_events(raw.events)
+    raw, table = replace(raw, events=events, step_markers=_steps_of(raw, note)), pair_frees(events)
     steps = find_steps(events, raw.step_markers)
-    table = add_unseen(events, table, *_unseen(table, raw, note))
+    table = add_earlier_buffers(events, table, *_unseen(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
-    table = table.assign(step=step_of_birth(table["born"].to_numpy(), steps))
-    structure = structure_of(note)
+    table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
+    structure = index_note_graph(note)
     table, sharing = _attribute(table, raw, note, structure, steps)
-    table = with_trials(table)
+    table = mark_trials(table)
     main = choose_allocator(events, allocator)
-    plans = plans_of(note) if note is not None else {}
+    plans = build_plans(note) if note is not None else {}
     infer = note is not None and note.is_inference
-    shown = show_inside(table, events, steps, plans, structure, allocator=main, infer=infer)
+    shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
-        sharing = Sharing(structure, tensors_in_steps(shown.allocations))
+        sharing = Sharing(structure, find_step_tensors(shown.allocations))
     recording = Recording(
         kind=Kind.PHANTOM if note is not None and note.phantom is not None else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=step_config_of(note),
+        step_config=convert_step_config(note),
         events=shown.events,
         allocations=shown.allocations,
         allocator=main,
@@ -177,7 +177,7 @@ def measure(
         warnings=(
             *warnings,
             *_doubts(events, table, steps, note, main),
-            *(values_warning(structure) if note is not None and note.phantom else ()),
+            *(warn_about_values(structure) if note is not None and note.phantom else ()),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
@@ -197,7 +197,7 @@ def _steps_of(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
     return own if note is not None and note.watch is not None and own else raw.step_markers
 
 
-def structure_of(note: RunNote | None) -> GraphIndex | None:
+def index_note_graph(note: RunNote | None) -> GraphIndex | None:
     """Return the indexed graph of a note, None where it has none."""
     if note is None or not note.ops:
         return None
@@ -228,7 +228,7 @@ def _unseen(
         address: size
         for address, variable in zip(note.snapshots[0], note.variables, strict=False)
         if address is not None
-        and (size := size_of(variable))
+        and (size := variable_bytes(variable))
         and index.at(address, instant) is None
     }
     # An input may live on in NumPy's memory, which starts anywhere; chunks start at every 256 bytes.
@@ -260,7 +260,7 @@ def _attribute(
     infer = note is not None and note.is_inference
     if note is not None:
         moments = [_instant(times, span) for span in _named(raw.markers, "snapshot")]
-        roles = roles_of_state(note, structure) if structure is not None else {}
+        roles = find_roles_of_state(note, structure) if structure is not None else {}
         label_variables(labels, note, find_holdings(table, note, moments, structure), roles)
         index = AddressIndex(table)
         start = moments[0] if moments else -1
@@ -277,7 +277,7 @@ def _attribute(
         ops = table["op"].astype(object).to_numpy()
         tensors = match_outputs(table, structure)
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        starts = first_births(
+        starts = find_first_births(
             table, np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops]) & in_steps
         )
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
@@ -306,7 +306,7 @@ def _instant(times: np.ndarray, span: Span) -> int:
     return int(np.searchsorted(times, span.start_ps, side="left")) - 1
 
 
-def first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
+def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
     """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
     first = table[chosen].groupby("step")["born"].min()
     return {int(step): int(instant) for step, instant in first.items()}
@@ -319,7 +319,7 @@ def _eager_phases(table: pd.DataFrame, raw: RawTrace) -> tuple[np.ndarray, dict[
     for span in _named(raw.markers, "phase"):
         number = _PHASES.get(str(span.stats.get("phase")), 0)
         phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
-    return phases, first_births(table, (phases == 1) & table["step"].notna().to_numpy())
+    return phases, find_first_births(table, (phases == 1) & table["step"].notna().to_numpy())
 
 
 def _eager_gradient_rows(
@@ -387,7 +387,7 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
     )
 
 
-def step_config_of(note: RunNote | None) -> StepConfig:
+def convert_step_config(note: RunNote | None) -> StepConfig:
     """Return how the noted step is run."""
     if note is None:
         return StepConfig()

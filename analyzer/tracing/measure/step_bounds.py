@@ -42,7 +42,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     return tuple(steps)
 
 
-def step_of_birth(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
+def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
     """Return for each birth the index of its step, missing outside steps.
 
     Args:

@@ -22,7 +22,7 @@ from analyzer.model.recording.allocator_events import UNPAIRED, pair_events
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity, Step
 from analyzer.model.recording.timeline import running_sum
 from analyzer.model.units import GRANULE_BYTES, format_bytes
-from analyzer.tracing.measure.variable_buffers import AddressIndex, size_of
+from analyzer.tracing.measure.variable_buffers import AddressIndex, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
@@ -290,7 +290,7 @@ def _find_moved_variables(
         is_followed = turn < len(steps) and (note.watch is None or not turn)
         begin = steps[turn].first - 1 if is_followed else instant
         for address, variable in zip(addresses, note.variables, strict=False):
-            size_bytes = size_of(variable)
+            size_bytes = variable_bytes(variable)
             if address is None or not size_bytes:
                 continue
             row = index.at(address, instant)

@@ -23,7 +23,7 @@ _SCALES: Final = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select
 _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 
-def roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
+def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
     """Return category and role of the variables that the note calls plain state.
 
     Keys are indexes into ``note.variables``.

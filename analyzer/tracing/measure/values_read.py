@@ -43,7 +43,7 @@ _ON_HOST: Final = ("int32", "string", "resource", "variant")
 _MOST_TOLD: Final = 3  # ops told by name
 
 
-def values_read(structure: GraphIndex) -> list[str]:
+def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
     """Return the ops that decide by a value of the card, or make it, each as ``name at file:line``."""
     found: dict[str, None] = {}
     for op in structure.ops.values():
@@ -60,9 +60,9 @@ def values_read(structure: GraphIndex) -> list[str]:
     return list(found)
 
 
-def values_warning(structure: GraphIndex | None) -> list[str]:
+def warn_about_values(structure: GraphIndex | None) -> list[str]:
     """Return what to say before any figure: nothing where no value decides."""
-    found = values_read(structure) if structure is not None else []
+    found = find_value_dependent_ops(structure) if structure is not None else []
     if not found:
         return []
     more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""

@@ -60,7 +60,7 @@ class AddressIndex:
         return None
 
 
-def size_of(variable: VariableNote) -> int | None:
+def variable_bytes(variable: VariableNote) -> int | None:
     """Return the variable's bytes, None where they are not known."""
     item = ITEM_BYTES.get(variable.dtype)
     if item is None or variable.shape is None:
@@ -151,7 +151,7 @@ def _copies(
     handles = _handles(structure)
     found = []
     for number, variable in enumerate(note.variables):
-        size_bytes = size_of(variable)
+        size_bytes = variable_bytes(variable)
         handle = handles.get(variable.argument, "")
         for user in structure.consumers.get(f"{handle}:0", ()):
             if structure.ops[user].type not in _ADDS_IN_PLACE:
@@ -201,7 +201,7 @@ def _replacement(
     allocations: pd.DataFrame, variable: VariableNote, writers: frozenset[str], moment: int
 ) -> int | None:
     """Return the buffer of the variable's size that an op writing to it made and that is alive."""
-    size_bytes = size_of(variable)
+    size_bytes = variable_bytes(variable)
     rows = allocations.index[
         (allocations["born"] <= moment)
         & (allocations["dies"] > moment)

@@ -21,7 +21,7 @@ from analyzer.tracing.parse.hlo_module import (
     check_hlo,
 )
 from analyzer.tracing.parse.hloproto import Hlo as _Proto
-from analyzer.tracing.parse.untrusted_text import text_of
+from analyzer.tracing.parse.untrusted_text import decode_text
 
 ELEMENT_TYPES: Final[dict[int, str]] = {
     1: "bool",
@@ -93,7 +93,7 @@ def _hlo(proto: Any) -> Hlo:
     by_name = {instruction.name: instruction.id for instruction in instructions.values()}
     buffers = {raw.id: _buffer(raw, instructions, by_name) for raw in assignment.logical_buffers}
     return Hlo(
-        name=text_of(module.name),
+        name=decode_text(module.name),
         entry=module.entry_computation_id,
         roots={computation.id: computation.root_id for computation in module.computations},
         instructions=instructions,
@@ -128,25 +128,25 @@ def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
     metadata = raw.metadata
     source = ""
     if metadata.source_file:
-        source = f"{text_of(metadata.source_file)}:{metadata.source_line}"
+        source = f"{decode_text(metadata.source_file)}:{metadata.source_line}"
     elif 0 < metadata.stack_frame_id <= len(files):
         source = files[metadata.stack_frame_id - 1]
-    opcode = text_of(raw.opcode)
+    opcode = decode_text(raw.opcode)
     return Instruction(
         id=raw.id,
-        name=text_of(raw.name),
+        name=decode_text(raw.name),
         opcode=opcode,
-        target=text_of(raw.custom_call_target),
+        target=decode_text(raw.custom_call_target),
         shapes=dict(_shapes(raw.shape, ())),
-        op_name=text_of(metadata.op_name),
-        op_type=text_of(metadata.op_type),
+        op_name=decode_text(metadata.op_name),
+        op_type=decode_text(metadata.op_type),
         source=source,
         parameter=raw.parameter_number if opcode == "parameter" else None,
         tuple_index=raw.tuple_index,
         operands=tuple(raw.operand_ids),
         calls=tuple(raw.called_computation_ids),
         computation=computation,
-        fusion_kind=text_of(raw.fusion_kind),
+        fusion_kind=decode_text(raw.fusion_kind),
         axes=tuple(raw.dimensions),
     )
 
@@ -163,7 +163,7 @@ def _shapes(
 
 def _sources(frames: Any) -> list[str]:
     """Return ``file:line`` of each stack frame, in order; frames are numbered from 1."""
-    names = [text_of(name) for name in frames.file_names]
+    names = [decode_text(name) for name in frames.file_names]
     found = []
     for frame in frames.stack_frames:
         at = frame.file_location_id - 1
@@ -179,7 +179,7 @@ def _sources(frames: Any) -> list[str]:
 def _buffer(
     raw: Any, instructions: Mapping[int, Instruction], by_name: Mapping[str, int]
 ) -> LogicalBuffer:
-    name = text_of(raw.defined_at.instruction_name)
+    name = decode_text(raw.defined_at.instruction_name)
     instruction = by_name[name] if name else raw.defined_at.instruction_id
     if instruction not in instructions:
         raise KeyError(f"instruction {instruction}")

@@ -9,7 +9,7 @@ _MOST_BYTES: Final = 1 << 14
 """The longest name that is kept whole, in bytes: a quarter of what a name in a report may be."""
 
 
-def text_of(content: bytes) -> str:
+def decode_text(content: bytes) -> str:
     """Return bytes as text.
 
     What is not UTF-8 becomes U+FFFD. A longer text than any name of TensorFlow's is cut; the end of a

@@ -20,14 +20,20 @@ from google.protobuf.message import DecodeError
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage
 from analyzer.model.recording.schema import TextNumbers
-from analyzer.tracing.parse.untrusted_text import text_of
-from analyzer.tracing.parse.wire.byte_source import ByteSource, opened_source
+from analyzer.tracing.parse.untrusted_text import decode_text
+from analyzer.tracing.parse.wire.byte_source import ByteSource, open_source
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, MemoryColumns
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.wire.plane_names import PlaneNames
-from analyzer.tracing.parse.wire.wire_fields import BYTES, Field, Positions, WireError, fields_of
+from analyzer.tracing.parse.wire.wire_fields import (
+    BYTES,
+    Field,
+    Positions,
+    WireError,
+    iterate_fields,
+)
 from analyzer.tracing.parse.xspace import Event, Plane
 
 _MOST_RATIO: Final = 16
@@ -101,7 +107,7 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
     """
     is_open = False
     try:
-        with opened_source(path, most_ratio=_MOST_RATIO) as source:
+        with open_source(path, most_ratio=_MOST_RATIO) as source:
             is_open = True
             return _read(source, path, progress or (lambda share: None))
     except OSError as error:
@@ -168,14 +174,14 @@ class _Reading:
         self._events = 0
         self._planes: list[tuple[Any, list[Field]]] = []
         self._hostnames: list[str] = []
-        for field in fields_of(source, 0, source.size_bytes):
+        for field in iterate_fields(source, 0, source.size_bytes):
             if field.wire != BYTES:
                 continue
             if field.number == _PLANES:
                 self._planes.append(self._plane(field))
             elif field.number == _HOSTNAMES:
                 name = source.read(field.start, field.end)
-                self._hostnames.append(text_of(name))
+                self._hostnames.append(decode_text(name))
 
     @property
     def has_planes(self) -> bool:
@@ -186,7 +192,7 @@ class _Reading:
         """Return a plane without its lines, and where those lie."""
         lines = []
         rest = bytearray()
-        for field in fields_of(self._source, whole.start, whole.end):
+        for field in iterate_fields(self._source, whole.start, whole.end):
             if field.number == _LINES and field.wire == BYTES:
                 lines.append(field)
             else:
@@ -283,7 +289,7 @@ class _Reading:
             markers=tuple(sorted(marks, key=lambda span: span.start_ps)),
             op_runs=self._op_runs(bases),
             devices=tuple(
-                text_of(plane.name)
+                decode_text(plane.name)
                 for plane, _ in self._planes
                 if plane.name.startswith(b"/device:")
             ),
@@ -334,7 +340,7 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
         if stat.ref_value:
             yield name, names.get(stat.ref_value, "")
         elif stat.str_value:
-            yield name, text_of(stat.str_value)
+            yield name, decode_text(stat.str_value)
         else:
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
 

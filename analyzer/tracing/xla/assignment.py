@@ -17,7 +17,7 @@ _REACH: Final = 64
 """Instructions looked at for one that names the framework's op."""
 
 
-def plan_of(hlo: Hlo, *, platform: str) -> BufferPlan:
+def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     """Return the memory plan of a compiled module.
 
     Args:

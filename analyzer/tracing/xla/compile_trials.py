@@ -72,7 +72,7 @@ class CompileTrial:
     scratch_bytes: int
 
 
-def trials_of(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
+def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
     """Return what is tried for a module compiled for a card, products and convolutions first.
 
     Args:

@@ -13,7 +13,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.tracing.parse.hlo_module import Hlo
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion
 from analyzer.tracing.xla.plan_division import Divided, Division, Label, divide
 from analyzer.tracing.xla.plan_labels import label_holders
@@ -22,7 +22,7 @@ _LEAST_BYTES: Final = 4096
 """A smaller buffer of a trace is not looked into: its size alone does not tell whose it is."""
 
 
-def plans_of(note: RunNote) -> dict[str, BufferPlan]:
+def build_plans(note: RunNote) -> dict[str, BufferPlan]:
     """Return the memory plans that a note holds, by the name of the op that calls the function.
 
     Raises:
@@ -37,25 +37,25 @@ def plans_of(note: RunNote) -> dict[str, BufferPlan]:
 
 def _plan(one: CompiledNote, hlo: Hlo) -> BufferPlan:
     try:
-        return with_fixed(plan_of(hlo, platform=one.platform), one)
+        return set_fixed_inputs(build_plan(hlo, platform=one.platform), one)
     except AccountingError as error:
         raise TraceError(
             f"The plan of {one.function[:80]!r} is damaged: {error}.", hint="Capture it again."
         ) from None
 
 
-def with_fixed(plan: BufferPlan, one: CompiledNote) -> BufferPlan:
+def set_fixed_inputs(plan: BufferPlan, one: CompiledNote) -> BufferPlan:
     """Return a function's plan with the inputs whose values are compiled in."""
     return replace(plan, fixed=frozenset(index for index, _ in one.fixed))
 
 
-def tensors_in_steps(allocations: pd.DataFrame) -> set[str]:
+def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that a buffer of a step, or a part of one, holds."""
     found = allocations.loc[allocations["step"].notna(), "tensor"]
     return {str(tensor) for tensor in found.unique() if tensor}
 
 
-def show_inside(
+def divide_temporaries(
     allocations: pd.DataFrame,
     events: pd.DataFrame,
     steps: Sequence[Step],

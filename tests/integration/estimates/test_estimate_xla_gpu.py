@@ -19,7 +19,7 @@ from analyzer.model.errors import CompilerUnavailable
 from analyzer.session.target_results import estimate_target
 from analyzer.simulate.compiler import card_compilation as card
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
@@ -54,7 +54,7 @@ def test_without_the_compiler_the_cpus_plan_stands_in(
     assert result.document["step"]["jit"] is True
     (one,) = read_run(tmp_path / "run" / "run.json").compiled
     assert one.plan is not None
-    temporaries = plan_of(one.plan, platform=one.platform).temp_bytes
+    temporaries = build_plan(one.plan, platform=one.platform).temp_bytes
     assert result.document["peak"]["requested_bytes"] > temporaries
     again = analyzer.open_trace(tmp_path / "run")
     assert again.document["peak"] == result.document["peak"]

@@ -21,7 +21,7 @@ from analyzer.simulate.allocator import from_recording
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.plan_contents import plans_of
+from analyzer.tracing.xla.plan_contents import build_plans
 
 NOTE = Path(__file__).parent / "notes" / "jit" / "run.json"
 TRACE = Path(__file__).parents[3] / "traces" / "jit"
@@ -91,7 +91,7 @@ def test_the_parts_add_up_to_the_buffer_at_every_instant(predicted: Measured) ->
 
 def test_the_peak_is_shown_where_the_buffer_is_fullest(predicted: Measured) -> None:
     analysis = explain(predicted, WhatIf(), search=False)
-    plan = next(iter(plans_of(read_run(NOTE)).values()))
+    plan = next(iter(build_plans(read_run(NOTE)).values()))
     idle = int(analysis.alive.loc[analysis.alive["role"] == IDLE_ROLE, "requested_bytes"].sum())
     (region,) = plan.temporaries
     assert idle == region.size_bytes - region.peak_bytes

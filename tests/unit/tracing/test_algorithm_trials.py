@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analyzer.model.recording.schema import TRIAL
-from analyzer.tracing.measure.algorithm_trials import with_trials
+from analyzer.tracing.measure.algorithm_trials import mark_trials
 
 MIB = 1 << 20
 
@@ -56,5 +56,5 @@ def table(*rows):
     ],
 )
 def test_trials_of_algorithms(made, expected):
-    marked = with_trials(table(*made))
+    marked = mark_trials(table(*made))
     assert marked.index[marked["region"].astype(str) == TRIAL].tolist() == expected

@@ -11,7 +11,7 @@ from analyzer.simulate.compiler.plan_cache import unpacked
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 from analyzer.tracing.parse.hloproto import Hlo as HloProto
-from analyzer.tracing.xla.compile_trials import GUARD_BYTES, trials_of
+from analyzer.tracing.xla.compile_trials import GUARD_BYTES, find_trials
 
 DATA = Path(__file__).parent / "data"
 A100, T4, H100 = (8, 0), (7, 5), (9, 0)
@@ -53,26 +53,26 @@ def test_what_is_tried_is_what_the_autotuner_asked_a_phantom_card_for() -> None:
     # GIVEN what TensorFlow asked for while it compiled a step, and the step's plan
     asked = {tuple(sizes) for sizes in json.loads((DATA / "half-a100-tried.json").read_text())}
     # WHEN the plan is asked for its trials
-    told = {trial.operands_bytes for trial in trials_of(plan(), A100)}
+    told = {trial.operands_bytes for trial in find_trials(plan(), A100)}
     # THEN they are those, each of them and no other
     assert told == asked
 
 
 def test_without_triton_no_fusion_is_tried() -> None:
-    fewer = trials_of(plan(), T4)
-    assert set(fewer) < set(trials_of(plan(), A100))
+    fewer = find_trials(plan(), T4)
+    assert set(fewer) < set(find_trials(plan(), A100))
 
 
 def test_a_convolution_is_tried_on_any_card() -> None:
     hlo = module(opcode="custom-call", target="__cudnn$convForward")
-    (trial,) = trials_of(hlo, T4)
+    (trial,) = find_trials(hlo, T4)
     assert trial.operands_bytes == (64 * 32 * 4 + 2 * GUARD_BYTES,)
     assert (trial.results_bytes, trial.scratch_bytes) == ((64 * 32 * 4,), 0)
 
 
 def test_a_product_has_its_operands_bytes_as_workspace_up_to_a_limit() -> None:
     hlo = module(opcode="custom-call", target="__cublas$gemm")
-    assert trials_of(hlo, T4)[0].scratch_bytes == 64 * 32 * 4
+    assert find_trials(hlo, T4)[0].scratch_bytes == 64 * 32 * 4
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_product_has_its_operands_bytes_as_workspace_up_to_a_limit() -> None:
 def test_a_fusion_is_tried_where_triton_can_write_it(
     middle: list[dict[str, object]], count: int
 ) -> None:
-    assert len(trials_of(module({"opcode": b"parameter"}, *middle), A100)) == count
+    assert len(find_trials(module({"opcode": b"parameter"}, *middle), A100)) == count
 
 
 @pytest.mark.parametrize(("axis", "count"), [(0, 0), (1, 1)])
@@ -103,4 +103,4 @@ def test_a_sum_over_axes_that_were_joined_has_one_way(axis: int, count: int) -> 
             "dims": [[32], [64]][axis],
         },
     ]
-    assert len(trials_of(module(*inner), H100)) == count
+    assert len(find_trials(module(*inner), H100)) == count

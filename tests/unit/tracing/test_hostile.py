@@ -21,7 +21,7 @@ from analyzer.session.opening import open_result
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hloproto import Hlo
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 from benchmarks.robustness import hostile
 
 NOTES = hostile.ROOT / "tests" / "unit" / "predict" / "notes"
@@ -71,7 +71,7 @@ def test_modules_that_are_damaged() -> None:
     for seed in range(120):
         rng = random.Random(seed)
         _, damaged = hostile._proto(Hlo.FromString(content), rng)
-        told = refusal(lambda content=damaged: plan_of(read_hlo(content), platform="cpu"))
+        told = refusal(lambda content=damaged: build_plan(read_hlo(content), platform="cpu"))
         assert "\n" not in told, seed
         ended.add(bool(told))
     assert ended == {True, False}

@@ -6,7 +6,7 @@ import pandas as pd
 from builders import TraceBuilder, events_of
 
 from analyzer.model.recording.schema import ALLOCATIONS
-from analyzer.tracing.measure.free_pairing import pair
+from analyzer.tracing.measure.free_pairing import pair_frees
 from analyzer.tracing.measure.measured_recording import open_measured
 
 
@@ -17,18 +17,18 @@ def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:
 
 
 def test_a_free_ends_the_buffer_at_its_address() -> None:
-    table = pair(events_of((1, 16, 256), (1, 32, 512), (-1, 16, 256), (-1, 32, 512)))
+    table = pair_frees(events_of((1, 16, 256), (1, 32, 512), (-1, 16, 256), (-1, 32, 512)))
     assert lives(table) == [(16, 0, 2), (32, 1, 3)]
 
 
 def test_an_address_is_used_again() -> None:
-    table = pair(events_of((1, 16, 256), (-1, 16, 256), (1, 16, 512), (-1, 16, 512)))
+    table = pair_frees(events_of((1, 16, 256), (-1, 16, 256), (1, 16, 512), (-1, 16, 512)))
     assert lives(table) == [(16, 0, 1), (16, 2, 3)]
     assert table["allocated_bytes"].tolist() == [256, 512]
 
 
 def test_what_is_never_freed_lives_to_the_end() -> None:
-    table = pair(events_of((1, 16, 256), (1, 32, 256), (-1, 32, 256)))
+    table = pair_frees(events_of((1, 16, 256), (1, 32, 256), (-1, 32, 256)))
     assert lives(table) == [(16, 0, 3), (32, 1, 2)]
     assert table["dies_ps"].isna().tolist() == [True, False]
 
@@ -37,7 +37,7 @@ def test_a_free_of_an_unknown_address_was_alive_before() -> None:
     # GIVEN a free of something that the trace did not see being born, while another op ran
     events = events_of((1, 16, 256), (-1, 99, 1024))
     # WHEN the events are paired
-    row = pair(events).iloc[1]
+    row = pair_frees(events).iloc[1]
     # THEN it lived from before the trace, and the op that ran at its free is not its maker
     assert (row["born"], row["dies"], row["allocated_bytes"]) == (-1, 1, 1024)
     assert pd.isna(row["born_ps"])
@@ -45,12 +45,12 @@ def test_a_free_of_an_unknown_address_was_alive_before() -> None:
 
 
 def test_a_lost_free_ends_the_old_buffer_where_the_new_one_begins() -> None:
-    table = pair(events_of((1, 16, 256), (1, 16, 512), (-1, 16, 512)))
+    table = pair_frees(events_of((1, 16, 256), (1, 16, 512), (-1, 16, 512)))
     assert lives(table) == [(16, 0, 1), (16, 1, 2)]
 
 
 def test_a_second_free_of_one_address_is_another_buffer() -> None:
-    table = pair(events_of((1, 16, 256), (-1, 16, 256), (-1, 16, 256)))
+    table = pair_frees(events_of((1, 16, 256), (-1, 16, 256), (-1, 16, 256)))
     assert lives(table) == [(16, 0, 1), (16, -1, 2)]
 
 
@@ -62,7 +62,7 @@ def test_allocators_have_addresses_of_their_own() -> None:
     for name in first.columns:
         events[name] = events[name].astype(first[name].dtype.name)
     # WHEN the events are paired THEN neither ends the other
-    table = pair(events.reset_index(drop=True))
+    table = pair_frees(events.reset_index(drop=True))
     assert lives(table) == [(16, 0, 2), (16, 1, 3)]
     assert table["allocator"].tolist() == ["GPU_0_bfc", "gpu_host_bfc"]
 

@@ -11,7 +11,7 @@ from analyzer.model.errors import AccountingError, TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hloproto import Hlo
-from analyzer.tracing.xla.assignment import plan_of
+from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, occupied_bytes
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +20,7 @@ ENTRY, ALLOC, FREE, SHARE = 1, 0, 1, 2
 
 
 def step_plan() -> BufferPlan:
-    return plan_of(read_hlo(gzip.decompress(PLAN.read_bytes())), platform="cpu")
+    return build_plan(read_hlo(gzip.decompress(PLAN.read_bytes())), platform="cpu")
 
 
 def made(
@@ -43,7 +43,7 @@ def made(
     trace = proto.buffer_assignment.heap_simulator_traces.add()
     for kind, number, shared in events:
         trace.events.add(kind=kind, buffer_id=number, share_with_canonical_id=shared)
-    return plan_of(read_hlo(proto.SerializeToString()), platform="cpu")
+    return build_plan(read_hlo(proto.SerializeToString()), platform="cpu")
 
 
 def test_the_sums_are_those_of_the_step() -> None:

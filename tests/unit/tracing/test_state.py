@@ -5,7 +5,7 @@ from __future__ import annotations
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.tracing.measure.unowned_variables import roles_of_state
+from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.parse.run_folder import RunNote
 
 VALUE = TensorSpec("float32", (8,))
@@ -41,7 +41,9 @@ def roles(momentum_source: str, *more: Op) -> dict[str, str]:
     ]
     note = RunNote(variables=tuple(variables), ops=ops)
     structure = build_graph_index(ops, gradients=["gradient:0"])
-    return {NAMES[at]: category for at, (category, _) in roles_of_state(note, structure).items()}
+    return {
+        NAMES[at]: category for at, (category, _) in find_roles_of_state(note, structure).items()
+    }
 
 
 def test_momentum_made_of_an_accumulators_value_is_optimizer_state() -> None:

@@ -8,7 +8,7 @@ from builders import TraceBuilder, events_of, small_trace
 
 import analyzer
 from analyzer.model.recording.records import Step
-from analyzer.tracing.measure.step_bounds import find_steps, step_of_birth
+from analyzer.tracing.measure.step_bounds import find_steps, find_steps_of_births
 from analyzer.tracing.parse.xplane import Span
 
 
@@ -47,7 +47,7 @@ def test_a_marker_without_events_is_an_empty_step() -> None:
 
 def test_births_outside_steps_have_none() -> None:
     steps = find_steps(EVENTS, [marker(2, 4), marker(6, 8)])
-    found = pd.Series(step_of_birth(EVENTS.index.to_numpy() - 1, steps))
+    found = pd.Series(find_steps_of_births(EVENTS.index.to_numpy() - 1, steps))
     assert found.fillna(-1).tolist() == [-1, -1, -1, 0, 0, 0, -1, 1, 1, 1]
 
 
@@ -59,7 +59,7 @@ def test_births_are_found_in_any_number_of_steps() -> None:
         first, last = instant, instant + int(rng.integers(-1, 6))
         steps.append(Step(index=index, number=None, first=first, last=last))
         instant = max(last, first) + int(rng.integers(0, 3))
-    found = step_of_birth(born, steps)
+    found = find_steps_of_births(born, steps)
     slowly = [max((s.index for s in steps if s.first <= at <= s.last), default=None) for at in born]
     assert [None if value is pd.NA else value for value in found] == slowly
 

@@ -40,7 +40,7 @@ class ByteSource:
 
 
 @contextmanager
-def opened_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
+def open_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
     """Open a file; one that is gzipped is unpacked first.
 
     Args:

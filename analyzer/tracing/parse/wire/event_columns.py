@@ -21,8 +21,8 @@ from analyzer.tracing.parse.wire.wire_fields import (
     Positions,
     WireBlock,
     WireError,
+    read_varint,
     signed,
-    varint_at,
 )
 
 _BLOCK_BYTES: Final = 1 << 22
@@ -157,7 +157,7 @@ class LineReader:
                         if window[place] < 128:
                             length, place = length & 127 | window[place] << 7, place + 1
                         else:
-                            length, place = varint_at(window, at + 1)
+                            length, place = read_varint(window, at + 1)
                     if place + length > limit:
                         break
                     starts.append(place)
@@ -176,17 +176,17 @@ class LineReader:
 
     def _other_field(self, window: bytes, at: int) -> int:
         """Read a field that is no event; return where it ends."""
-        key, place = varint_at(window, at)
+        key, place = read_varint(window, at)
         wire = key & 7
         if not key >> 3 or wire not in (VARINT, EIGHT_BYTES, BYTES, 5):
             raise ValueError("a line that is none")
         if wire == VARINT:
-            value, place = varint_at(window, place)
+            value, place = read_varint(window, place)
             if key == _TIMESTAMP_KEY:
                 self.timestamp_ns = signed(value)
             return place
         if wire == BYTES:
-            length, place = varint_at(window, place)
+            length, place = read_varint(window, place)
             return place + length
         return place + (8 if wire == EIGHT_BYTES else 4)
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
-from analyzer.tracing.parse.untrusted_text import text_of
+from analyzer.tracing.parse.untrusted_text import decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
 from analyzer.tracing.parse.wire.plane_names import (
     COLUMNS,
@@ -171,7 +171,7 @@ class MemoryColumns:
         own = np.flatnonzero((stats.ref[here] == 0) & (stats.text_end[here] > 0))
         for at in own.tolist():
             text = events.block.text(int(stats.text_start[here[at]]), int(stats.text_end[here[at]]))
-            found[at] = self.texts.of(text_of(text))
+            found[at] = self.texts.of(decode_text(text))
         return found
 
     def damages(self, unnamed: int) -> tuple[Damage, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzer.model.recording.schema import TextNumbers
-from analyzer.tracing.parse.untrusted_text import text_of
+from analyzer.tracing.parse.untrusted_text import decode_text
 from analyzer.tracing.parse.wire.wire_fields import Positions
 
 MARKER_PREFIX: Final = "analyzer:"
@@ -61,8 +61,8 @@ class PlaneNames:
         """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
         self.is_host = not plane.name.startswith(b"/device:")
         names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
-        self.stats = {entry.key: text_of(entry.value.name) for entry in plane.stat_metadata}
-        self.events = {key: text_of(name) for key, name in names.items()}
+        self.stats = {entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata}
+        self.events = {key: decode_text(name) for key, name in names.items()}
         self._event_keys, self._stat_keys = _sorted(names), _sorted(self.stats)
         ordered = [names[key] for key in self._event_keys.tolist()]
         prefix = MARKER_PREFIX.encode()
@@ -105,4 +105,4 @@ def _op_of(name: bytes) -> str | None:
     is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
     if not colon or not op or op.endswith(b":") or not is_type:
         return None
-    return text_of(op)
+    return decode_text(op)

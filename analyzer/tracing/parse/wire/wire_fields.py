@@ -59,7 +59,7 @@ class Field(NamedTuple):
     begins: int
 
 
-def fields_of(source: ByteSource, start: int, end: int) -> Iterator[Field]:
+def iterate_fields(source: ByteSource, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of the message that lies between ``start`` and ``end``.
 
     Args:
@@ -73,12 +73,12 @@ def fields_of(source: ByteSource, start: int, end: int) -> Iterator[Field]:
     while at < end:
         if at - base + _HEAD_BYTES > len(window) and base + len(window) < end:
             base, window = at, source.read(at, min(at + _WINDOW_BYTES, end))
-        key, place = varint_at(window, at - base)
+        key, place = read_varint(window, at - base)
         wire, value, until = key & 7, 0, 0
         if wire == VARINT:
-            value, until = varint_at(window, place)
+            value, until = read_varint(window, place)
         elif wire == BYTES:
-            length, place = varint_at(window, place)
+            length, place = read_varint(window, place)
             until = place + length
         elif wire in (EIGHT_BYTES, FOUR_BYTES):
             until = place + (8 if wire == EIGHT_BYTES else 4)
@@ -88,7 +88,7 @@ def fields_of(source: ByteSource, start: int, end: int) -> Iterator[Field]:
         at = base + until
 
 
-def varint_at(content: bytes, at: int) -> tuple[int, int]:
+def read_varint(content: bytes, at: int) -> tuple[int, int]:
     """Return the varint at a place of ``content``, and where it ends.
 
     Raises:
