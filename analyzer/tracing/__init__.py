@@ -1,5 +1,5 @@
-"""Read profiler traces and compiled modules into recordings.
+"""Profiler traces and compiled plans as recordings.
 
-Inputs: `.xplane.pb` files, run folders, HLO modules. Outputs: a `Recording` with measured allocations.
-Restrictions: input is untrusted; imports neither TensorFlow nor Keras.
+Inputs: ``.xplane.pb`` files, the note of the capture and XLA's buffer assignments. Outputs: recordings
+with attributed allocations, and memory plans. Restrictions: reads untrusted files without TensorFlow.
 """

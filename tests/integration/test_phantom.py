@@ -55,7 +55,9 @@ def run(
 def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     options = ("--no-jit", "--batch-size", "8", "--inter-op-threads", "1")  # so that runs repeat
     ran = run(folder, "trace", "cnn", *options)
-    assert ran["printed"].startswith("TensorFlow's own GPU runtime on a phantom t4: no kernel ran")
+    assert ran["printed"].startswith(
+        "TensorFlow's own GPU runtime on a simulated t4; no kernel ran"
+    )
     assert ran["kind"] == "phantom"
     assert ran["device"]["kind"] == "gpu"
     assert ran["device"]["memory_limit_bytes"] == memory_limit(find_gpu("t4")).bytes

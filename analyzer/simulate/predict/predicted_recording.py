@@ -49,9 +49,9 @@ from analyzer.tracing.measure.attribution_labels import Labels
 from analyzer.tracing.measure.measured_recording import (
     Measured,
     convert_step_config,
-    find_first_births,
     index_note_graph,
 )
+from analyzer.tracing.measure.trace_attribution import find_first_births
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote

@@ -1,1 +1,1 @@
-"""Events to allocations: pairing, steps, attribution."""
+"""From events to a recording: pairing, steps, checks and attribution."""

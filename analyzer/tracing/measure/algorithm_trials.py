@@ -1,15 +1,15 @@
-"""Which buffers of a trace a convolution does without where they do not fit.
+"""Buffers of convolutions' algorithm trials, which a convolution can do without.
 
 At its first call a convolution tries cuDNN's algorithms (``AutotuneUnfusedConv`` and
-``AutotuneFusedConv`` in ``conv_ops_gpu.cc``): on a guarded copy of its result, given up where there is
-no room (``WrapRedzoneBestEffort``), and with guards round each algorithm's workspace, without which none
-can be tried. These requests go past the op's context, so that a trace gives them no region:
+``AutotuneFusedConv`` in ``conv_ops_gpu.cc``): on a guarded copy of its result, which is left out without
+memory for it (``WrapRedzoneBestEffort``), and with guards around each algorithm's workspace. These
+requests bypass the op's context, so that they have no region in a trace:
 
     op              region  MiB
     conv            temp     20    the padded input
-    conv                     42    the copy of a result of 26 with its guards: may be missing
+    conv                     42    a guarded copy of a result of 26; optional
     conv                     16    guards of the first algorithm's workspace, freed at once
-    conv                     16    and of the second's
+    conv                     16    guards of the second one's
 """
 
 from __future__ import annotations
@@ -29,21 +29,17 @@ _CONVOLUTIONS: Final = op_types(
     """
 )
 _GUARDS_BYTES: Final = 2 * (8 << 20)
-"""Before and behind a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+"""Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the allocations with the region of such copies set.
-
-    Args:
-        table: Columns of ``ALLOCATIONS``, attributed.
-    """
+    """Return the attributed allocations with the region of these copies set."""
     raw = table["op_type"].isin(_CONVOLUTIONS) & (table["region"].astype(str) == "")
-    asked = table[raw & (table["requested_bytes"] >= _GUARDS_BYTES)].sort_values("born")
+    requests = table[raw & (table["requested_bytes"] >= _GUARDS_BYTES)].sort_values("born")
     copies = []
-    for _, rows in asked.groupby(asked["op"].astype(str), sort=False):
+    for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
         born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
-        # The next that the op asks for in this way is a workspace, which ends before the copy does.
+        # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
         copies += rows.index[inside].tolist()
     if not copies:

@@ -1,8 +1,8 @@
-"""What was alive before the trace began and was not freed in it: the trace has no event of it.
+"""Buffers from before the trace that are not freed in it, so that they have no event.
 
-TensorFlow writes the bytes in use into every event. What was in use before the first event and is not
-freed later must have been there all along: the variables that the capture knows by their address, and
-a remainder of which only the size is known.
+TensorFlow records the bytes in use in each event. Bytes in use before the first event that are not
+freed later belong to variables and inputs, which the capture knows by address, and to a remainder of
+which only the size is known.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def find_bytes_before_trace(events: pd.DataFrame) -> dict[str, int]:
 def add_earlier_buffers(
     events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
 ) -> pd.DataFrame:
-    """Return ``allocations`` with rows for what was there before the trace and after it.
+    """Return ``allocations`` with rows for buffers from before the trace.
 
     Args:
         events: Table with the columns of ``EVENTS``.
         allocations: Table with the columns of ``ALLOCATIONS``.
-        known: Address -> requested bytes of buffers that no event tells of, in groups: a group is
-            taken whole or not at all.
+        known: Address -> requested bytes of buffers without events, in groups; a group is added as a
+            whole or not at all.
     """
     old = allocations[allocations["born"] < 0]
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
@@ -43,7 +43,7 @@ def add_earlier_buffers(
         if left <= 0:
             continue
         for group in tuple(waiting):
-            # Values that came from NumPy lie outside the allocator: where not all fit, none is taken.
+            # Values from NumPy are not in the allocator: if not all fit, add none.
             chunks = {a: -(-size // GRANULE_BYTES) * GRANULE_BYTES for a, size in group.items()}
             if sum(chunks.values()) <= left:
                 waiting.remove(group)
@@ -64,7 +64,7 @@ def add_earlier_buffers(
 
 
 def _joined(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
-    """Return a column with the rows of another behind it; both are of one dtype."""
+    """Return a column with the rows of another one of the same dtype appended."""
     if str(column.dtype) == "category":
         return pd.api.types.union_categoricals([column, more], sort_categories=True)
     return pd.concat([column, more], ignore_index=True)

@@ -1,16 +1,15 @@
-"""Give every buffer a category, a layer and a tensor, by following the variables and the graph.
+"""Attribution of buffers to categories, layers and tensors, by variables and the graph.
 
-In order, each rule only for what those before it left:
+The first rule that matches a buffer decides:
 
-1. a buffer that holds a variable is a parameter, optimizer state, a gradient accumulator or other
-   state, by whose variable it is;
-2. a buffer that the step is fed is an input;
-3. a buffer born in an op of the graph is told by the op's phase and by who uses it: a forward op's
-   output that a backward op uses is an activation, a gradient of a parameter is a gradient, all
-   else is a temporary; what a constant made is a constant;
-4. a buffer born in an op outside the graph is told by the phase of the step (eager steps), or is
-   a constant or a temporary by whether it outlives the step;
-5. a buffer without an op is unattributed.
+1. A buffer of a variable is a parameter, optimizer state, a gradient accumulator or other state.
+2. A buffer of an input of the step is an input.
+3. A buffer of an op in the graph is classified by the op's phase and consumers: a constant's buffer is
+   a constant, a gradient of a parameter a gradient, a forward output that a backward op uses an
+   activation, any other a temporary.
+4. A buffer of an op outside the graph is classified by the phase of the step (eager steps), or as a
+   constant or a temporary by whether it outlives the step.
+5. A buffer without an op is unattributed.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ from analyzer.tracing.parse.run_folder import RunNote
 _CONSTANTS: Final = frozenset({"Const", "HostConst"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
 _FOLDED: Final = "__cf__"
-"""In the name of a constant that the runtime computed before the first step
-(``constant_folding.cc``, ``GenerateUniqueName``)."""
+"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+``GenerateUniqueName``)."""
 _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
-"""What an all-reduce between CPU devices writes in place of its op (``base_collective_executor.cc``)."""
-POOL_THREAD_ROLE: Final = "kernel scratch, asked for on a pool thread"
-"""The op's name is noted for the thread that runs the kernel; Eigen's pool threads, which pack blocks
-of a product's operands into scratch of their own, have none."""
+"""Name that an all-reduce between CPU devices uses for its op (``base_collective_executor.cc``)."""
+POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
+"""Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
+product into their own scratch memory, do not."""
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
-"""Asked for outside any op on the thread of the program itself, where values become tensors
-(``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
+"""Requested outside of ops on the program's thread, where values become tensors (``NdarrayToTensor``,
+``pywrap_tensor.cc``)."""
 _HOST_CONSTANT: Final = "_EagerConst"
-"""The op that brings such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
+"""The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
 _REPLICA: Final = re.compile(r"/replica_\d+$")
-"""What a capture adds to the path of a variable that a strategy keeps on another device too."""
+"""Suffix of the path of a variable that a strategy mirrors on another device."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -62,8 +61,8 @@ def label_variables(
     Args:
         labels: The labels to fill.
         note: The capture's note.
-        holdings: Which buffer holds which variable.
-        roles: Variable -> category and role, where the graph told more than the note.
+        holdings: The buffers of variables.
+        roles: Variable -> category and role, if the graph shows more than the note.
     """
     layers = _layers_by_slot(note)
     for holding in holdings:
@@ -77,7 +76,7 @@ def label_variables(
 
 
 def _layers_by_slot(note: RunNote) -> dict[str, str]:
-    """Return a parameter's layer by the name that its slot variables are given."""
+    """Return a parameter's layer by the name that its slot variables contain."""
     return {
         _REPLICA.sub("", variable.path).replace("/", "_"): _layer_of(variable.path)
         for variable in note.variables
@@ -93,7 +92,7 @@ def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
     if category == Category.PARAMETER.value:
         return _layer_of(path)
     name = _REPLICA.sub("", path).rpartition("/")[2]
-    while name:  # adam/conv1_kernel_momentum: the longest head that names a parameter
+    while name:  # adam/conv1_kernel_momentum: find the longest prefix that names a parameter
         if name in layers:
             return layers[name]
         name = name.rpartition("_")[0]
@@ -101,13 +100,12 @@ def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
 
 
 def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> None:
-    """Label the buffers that the step is fed; ``rows`` is in the order of the note's inputs.
+    """Label the buffers of the step's inputs.
 
     Args:
-        labels: The labels of all buffers; changed.
+        labels: The labels to fill.
         note: The run note.
-        rows: Row of the allocations table of each input of the note, in its order; None where it
-            was not found.
+        rows: Row of the allocations table of each input, in the note's order; None if not found.
     """
     for given, row in zip(note.inputs, rows, strict=True):
         if row is not None and labels.is_open(row):
@@ -118,14 +116,9 @@ def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> N
 def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame) -> None:
     """Label the copies on a card of a compiled step's ``int32`` inputs, which lie on the host.
 
-    What XLA compiles takes its arguments on the card. Where the step is that one function, the first
-    call begins by copying them, and a copy lives as long as its input (``execute.cc``:
-    ``ValidateInputTypeAndPlacement``); where it is called from another, each step begins so.
-
-    Args:
-        labels: The labels to fill.
-        note: The run note.
-        allocations: Table with the columns of ``ALLOCATIONS``.
+    A function that XLA compiles needs its arguments on the card. The first call begins with these
+    copies, which live as long as the input (``execute.cc``: ``ValidateInputTypeAndPlacement``). If
+    another function calls the compiled one, each step begins with them.
     """
     specs = [TensorSpec(given.dtype, given.shape) for given in note.inputs]
     copied = [
@@ -157,15 +150,15 @@ def label_graph(
     infer: bool,
     backward_starts: dict[int, int],
 ) -> None:
-    """Label the buffers born in ops of the graph.
+    """Label the buffers of ops in the graph.
 
     Args:
         labels: The labels to fill.
         allocations: Table with the columns of ``ALLOCATIONS``.
         structure: The graph.
-        sharing: Which of its tensors share a buffer.
-        tensors: The tensor that each buffer was asked for (``match_outputs``).
-        infer: The step has no backward pass.
+        sharing: Tensors that share a buffer.
+        tensors: The tensor of each buffer (``match_outputs``).
+        infer: Whether the step has no backward pass.
         backward_starts: Step -> instant of the first birth in a backward op.
     """
     gradients = _with_partial_sums(structure)
@@ -189,7 +182,7 @@ def label_graph(
             continue
         if op.type in _CONSTANTS:
             labels.set(row, Category.CONSTANT, role="constant")
-        elif op.type == "_Recv" and _brings_in_an_input(op, structure):
+        elif op.type == "_Recv" and _copies_input(op, structure):
             labels.set(row, Category.INPUT, role="step input, copied to the device")
         elif tensor in reduced:
             labels.set(row, Category.GRADIENT, role=reduced[tensor])
@@ -201,14 +194,14 @@ def label_graph(
             labels.set(row, category, role=role)
 
 
-def _brings_in_an_input(op: Op, structure: GraphIndex) -> bool:
+def _copies_input(op: Op, structure: GraphIndex) -> bool:
     """Say whether a copy to the device is one of an argument of the step."""
     sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
     return any(source is not None and source.type in ARGUMENT_TYPES for source in sources)
 
 
 def match_outputs(allocations: pd.DataFrame, structure: GraphIndex) -> list[str]:
-    """Return for each buffer the tensor of the graph that it was asked for, empty for none."""
+    """Return the tensor of the graph that each buffer was requested for; empty for none."""
     known = allocations["tensor"].astype(object).to_numpy()
     ops = allocations["op"].astype(object).to_numpy()
     runs = allocations["run_id"].to_numpy()
@@ -254,7 +247,7 @@ def _of_output(
 
 
 def _with_partial_sums(structure: GraphIndex) -> set[str]:
-    """Return the gradients, and the terms that are summed to one (a weight used more than once)."""
+    """Return the gradients and the terms of their sums (of a weight with several uses)."""
     gradients = set(structure.gradients)
     queue = list(gradients)
     while queue:
@@ -272,10 +265,10 @@ def _with_partial_sums(structure: GraphIndex) -> set[str]:
 
 
 def _match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:
-    """Return which of the op's outputs a buffer is, empty where it is none of them.
+    """Return the op's output that a buffer was requested for; empty for none.
 
-    A kernel asks for its outputs in any order, and for scratch of its own besides: dtype and shape
-    tell, then the bytes. In a loop an op runs often; once all outputs were seen, it starts anew.
+    A kernel requests outputs in any order, and scratch memory in between; dtype and shape decide, then
+    the size. In a loop an op runs often: after all outputs were seen, matching starts again.
     """
     if not op.outputs:
         return ""
@@ -300,7 +293,6 @@ def _fits(spec: TensorSpec, dtype: str, shape: str, size_bytes: int, *, exact: b
     return spec.size_bytes is None or spec.size_bytes == size_bytes
 
 
-# Long: one table of rules, and the masks that it is written in.
 def label_eager(
     labels: Labels,
     allocations: pd.DataFrame,
@@ -313,57 +305,44 @@ def label_eager(
     infer: bool,
     jit: bool,
 ) -> None:
-    """Label the buffers born in ops outside the graph, by when they are born and die.
+    """Label the buffers of ops outside the graph, by their lifetimes.
 
     Args:
-        labels: The labels to fill.
-        allocations: Table with the columns of ``ALLOCATIONS``.
-        steps: The steps.
+        labels, allocations, steps: The labels to fill, the buffers and the steps.
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
         backward_starts: Step -> first instant of its backward pass.
         gradient_rows: Buffers that the tape returned as gradients.
-        by_python: Buffers asked for on the thread that marks the steps, shape ``(n,)``.
-        infer: The step has no backward pass.
-        jit: XLA runs the step: what is asked for inside it without an op is XLA's.
+        by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
+        infer, jit: Whether the step has no backward pass, and whether XLA runs it.
     """
     op = allocations["op"].cat
     codes = op.codes.to_numpy()
-    named = _of_categories([name != "" for name in op.categories], codes)
-    folded = _of_categories([_FOLDED in name for name in op.categories], codes)
-    given = _of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
-    ring = _of_categories([name == _RING_CHUNK for name in op.categories], codes)
-    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
-    in_step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
-    inside = in_step >= 0
-    ends = np.array([step.last for step in steps] or [-1], np.int64)
-    short = inside & (dies <= ends[in_step])
-    following = in_step + 1 < len(ends)
-    until_next = inside & (dies <= np.where(following, ends[(in_step + 1) % len(ends)], dies))
-    before = (
-        ~inside & (born < steps[0].first) & (steps[0].first < dies) if steps else ~inside & False
-    )
-    starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
-    start = starts[in_step]
-    is_gradient = np.zeros(len(born), bool)
+    named = _mask_of_categories([name != "" for name in op.categories], codes)
+    folded = _mask_of_categories([_FOLDED in name for name in op.categories], codes)
+    given = _mask_of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
+    ring = _mask_of_categories([name == _RING_CHUNK for name in op.categories], codes)
+    lives = _Lifetimes(allocations, steps, backward_starts)
+    inside, short = lives.inside, lives.short
+    is_gradient = np.zeros(len(codes), bool)
     is_gradient[list(gradient_rows)] = True
     result = Category.ACTIVATION if infer else Category.TEMPORARY
-    # In order: what an earlier line took is not taken again; None leaves a buffer unattributed.
+    # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
         (is_gradient, Category.GRADIENT, "gradient"),
         (short & jit, Category.TEMPORARY, XLA_ROLE),
         # Python holds them until the next step returns.
-        (until_next & ~named & jit, result, "result of the step"),
+        (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
         (short & ~named, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (folded, Category.CONSTANT, "constant computed beforehand"),
         (ring & inside, Category.TEMPORARY, "part of an all-reduce, from another device"),
-        (before, Category.CONSTANT, "tensor held by Python"),
+        (lives.before, Category.CONSTANT, "tensor held by Python"),
         (~inside, Category.TEMPORARY, "building the model"),
         (phases == 1, Category.TEMPORARY, "backward temporary"),
         (phases == 2, Category.TEMPORARY, "optimizer temporary"),
         (short & infer, Category.ACTIVATION, "activation"),
-        ((born < start) & (start < dies), Category.ACTIVATION, "kept for the backward pass"),
+        (lives.over_backward_start, Category.ACTIVATION, "kept for the backward pass"),
         (inside, Category.TEMPORARY, "forward temporary"),
     )
     left = labels.open_rows()
@@ -373,7 +352,37 @@ def label_eager(
         left &= ~rows
 
 
-def _of_categories(told: Sequence[bool], codes: np.ndarray) -> Mask:
-    """Return for each row what is told of its category, bool, shape ``(n,)``."""
-    found: Mask = np.array([*told, False], bool)[codes]
-    return found
+class _Lifetimes:
+    """Masks of buffers by their lifetimes and the steps, shape ``(n,)``.
+
+    Attributes:
+        inside: Allocated in a step.
+        short: Allocated and freed in one step.
+        until_next: Allocated in a step and freed by the end of the next one.
+        before: Allocated before the first step and alive in it.
+        over_backward_start: Alive when its step's backward pass begins.
+    """
+
+    def __init__(
+        self, allocations: pd.DataFrame, steps: Sequence[Step], backward_starts: dict[int, int]
+    ) -> None:
+        born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+        step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+        ends = np.array([step.last for step in steps] or [-1], np.int64)
+        self.inside: Mask = step >= 0
+        self.short: Mask = self.inside & (dies <= ends[step])
+        has_next = step + 1 < len(ends)
+        next_end = np.where(has_next, ends[(step + 1) % len(ends)], dies)
+        self.until_next: Mask = self.inside & (dies <= next_end)
+        self.before: Mask = ~self.inside & False
+        if steps:
+            self.before = ~self.inside & (born < steps[0].first) & (steps[0].first < dies)
+        starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
+        start = starts[step]
+        self.over_backward_start: Mask = (born < start) & (start < dies)
+
+
+def _mask_of_categories(chosen: Sequence[bool], codes: np.ndarray) -> Mask:
+    """Return the mask of the rows whose category is chosen, shape ``(n,)``."""
+    mask: Mask = np.array([*chosen, False], bool)[codes]
+    return mask

@@ -1,4 +1,4 @@
-"""The attribution columns of the allocations table while they are being filled."""
+"""The attribution columns of the allocations table while they are filled."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Labels:
-    """One column of texts for each, one entry a buffer.
+    """Columns of texts with an entry for each buffer.
 
     Attributes:
-        op_type, layer, source, tensor, variable: Texts, empty where unknown.
-        specs: Element type and shape of what rows hold, for those where neither is written.
+        op_type, layer, source, tensor, variable: Empty if unknown.
+        specs: Dtype and shape of rows for which the trace has neither.
     """
 
     def __init__(self, count: int) -> None:
-        """Start with ``count`` buffers, all unattributed."""
+        """Start with ``count`` unattributed buffers."""
         self._category = TextColumn(count, Category.UNATTRIBUTED.value)
         self._role = TextColumn(count)
         self._turns_at = np.zeros(count, np.int64)
@@ -39,13 +39,13 @@ class Labels:
     def set(
         self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
     ) -> None:
-        """Give a buffer its category.
+        """Set the category of one buffer.
 
         Args:
             row: Row of the allocations table.
-            category: What the buffer is for.
-            role: Finer than the category, in words.
-            turns_at: Instant from which on it is; None from birth.
+            category: The category.
+            role: More specific than the category.
+            turns_at: Instant from which it is valid; None for the birth.
         """
         self._category[row] = Category(category).value
         self._role[row] = role
@@ -53,13 +53,7 @@ class Labels:
         self._turns_at[row] = turns_at or 0
 
     def fill(self, rows: Mask, category: Category, role: str) -> None:
-        """Give buffers their category, from birth on.
-
-        Args:
-            rows: Which buffers, shape ``(n,)``.
-            category: What they are for.
-            role: Finer than the category, in words.
-        """
+        """Set the category of the buffers in a mask, shape ``(n,)``."""
         self._category.fill(rows, category.value)
         self._role.fill(rows, role)
 
@@ -72,7 +66,7 @@ class Labels:
         return self._category.equal(Category.UNATTRIBUTED.value)
 
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
-        """Return ``allocations`` with the columns filled."""
+        """Return ``allocations`` with these columns."""
         return allocations.assign(
             **self._specified(allocations),
             op_type=self.op_type.category(),

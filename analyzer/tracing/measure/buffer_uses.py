@@ -1,4 +1,4 @@
-"""Who keeps a buffer alive: its consumers, and when each of them ran."""
+"""The consumers of a buffer and the time of its last use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class BufferUse:
     """The uses of one buffer.
 
     Attributes:
-        waits_for: The consumer that runs last, empty where none is known.
-        waits_for_type: Its type.
-        last_use_ps: When the last consumer was done, None where no time is known.
+        waits_for: The consumer that runs last; empty if unknown.
+        waits_for_type: Its op type.
+        last_use_ps: End of the last consumer; None if unknown.
         consumers: Number of ops that use the buffer.
-        copied_by: Type of the op that copied an input of the step into it; empty where none did.
+        copied_by: Op type that copied an input of the step into it; empty for none.
     """
 
     waits_for: str = ""
@@ -42,10 +42,10 @@ def find_uses(
 
     Args:
         rows: Rows of the allocations table, with their index.
-        structure: The graph, None where there is none.
-        sharing: Which tensors share a buffer.
-        op_runs: When each op ran: ``op``, ``start_ps``, ``end_ps``.
-        step: The step to look at, None for the whole trace.
+        structure: The graph; None without one.
+        sharing: The tensors that share a buffer.
+        op_runs: Runs of ops: ``op``, ``start_ps``, ``end_ps``.
+        step: The step to look at; None for the whole trace.
     """
     if structure is None or sharing is None:
         return {}

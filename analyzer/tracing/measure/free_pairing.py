@@ -1,8 +1,8 @@
-"""The order of events that several threads wrote at the same tick of the clock.
+"""Events to buffers: put simultaneous events in order and match frees with allocations.
 
-An allocator does one thing after the other, under its lock, but where the clock ticks slowly two of
-them have the same time, and the trace keeps each thread's events apart. The bytes in use that TensorFlow
-wrote into each tell which came first.
+An allocator acts under a lock, but if the clock is coarse, events of several threads have the same
+time, and the trace stores each thread's events apart. TensorFlow's bytes in use in each event show their
+order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pandas as pd
 from analyzer.model.recording.allocator_events import UNPAIRED, pair_events
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 
-_TRIES: Final = 100_000  # places looked at, for all events; then no order is said
+_TRIES: Final = 100_000  # limit of the search over all events
 
 
 def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
-    """Return ``events``, sorted by time, with those of equal time in the order of their bytes in use.
+    """Return ``events``, sorted by time, with simultaneous events sorted by bytes in use.
 
-    Where no order explains the bytes in use, that of the file stays.
+    If no order explains the bytes in use, the order of the file remains.
     """
     times = events["time_ps"].to_numpy()
     tied = np.diff(times) == 0
@@ -38,16 +38,16 @@ def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
         for first, last in _ties(times[rows], wrong):
             group = rows[first:last]
             start = after[rows[first - 1]] if first else None
-            found = _chain(group.tolist(), before, after, threads, start)
-            if found:
-                order[group] = found
+            chain = _chain(group.tolist(), before, after, threads, start)
+            if chain:
+                order[group] = chain
     if (order == np.arange(len(events))).all():
         return events
     return events.iloc[order].reset_index(drop=True)
 
 
 def _ties(times: np.ndarray, wrong: np.ndarray) -> list[tuple[int, int]]:
-    """Return the stretches of equal times, from first to behind last, that hold a wrong event."""
+    """Return the ranges of equal times, from first to behind last, that contain a wrong event."""
     first = np.searchsorted(times, times[wrong], side="left").tolist()
     last = np.searchsorted(times, times[wrong], side="right").tolist()
     return sorted({(a, b) for a, b in zip(first, last, strict=True) if b - a > 1})
@@ -58,8 +58,8 @@ def _chain(
 ) -> list[int]:
     """Return the group in an order in which each event follows from the one before; empty if none.
 
-    The events of one thread keep their order. Where several threads might go on, each is tried, for at
-    most ``_TRIES`` events in all.
+    The events of one thread keep their order. A depth-first search tries each thread, for at most
+    ``_TRIES`` events.
     """
     lines: dict[int, list[int]] = {}
     for row in group:
@@ -67,7 +67,7 @@ def _chain(
     queues = list(lines.values())
     done = [0] * len(queues)
     found: list[int] = []
-    taken: list[int] = []  # the queue that each event of `found` came from
+    taken: list[int] = []  # the queue of each event in `found`
     candidate = 0
     for _ in range(_TRIES):
         if len(found) == len(group):
@@ -85,7 +85,7 @@ def _chain(
             done[candidate] += 1
             taken.append(candidate)
             candidate = 0
-        elif found:  # nothing follows: what was taken last was wrong
+        elif found:  # nothing follows: undo the last choice
             found.pop()
             candidate = taken.pop()
             done[candidate] -= 1
@@ -96,16 +96,9 @@ def _chain(
 
 
 def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
-    """Return the buffers that ``events`` speak of, with their lives.
+    """Return the buffers of ``events`` (columns of ``EVENTS``), without attribution.
 
-    What does not fit is put right here and told by ``allocator_books``.
-
-    Args:
-        events: Table with the columns of ``EVENTS``.
-
-    Returns:
-        A table with the columns of ``ALLOCATIONS``; those of the
-        attribution are still empty.
+    Contradictions are repaired here and reported by ``trace_checks``.
     """
     count = len(events)
     birth = events["kind"].to_numpy() > 0
@@ -114,7 +107,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
         events["address"].to_numpy(),
         events["allocator"].cat.codes.to_numpy(),
     )
-    # The event that describes a buffer: its birth, or its free where it was alive before the first.
+    # The event that describes a buffer: its allocation, or its free if it is from before the trace.
     describes = birth | (partner == UNPAIRED)
     origin = np.flatnonzero(describes)
     born = np.where(birth[origin], origin, -1)
@@ -149,7 +142,7 @@ def _table(
         },
         "step": pd.arrays.IntegerArray(none, missing),
         "run_id": np.where(known_birth, events["run_id"].to_numpy()[origin], 0),
-        # A free carries the name of whatever op was running: it says nothing of the buffer.
+        # A free has the name of the op that was running, which is unrelated to the buffer.
         **{
             name: _text_where(events[name], origin, known_birth)
             for name in ("op", "region", "dtype", "shape")
@@ -162,12 +155,12 @@ def _table(
 
 
 def _where(numbers: np.ndarray, known: np.ndarray) -> pd.arrays.IntegerArray:
-    """Return numbers, missing where they are not known."""
+    """Return numbers, missing if not known."""
     return pd.arrays.IntegerArray(np.where(known, numbers, 1), ~known)
 
 
 def _text_where(texts: pd.Series[Any], rows: np.ndarray, known: np.ndarray) -> pd.Categorical:
-    """Return the texts of rows, empty where they are not known."""
+    """Return the texts of rows, empty if not known."""
     names = [str(name) for name in texts.cat.categories]
     numbers = np.where(known, texts.cat.codes.to_numpy()[rows], len(names))
     return text_category(numbers, [*names, ""])

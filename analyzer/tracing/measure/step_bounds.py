@@ -1,4 +1,4 @@
-"""Steps from step markers: which instants belong to which step."""
+"""Steps from step marks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from analyzer.tracing.parse.xplane import Span
 
 
 def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
-    """Return the steps that the markers span, in order of time.
+    """Return the steps of the marks, in order of time.
 
-    A training loop may mark a step inside a step (``fit`` inside a user's own marker): only the
-    outermost markers count. A marker that ends before it begins is none.
+    Marks may be nested (``fit`` inside a user's mark): only the outermost ones count. A mark that ends
+    before it begins is ignored.
 
     Args:
         events: Table with the columns of ``EVENTS``.
@@ -43,7 +43,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
 
 
 def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
-    """Return for each birth the index of its step, missing outside steps.
+    """Return the index of the step of each birth, missing outside steps.
 
     Args:
         born: Instants, int64, shape ``(n,)``.
@@ -53,7 +53,7 @@ def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.I
     if not full:
         return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
     first, last, index = np.array([(s.first, s.last, s.index) for s in full], dtype=np.int64).T
-    # Of two steps that meet in one instant the later one has it.
+    # An instant that belongs to two steps counts for the later one.
     place = np.searchsorted(first, born, side="right") - 1
     outside = (place < 0) | (born > last[place])
     result = index[place]

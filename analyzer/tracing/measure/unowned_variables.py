@@ -1,7 +1,7 @@
-"""What a variable that belongs to no model and no optimizer is for, told by who writes it.
+"""The purpose of variables that belong to no model and no optimizer.
 
-A step made by hand may keep accumulators of gradients, moving averages or its own momentum in plain
-variables. The graph says what is written into them.
+A user-defined step may keep gradient accumulators, moving averages or momentum in plain variables. The
+graph shows the values that are written into them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from analyzer.model.graph.phases import Phase
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
-# What may stand between a gradient and an accumulator: a scale, a change of dtype, a look-alike.
+# Ops between a gradient and an accumulator: a scale or a change of dtype.
 _SCALES: Final = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select", "SelectV2"})
 _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 
 def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
-    """Return category and role of the variables that the note calls plain state.
-
-    Keys are indexes into ``note.variables``.
-    """
+    """Return category and role of the note's plain state variables, by their index in it."""
     arguments = {
         op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
     }
@@ -61,10 +58,10 @@ def _writers(users: list[Op]) -> list[Op]:
 
 
 def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
-    """Say whether ``writer`` writes what comes of the gradients, directly or from their sums.
+    """Say whether ``writer`` writes a value that depends on gradients or their sums.
 
-    An accumulator is written by one op and read by another, so that no edge leads from the gradients
-    to what is made of their sum.
+    One op writes an accumulator and another one reads it, so that no edge connects the gradients with
+    the result of their sum.
     """
     if structure.phases[writer.name] is not Phase.FORWARD:
         return True
@@ -84,7 +81,7 @@ def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
 
 
 def _users(structure: GraphIndex, handle: str) -> list[Op]:
-    """Return the ops that take the handle, also through control flow."""
+    """Return the ops that use the handle, also through control flow."""
     users: list[Op] = []
     seen = {handle}
     queue = deque([handle])
@@ -97,7 +94,9 @@ def _users(structure: GraphIndex, handle: str) -> list[Op]:
                 seen.add(name)
                 if structure.ops[name].type in ALIAS_OPS:
                     queue.append(name)
-                elif not structure.ops[name].attrs.get("_XlaMustCompile"):  # what is in it tells
+                elif not structure.ops[name].attrs.get(
+                    "_XlaMustCompile"
+                ):  # its own ops are looked at
                     users.append(structure.ops[name])
     return users
 
@@ -119,11 +118,11 @@ def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
 
 
 def _is_gradient(structure: GraphIndex, tensor: str, depth: int = 4) -> bool:
-    """Say whether ``tensor`` is a gradient of a parameter, as it is or only scaled."""
+    """Say whether ``tensor`` is a gradient of a parameter, possibly scaled."""
     if tensor in structure.gradients:
         return True
     op = structure.ops.get(split_tensor(tensor)[0])
     if op is None or depth == 0 or op.type not in _SCALES | ALIAS_OPS:
         return False
     found = [source for source in op.inputs if _is_gradient(structure, source, depth - 1)]
-    return len(found) == 1  # a product of two gradients is none
+    return len(found) == 1  # a product of two gradients is no gradient

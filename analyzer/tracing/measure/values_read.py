@@ -1,8 +1,8 @@
-"""Which ops of a step on a phantom card let a value decide that no kernel computed.
+"""Ops on a simulated card whose value decides the control flow or a size.
 
-What is read back from such a card is 0. A branch, a loop, an assertion or a result's size that depends
-on it goes the way of zero, which the reader has to know; what TensorFlow computes in host memory
-(integers of 32 bits, shapes) is right, and so is the question whether gradients are finite.
+No kernel computes values on a simulated card, so that a value read back is 0. A branch, loop, assertion
+or result size that depends on it is then wrong, and the reader has to know. Values that TensorFlow
+computes in host memory (32-bit integers, shapes) are correct, and gradients count as finite.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ _DECIDE: Final = {
     **dict.fromkeys(("Switch", "RefSwitch"), 1),
     **dict.fromkeys(("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0),
 }
-"""Op type -> the input whose value decides."""
+"""Op type -> the input whose value decides the control flow."""
 
 _SIZED: Final = (
     *("Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"),
     *("DynamicPartition", "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4"),
 )
-"""Op types whose result has a size that the values of input 0 decide; on a card a kernel counts, whose
-answer is read back (``WhereGPUOp``, ``UniqueOpGPU``), however right what it counts is."""
+"""Op types whose result size depends on the values of input 0. On a card a kernel counts them and the
+result is read back (``WhereGPUOp``, ``UniqueOpGPU``)."""
 
 _VIEWS: Final = ("Identity", "Reshape", "Squeeze", "ExpandDims", "Pack", "Cast")
 _LOGIC: Final = ("All", "Any", "LogicalAnd", "LogicalOr", "LogicalNot")
 _COMPARES: Final = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
 _TRUTHS_IN: Final = {"TensorScatterUpdate": (0, 2), "Fill": (1,)}
-"""Op type -> the inputs that its result's values come from; the others say where they go."""
+"""Op type -> the inputs that contain the values of its result."""
 
 _FLOW: Final = ("Enter", "Merge", "NextIteration", "Exit", "Switch", "LoopCond")
-_SEEN_THROUGH: Final = frozenset((*_VIEWS, *_LOGIC, *_COMPARES, *_FLOW))
+_TRANSPARENT: Final = frozenset((*_VIEWS, *_LOGIC, *_COMPARES, *_FLOW))
 _KNOWN: Final = frozenset({"Const", "HostConst", "IsFinite", "Shape", "ShapeN", "Size", "Rank"})
 _RECEIVES: Final = ("_Recv", "_HostRecv")
 _NUMBER: Final = re.compile(r"/_\d+$")
 _ON_HOST: Final = ("int32", "string", "resource", "variant")
-_MOST_TOLD: Final = 3  # ops told by name
+_MOST_NAMED: Final = 3  # ops in the warning
 
 
 def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
-    """Return the ops that decide by a value of the card, or make it, each as ``name at file:line``."""
+    """Return the ops that decide by a value of the card, as ``name at file:line``."""
     found: dict[str, None] = {}
     for op in structure.ops.values():
         at = 0 if op.type in _SIZED else _DECIDE.get(op.type)
@@ -55,26 +55,26 @@ def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
             _is_of_card(structure, leaf) for leaf in _leaves(structure, op.inputs[at])
         ):
             maker = _maker(structure, op.inputs[at])
-            told = op if maker is None or op.type in _SIZED else maker
-            found[f"{told.name} at {told.source}" if told.source else told.name] = None
+            named = op if maker is None or op.type in _SIZED else maker
+            found[f"{named.name} at {named.source}" if named.source else named.name] = None
     return list(found)
 
 
 def warn_about_values(structure: GraphIndex | None) -> list[str]:
-    """Return what to say before any figure: nothing where no value decides."""
+    """Return a warning about these ops; empty if there are none."""
     found = find_value_dependent_ops(structure) if structure is not None else []
     if not found:
         return []
-    more = f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
-    named = ", ".join(found[:_MOST_TOLD])
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    named = ", ".join(found[:_MOST_NAMED])
     return [
-        f"Values that were read from the card decide what runs, and read as 0, in {named}{more}. No "
-        "kernel computed them: branches, loops and sizes that depend on them went the way of zero."
+        f"Values of the simulated card decide branches, loops or sizes in {named}{more}. No kernel "
+        "computed them, so they count as 0 and the memory may be wrong."
     ]
 
 
 def _leaves(structure: GraphIndex, tensor: str) -> Iterator[str]:
-    """Yield the tensors that a decision rests on, comparisons and copies seen through."""
+    """Yield the tensors that a decision depends on, following comparisons and copies."""
     queue, seen = [tensor], set()
     while queue:
         name = queue.pop()
@@ -82,7 +82,7 @@ def _leaves(structure: GraphIndex, tensor: str) -> Iterator[str]:
             continue
         seen.add(name)
         op = _maker(structure, name)
-        if op is not None and op.type in _SEEN_THROUGH:
+        if op is not None and op.type in _TRANSPARENT:
             queue.extend(op.inputs)
         elif op is not None and op.type in _TRUTHS_IN and _is_truth(op):
             queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
@@ -103,9 +103,9 @@ def _is_of_card(structure: GraphIndex, tensor: str) -> bool:
 
 
 def _maker(structure: GraphIndex, tensor: str) -> Op | None:
-    """Return the op that makes a tensor; of one that was sent to the host, the op that made it there.
+    """Return the op that makes a tensor; for a tensor sent to the host, the op before the copy.
 
-    The graph's partition names the receiving op after the sending one (``graph_partition.cc``).
+    The partitioner names the receiving op after the sending one (``graph_partition.cc``).
     """
     op = structure.ops.get(split_tensor(tensor)[0])
     if op is None or op.type not in _RECEIVES:

@@ -1,9 +1,9 @@
-"""Which buffers hold variables, and since when.
+"""The buffers that hold variables.
 
-The capture noted where each variable's bytes lie before the first step and after each. The buffer at
-that address then is the variable's. Between two notes a variable may move to a new buffer (an
-assignment replaces it, a write while someone still reads copies it): the old buffer is the variable's
-until it dies, the new one from then on.
+The capture recorded the address of each variable before the first step and after each step. The buffer
+at that address is the variable's. Between two such snapshots a variable may move (an assignment replaces
+its buffer, a write copies it while another op reads it): the old buffer is the variable's until it is
+freed, then the new one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Holding:
     Attributes:
         row: Position of the buffer in the allocations table.
         variable: Index of the variable in the note.
-        since: Instant from which it does; None for from birth.
+        since: Instant from which it holds the variable; None for its birth.
     """
 
     row: int
@@ -40,7 +40,7 @@ class Holding:
 
 
 class AddressIndex:
-    """Finds the buffer at an address at an instant."""
+    """Index of buffers by address."""
 
     def __init__(self, allocations: pd.DataFrame) -> None:
         """Index ``allocations`` by address."""
@@ -51,7 +51,7 @@ class AddressIndex:
         self._sorted = addresses[self._order]
 
     def at(self, address: int, instant: int) -> int | None:
-        """Return the row alive at ``instant`` that starts at ``address``, None if there is none."""
+        """Return the row that is alive at ``instant`` at ``address``, or None."""
         left = np.searchsorted(self._sorted, address, side="left")
         right = np.searchsorted(self._sorted, address, side="right")
         for row in self._order[left:right]:
@@ -61,7 +61,7 @@ class AddressIndex:
 
 
 def variable_bytes(variable: VariableNote) -> int | None:
-    """Return the variable's bytes, None where they are not known."""
+    """Return the variable's bytes, None if unknown."""
     item = ITEM_BYTES.get(variable.dtype)
     if item is None or variable.shape is None:
         return None
@@ -74,19 +74,19 @@ def find_holdings(
     moments: Sequence[int],
     structure: GraphIndex | None,
 ) -> list[Holding]:
-    """Return the buffers that hold variables, in the order of time for each variable.
+    """Return the buffers that hold variables, in order of time for each variable.
 
     Args:
         allocations: Table with the columns of ``ALLOCATIONS``.
         note: The capture's note.
         moments: The instant of each snapshot.
-        structure: The graph, to follow variables that could not be read; None if there is none.
+        structure: The graph, to follow variables that could not be read; None without one.
     """
     index = AddressIndex(allocations)
     born = allocations["born"].to_numpy()
     dies = allocations["dies"].to_numpy()
     writers = _writers(note, structure)
-    found: dict[int, tuple[int, Holding]] = {}  # by buffer, with the last snapshot that saw it so
+    found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
     for number, variable in enumerate(note.variables):
         previous: int | None = None
         since: int | None = None
@@ -108,10 +108,10 @@ def find_holdings(
                 if previous is not None and born[row] < dies[previous] <= moment:
                     since = int(dies[previous])
                 previous = row
-            # Two variables may share one buffer until one of them is written: it is the other's.
+            # Two variables may share a buffer until one of them is written.
             if row not in found or found[row][0] < turn:
                 found[row] = turn, Holding(row, number, since)
-        # A step that failed left no snapshot after it: the last move is told from the graph.
+        # A failed step has no snapshot after it: find the last move with the graph.
         last = int(dies.max(initial=0))
         if previous is not None and dies[previous] < last:
             moved = int(dies[previous])
@@ -129,10 +129,10 @@ def _copies(
     structure: GraphIndex | None,
     known: Sequence[Holding],
 ) -> list[Holding]:
-    """Return the copies on write that no snapshot saw, because the variable moved on in the step.
+    """Return copies on write between snapshots.
 
-    An op that adds to a variable in place asks for no scratch of the variable's size but its copy
-    (``PrepareToUpdateVariable``): the variable's new value, once the old one is gone.
+    An op that adds to a variable in place requests scratch memory of the variable's size only for a copy
+    (``PrepareToUpdateVariable``): the variable's new value, once the old one is freed.
     """
     if structure is None:
         return []
@@ -168,15 +168,15 @@ def _copies(
 
 
 def _handles(structure: GraphIndex) -> dict[object, str]:
-    """Return the ops that bring the arguments in, by index."""
+    """Return the argument ops by index."""
     return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
 
 
 def _writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozenset[str]]:
-    """Return for each variable the ops whose buffer may become its own.
+    """Return for each variable the ops whose buffer may become the variable's.
 
-    An op that writes in place asks for a copy where someone still reads; a plain assignment takes
-    the buffer of the value that it is given, from whatever op made that.
+    An in-place update requests a copy while another op reads the variable; an assignment takes the
+    buffer of its value, from the op that made it.
     """
     if structure is None:
         return {}
@@ -200,7 +200,7 @@ def _writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozen
 def _replacement(
     allocations: pd.DataFrame, variable: VariableNote, writers: frozenset[str], moment: int
 ) -> int | None:
-    """Return the buffer of the variable's size that an op writing to it made and that is alive."""
+    """Return the live buffer of the variable's size that an op writing to it made, or None."""
     size_bytes = variable_bytes(variable)
     rows = allocations.index[
         (allocations["born"] <= moment)

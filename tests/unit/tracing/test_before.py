@@ -43,7 +43,7 @@ def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> 
     told = [each for each in recording.warnings if "before the trace began" in each]
     assert len(told) == (share > 0.05)  # a few bytes change nothing that is shown
     assert told or noted or name != "transformer"
-    assert all(each.startswith(f"{share:.0%} of the most in use") for each in told)
+    assert all(each.startswith(f"{share:.0%} of the maximum in use") for each in told)
 
 
 @pytest.mark.parametrize("name", ["cnn", "jit", "eager", "infer"])

@@ -114,6 +114,6 @@ def test_memory_from_before_the_trace_is_counted(tmp_path: Path) -> None:
         "unattributed",
         "allocated before the trace began",
     )
-    told = "71% of the most in use (3.00 KiB) was allocated before the trace began"
+    told = "71% of the maximum in use (3.00 KiB) was allocated before the trace began"
     assert any(w.startswith(told) for w in result.document["warnings"])
     assert result.document["peak"]["pool_bytes"] is None

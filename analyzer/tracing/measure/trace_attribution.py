@@ -1,0 +1,135 @@
+"""The attribution of a trace's allocations, from its marks, its note and its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.graph.buffer_sharing import Sharing
+from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.phases import Phase
+from analyzer.model.recording.records import Step
+from analyzer.tracing.measure.attribution import (
+    label_copied_inputs,
+    label_eager,
+    label_graph,
+    label_inputs,
+    label_variables,
+    match_outputs,
+)
+from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.tracing.measure.unowned_variables import find_roles_of_state
+from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
+from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
+
+_PHASES: Final = {"backward": 1, "update": 2}
+
+
+def attribute(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote | None,
+    structure: GraphIndex | None,
+    steps: Sequence[Step],
+) -> tuple[pd.DataFrame, Sharing | None]:
+    """Return the table with all labels, and the tensors that share a buffer (None without a graph)."""
+    labels = Labels(len(table))
+    for row in np.flatnonzero(table["address"].isna()):
+        labels.set(int(row), Category.UNATTRIBUTED, role="allocated before the trace began")
+    times = raw.events["time_ps"].to_numpy()
+    jit = note is not None and bool(note.step.jit)
+    infer = note is not None and note.is_inference
+    if note is not None:
+        moments = [find_instant(times, span) for span in find_marks(raw.markers, "snapshot")]
+        roles = find_roles_of_state(note, structure) if structure is not None else {}
+        label_variables(labels, note, find_holdings(table, note, moments, structure), roles)
+        index = AddressIndex(table)
+        start = moments[0] if moments else -1
+        label_inputs(
+            labels,
+            note,
+            [None if row.address is None else index.at(row.address, start) for row in note.inputs],
+        )
+        if jit and note.device.kind == "gpu":
+            label_copied_inputs(labels, note, table)
+    sharing = None
+    if structure is not None:
+        in_steps = table["step"].notna().to_numpy()
+        ops = table["op"].astype(object).to_numpy()
+        tensors = match_outputs(table, structure)
+        sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
+        starts = find_first_births(
+            table, np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops]) & in_steps
+        )
+        label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
+    phases, starts = _eager_phases(table, raw)
+    gradient_rows = _eager_gradient_rows(table, raw, note, times)
+    python = _born_on_marked_threads(table, raw)
+    label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
+    _eager_layers(labels, table, raw)
+    return labels.apply(table), sharing
+
+
+def _born_on_marked_threads(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
+    """Return which buffers were requested on a thread that marked steps, shape ``(n,)``."""
+    born = table["born"].to_numpy()
+    marked = np.isin(raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers])
+    found: np.ndarray = (born >= 0) & np.append(marked, False)[born]
+    return found
+
+
+def find_marks(markers: Sequence[Span], name: str) -> list[Span]:
+    """Return the capture's marks with a name."""
+    return [span for span in markers if span.name == f"{MARKER_PREFIX}{name}"]
+
+
+def find_instant(times: np.ndarray, span: Span) -> int:
+    """Return the last instant before the span begins."""
+    return int(np.searchsorted(times, span.start_ps, side="left")) - 1
+
+
+def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
+    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
+    first = table[chosen].groupby("step")["born"].min()
+    return {int(step): int(instant) for step, instant in first.items()}
+
+
+def _eager_phases(table: pd.DataFrame, raw: RawTrace) -> tuple[np.ndarray, dict[int, int]]:
+    """Return the phase at each birth, and the first instant of each step's backward pass."""
+    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
+    phases = np.zeros(len(table), dtype=np.int8)
+    for span in find_marks(raw.markers, "phase"):
+        number = _PHASES.get(str(span.stats.get("phase")), 0)
+        phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
+    return phases, find_first_births(table, (phases == 1) & table["step"].notna().to_numpy())
+
+
+def _eager_gradient_rows(
+    table: pd.DataFrame, raw: RawTrace, note: RunNote | None, times: np.ndarray
+) -> set[int]:
+    if note is None or not note.eager_gradients:
+        return set()
+    index = AddressIndex(table)
+    rows = set()
+    for span in find_marks(raw.markers, "gradients"):
+        for address in note.eager_gradients.get(int(span.stats.get("index", -1)), ()):
+            row = index.at(address, find_instant(times, span))
+            if row is not None:
+                rows.add(row)
+    return rows
+
+
+def _eager_layers(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:
+    """Set the layer of buffers from inside a layer's call; the innermost call decides."""
+    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
+    spans = find_marks(raw.markers, "layer")
+    for span in sorted(spans, key=lambda span: span.start_ps - span.end_ps):
+        inside = np.flatnonzero((born_ps >= span.start_ps) & (born_ps <= span.end_ps))
+        for row in inside.tolist():
+            if not labels.variable[row]:
+                labels.layer[row] = str(span.stats.get("path", ""))
