@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.contract.report.oom_file import OomAdvice
-from analyzer.model.units import format_bytes
-from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, size_words
+from analyzer.model.ranges import Range
+from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
 from analyzer.oom.log_records import FailedAllocator
+from analyzer.oom.log_texts import size_words, write_advice
 from analyzer.oom.sizes_in_use import find_dominant_size
 
 _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
@@ -24,28 +25,6 @@ _VARIABLE_OPS: Final = (
 """Parts of the names of ops that create or update a variable, whose first axis is not the batch."""
 _LARGE_CONSTANT: Final = 64 << 20  # bytes
 
-_FIXED: Final = {
-    Cause.HELD_BY_OTHERS: OomAdvice(
-        "Stop the other processes on the card (nvidia-smi lists them), or use another card.",
-        "TensorFlow can only take what was free at its start.",
-    ),
-    Cause.WASTED: OomAdvice(
-        "Split chunks sooner (internal_fragmentation_fraction of GPUOptions.experimental), or keep "
-        "tensor sizes the same from step to step.",
-        "Unused bytes inside chunks would have been enough for the request.",
-    ),
-    Cause.BESIDE_THE_POOL: OomAdvice(
-        "Leave room for the libraries with a memory limit below the card's memory or with memory "
-        "growth, and check with nvidia-smi whether another process holds the card.",
-        "The library takes its memory from the driver, not from the pool.",
-    ),
-    Cause.HOST: OomAdvice(
-        "Check the input pipeline for shuffle buffers, caches and large arrays, or give the machine or "
-        "the container more memory.",
-        "Host memory ran out; a smaller model on the card does not help.",
-    ),
-}
-
 
 def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
     """Return the advice, the most direct first."""
@@ -53,8 +32,8 @@ def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
 
 
 def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
-    if cause in _FIXED:
-        yield _FIXED[cause]
+    if cause in (Cause.HELD_BY_OTHERS, Cause.WASTED, Cause.BESIDE_THE_POOL, Cause.HOST):
+        yield write_advice(str(cause))
     elif cause is Cause.FRAGMENTED:
         yield from _against_fragmentation(case)
     elif cause in (Cause.FULL, Cause.LARGER_THAN_LIMIT, Cause.LARGER_THAN_CARD):
@@ -62,35 +41,22 @@ def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
     elif cause is Cause.DRIVER_REFUSED and case.is_on_card:
         yield from _against_refusal(case)
     elif cause is Cause.DRIVER_REFUSED and case.failure.is_pinned:
-        yield OomAdvice(
-            "Hold less host memory (shuffle buffers, caches, prefetched batches), or give the machine "
-            "or the container more of it.",
-            "Pinned memory is host memory.",
-        )
+        yield write_advice("pinned")
 
 
 def _against_fragmentation(case: OomCase) -> Iterator[OomAdvice]:
     state, failure = case.state, case.failure
-    if case.is_on_card and failure.kind is FailedAllocator.POOL and state.free is not None:
-        yield OomAdvice(
-            "Try TF_GPU_ALLOCATOR=cuda_malloc_async (TensorFlow 2.5 and later), which can combine free "
-            "memory that is not contiguous.",
-            f"{size_words(state.free)} were free, more than the request.",
-        )
+    is_pool = failure.kind is FailedAllocator.POOL
+    if case.is_on_card and is_pool and state.free is not None:
+        yield write_advice("async_allocator", free=state.free)
     name = failure.allocator.lower()
     can_choose = (
         "cpu" not in name and "host" not in name
     )  # host pools always grow: process_state.cc
     if (state.regions or 0) > 1 and can_choose:
-        yield OomAdvice(
-            "Turn memory growth off: TensorFlow then takes its pool at the start, as one region.",
-            f"The pool has {state.regions} regions, and no chunk spans two of them.",
-        )
+        yield write_advice("no_growth", regions=state.regions)
     if state.free is not None:
-        yield OomAdvice(
-            "Keep shapes the same from step to step, and allocate the largest tensors first.",
-            "A freed chunk then fits the next request.",
-        )
+        yield write_advice("same_shapes")
 
 
 def _against_size(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
@@ -98,27 +64,17 @@ def _against_size(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
     request, state, total = case.request, case.state, case.card_total
     room = state.largest_hole if cause is Cause.FULL else state.limit
     if request is not None and room is not None and _may_have_batch(case, shape):
-        each = math.ceil(request.requested.high / shape[0])
-        most = room.low // each
+        item_bytes = math.ceil(request.requested.high / shape[0])
+        most = room.low // item_bytes
         if 0 < most < shape[0]:
-            yield OomAdvice(
-                f"Use a smaller batch, if the first axis of {list(shape)} is the batch: at most "
-                f"{most:,} of {shape[0]:,} for this tensor alone.",
-                f"The largest place for it is {size_words(room)}; one item takes {format_bytes(each)}.",
-            )
+            item, values = Range.exactly(item_bytes), {"most": most, "batch": shape[0]}
+            yield write_advice("smaller_batch", shape=list(shape), room=room, item=item, **values)
     if total is not None and state.limit is not None and request is not None:
         need_bytes = (case.in_use_bytes or 0) + request.rounded.high
         if case.is_limited and case.is_on_card and need_bytes < total.low:
-            yield OomAdvice(
-                "Raise the memory limit, or stop other processes on the card.",
-                f"The card has {size_words(total)}; the limit of this process was "
-                f"{size_words(state.limit)}.",
-            )
+            yield write_advice("raise_limit", total=total, limit=state.limit)
     if case.failure.is_pinned:
-        yield OomAdvice(
-            "Raise TF_GPU_HOST_MEM_LIMIT_IN_MB, the limit of pinned host memory.",
-            "The host's allocator failed, not the card's.",
-        )
+        yield write_advice("raise_pinned_limit")
 
 
 def _may_have_batch(case: OomCase, shape: tuple[int, ...]) -> bool:
@@ -133,16 +89,9 @@ def _may_have_batch(case: OomCase, shape: tuple[int, ...]) -> bool:
 def _against_refusal(case: OomCase) -> Iterator[OomAdvice]:
     pool, total, limit = case.state.pool, case.card_total, case.state.limit
     if total is not None and limit is not None and limit.low > total.high:
-        yield OomAdvice(
-            "Set a memory limit below the card's memory, with room for the CUDA context.",
-            f"The limit is {size_words(limit)}, the card has {size_words(total)}.",
-        )
-    pool_words = "" if pool is None else f" The pool had {size_words(pool)} then."
-    yield OomAdvice(
-        "Find out with nvidia-smi which process holds the rest of the card; stop it, or use another "
-        "card.",
-        f"The driver refused although the limit left room.{pool_words}",
-    )
+        yield write_advice("lower_limit", limit=limit, total=total)
+    had = "" if pool is None else f" The pool had {size_words(pool)} then."
+    yield write_advice("rest_of_card", pool=had)
 
 
 def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
@@ -151,17 +100,10 @@ def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
         return
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)
     if dominant is not None:
-        yield OomAdvice(
-            "Look for a list, a dictionary or a loop that keeps each step's tensors; keep Python "
-            "numbers instead.",
-            f"{dominant.count:,} chunks of {dominant.size_bytes:,} bytes are alive at once.",
-        )
+        count, size_bytes = dominant.count, dominant.size_bytes
+        yield write_advice("kept_tensors", count=count, size_bytes=size_bytes)
     op = case.failure.op_type or case.failure.requested_by
     size_bytes = case.request.requested.middle if case.request else 0
     largest = max((size.size_bytes for size in case.sizes), default=0)
     if op in _CONSTANT_OPS and max(size_bytes, largest) >= _LARGE_CONSTANT:
-        yield OomAdvice(
-            "Keep the data set on the host: use tf.data with a generator or files, or convert it under "
-            'tf.device("CPU").',
-            "A whole array became a constant on the device (op _EagerConst).",
-        )
+        yield write_advice("constant")

@@ -8,12 +8,14 @@ limit has no room, because free memory is fragmented, or because the driver has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, size_words
+from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
 from analyzer.oom.log_records import FailedAllocator, RefusalRun
+from analyzer.oom.log_texts import size_words, write_sentence
 from analyzer.oom.request_size import size_without_type
 from analyzer.oom.sizes_in_use import find_dominant_size
 
@@ -26,25 +28,26 @@ _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called
 
 def find_cause(case: OomCase) -> CauseOfFailure:
     """Return the verdict on one failure."""
-    kind = case.failure.kind
-    if kind is FailedAllocator.LIBRARY:
-        verdict = _judge_library(case)
-    elif kind is FailedAllocator.HOST:
-        verdict = _judge_host(case)
-    elif kind is FailedAllocator.ASYNC:
-        verdict = _judge_async(case)
-    else:
-        verdict = _judge_pool(case)
+    judges = {
+        FailedAllocator.LIBRARY: _judge_library,
+        FailedAllocator.HOST: _judge_host,
+        FailedAllocator.ASYNC: _judge_async,
+    }
+    verdict = judges.get(case.failure.kind, _judge_pool)(case)
     verdict.reasons += _general_reasons(case, verdict.cause)
     return verdict
+
+
+def _verdict(cause: Cause, title: str, *reasons: str, **values: object) -> CauseOfFailure:
+    return CauseOfFailure(cause, write_sentence("title", title, **values), list(reasons))
 
 
 def _judge_pool(case: OomCase) -> CauseOfFailure:
     request, state = case.request, case.state
     if request is None:
-        return CauseOfFailure(Cause.CANNOT_TELL, _unknown_request(case))
+        return _judge_unknown_request(case)
     want = request.rounded
-    shown = size_words(request.requested if request.requested.is_exact else want)
+    shown = request.requested if request.requested.is_exact else want
     larger = _judge_larger_than_all(case, want, shown)
     if larger is not None:
         return larger
@@ -56,49 +59,38 @@ def _judge_pool(case: OomCase) -> CauseOfFailure:
             return _judge_by_limit(case, want, shown, case.left)
         return _judge_by_map(case, want, shown)
     if state.room is None and state.pool is not None and state.pool.high < want.low:
-        title = (
-            f"{shown} requested, more than the whole pool so far ({size_words(state.pool)}); the log "
-            "does not say how far the pool may grow."
+        return _judge_others(case, want) or _verdict(
+            Cause.CANNOT_TELL, "unknown_limit", request=shown, pool=state.pool
         )
-        return _judge_others(case, want) or CauseOfFailure(Cause.CANNOT_TELL, title)
     left = free + (state.room or Range.exactly(0))
     if left.middle < want.middle:
         return _judge_others(case, want) or _judge_full(case, want, shown, left)
     return _judge_fragmented(case, shown, free, want)
 
 
-def _unknown_request(case: OomCase) -> str:
-    """Return the title of a failure whose size the log does not give."""
-    state, text = case.state, case.failure.text
-    if state.in_use is not None and state.limit is not None:
-        return (
-            f"The log does not give the size of the request; {size_words(state.in_use)} of "
-            f"{size_words(state.limit)} were in use."
-        )
-    if "Dst tensor" in text or "Failed copying" in text:
-        return (
-            "A tensor could not be copied to the device, which had no memory for it; the log does not "
-            "give its size."
-        )
+def _judge_unknown_request(case: OomCase) -> CauseOfFailure:
+    state, text, cause = case.state, case.failure.text, Cause.CANNOT_TELL
     bare = size_without_type(case.failure.tensor)
+    if state.in_use is not None and state.limit is not None:
+        return _verdict(cause, "unknown_request_in_use", in_use=state.in_use, limit=state.limit)
+    if "Dst tensor" in text or "Failed copying" in text:
+        return _verdict(cause, "unknown_copy")
     if bare is not None:
-        return (
-            f"A tensor of {format_bytes(4 * bare.low)} was requested if its elements take 4 bytes; the "
-            "log has its shape but not its type."
-        )
-    return "The log does not give the size of the request."
+        return _verdict(cause, "unknown_type", size=Range.exactly(4 * bare.low))
+    return _verdict(cause, "unknown_request")
 
 
-def _judge_larger_than_all(case: OomCase, want: Range, shown: str) -> CauseOfFailure | None:
+def _judge_larger_than_all(case: OomCase, want: Range, shown: Range) -> CauseOfFailure | None:
     limit, total = case.state.limit, case.card_total
     noun = "block" if case.failure.is_compiled else "tensor"
     if total is not None and want.low > total.high and case.is_on_card:
-        title = f"One {noun} of {shown} is larger than the whole card ({size_words(total)})."
-        return CauseOfFailure(Cause.LARGER_THAN_CARD, title)
+        cause = Cause.LARGER_THAN_CARD
+        return _verdict(cause, "larger_than_card", noun=noun, request=shown, total=total)
     if limit is None or want.low <= limit.high:
         return None
-    title = f"One {noun} of {shown} is larger than the allocator's limit ({size_words(limit)})."
-    return _judge_others(case, want) or CauseOfFailure(Cause.LARGER_THAN_LIMIT, title)
+    return _judge_others(case, want) or _verdict(
+        Cause.LARGER_THAN_LIMIT, "larger_than_limit", noun=noun, request=shown, limit=limit
+    )
 
 
 def _judge_others(case: OomCase, want: Range) -> CauseOfFailure | None:
@@ -111,31 +103,19 @@ def _judge_others(case: OomCase, want: Range) -> CauseOfFailure | None:
         return None
     if (case.in_use_bytes or 0) + want.middle > card.total.middle - _CONTEXT_BYTES:
         return None
-    title = (
-        f"Other processes held {size_words(held)} of the card's {size_words(card.total)} when "
-        f"TensorFlow started; {size_words(card.free)} were free."
-    )
-    return CauseOfFailure(Cause.HELD_BY_OTHERS, title)
+    return _verdict(Cause.HELD_BY_OTHERS, "others", held=held, total=card.total, free=card.free)
 
 
-def _judge_driver(case: OomCase, shown: str, room: Range) -> CauseOfFailure:
+def _judge_driver(case: OomCase, shown: Range, room: Range) -> CauseOfFailure:
     giver = "driver" if case.is_on_card else "machine"
-    title = (
-        f"The limit allows {size_words(room)} more and {shown} were requested, but the {giver} had no "
-        "memory for a new region."
-    )
-    verdict = CauseOfFailure(Cause.DRIVER_REFUSED, title, _describe_refusals(case.refusals))
+    reasons = _describe_refusals(case.refusals)
     limit, total = case.state.limit, case.card_total
     if total is not None and limit is not None and limit.low > total.high:
-        verdict.reasons.append(
-            f"The limit of {size_words(limit)} is more than the card has ({size_words(total)})."
-        )
+        reasons.append(write_sentence("reason", "limit_above_card", limit=limit, total=total))
     elif case.is_on_card:
-        verdict.reasons.append(
-            "Other processes hold the rest of the card, or this process holds it outside the pool "
-            "(context, libraries)."
-        )
-    return verdict
+        reasons.append(write_sentence("reason", "rest_of_card"))
+    cause = Cause.DRIVER_REFUSED
+    return _verdict(cause, "refused", *reasons, room=room, request=shown, giver=giver)
 
 
 def _describe_refusals(refusals: list[RefusalRun]) -> list[str]:
@@ -143,208 +123,152 @@ def _describe_refusals(refusals: list[RefusalRun]) -> list[str]:
     if not refusals:
         return []
     count = sum(run.times for run in refusals)
-    least = min(run.last_bytes for run in refusals)
-    return [
-        f"The driver refused {count:,} request{'s' * (count != 1)} before, down to "
-        f"{format_bytes(least)}: less than that "
-        f"{'could be pinned' if refusals[0].is_host else 'was free on the card'}."
-    ]
+    sentence = write_sentence(
+        "reason",
+        "refusals",
+        count=count,
+        plural="s" if count != 1 else "",
+        least=format_bytes(min(run.last_bytes for run in refusals)),
+        could="could be pinned" if refusals[0].is_host else "was free on the card",
+    )
+    return [sentence]
 
 
-def _judge_by_limit(case: OomCase, want: Range, shown: str, left: Range) -> CauseOfFailure:
+def _judge_by_limit(case: OomCase, want: Range, shown: Range, left: Range) -> CauseOfFailure:
     """Judge by the limit and the bytes in use, if the log does not list free chunks."""
     if left.middle < want.middle:
         return _judge_others(case, want) or _judge_full(case, want, shown, left)
-    title = f"{shown} requested with {size_words(left)} of the limit not in use: "
     if case.refusals:
-        return CauseOfFailure(Cause.DRIVER_REFUSED, f"{title}the driver refused to give more.")
-    title += "free memory was fragmented, or the driver refused to give more."
-    return CauseOfFailure(Cause.FRAGMENTED, title)
+        return _verdict(Cause.DRIVER_REFUSED, "refused_below_limit", request=shown, left=left)
+    return _verdict(Cause.FRAGMENTED, "fragmented_below_limit", request=shown, left=left)
 
 
-def _judge_by_map(case: OomCase, want: Range, shown: str) -> CauseOfFailure:
+def _judge_by_map(case: OomCase, want: Range, shown: Range) -> CauseOfFailure:
     """Judge by the map of 100 marks, which is a warning and printed even if the dump is not."""
     refusals = case.refusals
+    reasons = _describe_refusals(refusals)
     if case.failure.is_pinned and refusals:
-        title = (
-            f"{shown} of pinned memory requested, but the machine had no memory for a new region."
-        )
-        return CauseOfFailure(Cause.DRIVER_REFUSED, title, _describe_refusals(refusals))
+        return _verdict(Cause.DRIVER_REFUSED, "refused_pinned", *reasons, request=shown)
     cells = case.failure.dump.map
     free = cells.count("_")
     if cells and free <= _NEARLY_FULL:
-        title = f"The pool was {100 - free} % full when {shown} were requested."
-        return CauseOfFailure(Cause.FULL, title)
+        return _verdict(Cause.FULL, "full_map", percent=100 - free, request=shown)
     if cells:
         longest = max(len(run) for run in cells.replace("x", "*").split("*"))
-        title = (
-            f"{shown} requested while {free} % of the pool was free, about {longest} % in one chunk; "
-            "the log does not give the size of the pool."
-        )
-    elif any(want.low <= run.last_bytes <= want.high / _BACK_OFF + 256 for run in refusals):
-        title = f"{shown} requested, and the driver refused a region of that size."
-        return CauseOfFailure(Cause.DRIVER_REFUSED, title, _describe_refusals(refusals))
-    else:
-        title = f"{shown} requested; the log gives neither the limit nor the bytes in use."
-    return CauseOfFailure(Cause.CANNOT_TELL, title[0].upper() + title[1:])
+        values = {"percent": free, "longest": longest}
+        return _verdict(Cause.CANNOT_TELL, "unknown_pool", request=shown, **values)
+    if any(want.low <= run.last_bytes <= want.high / _BACK_OFF + 256 for run in refusals):
+        return _verdict(Cause.DRIVER_REFUSED, "refused_region", *reasons, request=shown)
+    return _verdict(Cause.CANNOT_TELL, "unknown_state", request=shown)
 
 
-def _judge_full(case: OomCase, want: Range, shown: str, left: Range) -> CauseOfFailure:
+def _judge_full(case: OomCase, want: Range, shown: Range, left: Range) -> CauseOfFailure:
     state = case.state
     waste = state.waste
     least = max(want.high - left.middle, int(_NOTABLE * (case.in_use_bytes or 0)), 1)
     if waste is not None and waste.low >= least:
-        title = (
-            f"The pool is full, but {size_words(waste)} of it are unused inside chunks that are larger "
-            f"than their tensors; {shown} requested, {size_words(left)} free."
-        )
-        return CauseOfFailure(Cause.WASTED, title)
-    held = size_words(state.in_use) if state.in_use is not None else "the pool"
-    limit = f" of {size_words(state.limit)}" if state.limit is not None else ""
-    short = size_words((want - left).at_least(0))
-    title = (
-        f"Too little memory: {held}{limit} in use, {shown} requested, {size_words(left)} left: "
-        f"{short} too little."
+        return _verdict(Cause.WASTED, "wasted", waste=waste, request=shown, left=left)
+    return _verdict(
+        Cause.FULL,
+        "full",
+        held=state.in_use or "the pool",
+        limit="" if state.limit is None else f" of {size_words(state.limit)}",
+        request=shown,
+        left=left,
+        short=(want - left).at_least(0),
     )
-    return CauseOfFailure(Cause.FULL, title)
 
 
-def _judge_fragmented(case: OomCase, shown: str, free: Range, want: Range) -> CauseOfFailure:
+def _judge_fragmented(case: OomCase, shown: Range, free: Range, want: Range) -> CauseOfFailure:
     state = case.state
-    hole = state.largest_hole
-    piece = (
-        "but no free chunk is as large"
-        if hole is None
-        else f"but the largest free chunk is {size_words(hole)}"
-    )
-    title = f"Fragmentation: {shown} requested and {size_words(free)} free, {piece}."
-    if free.middle < want.middle and state.room is not None:
-        title = (
-            f"{shown} requested; {size_words(free)} were free in the pool and the limit allowed "
-            f"{size_words(state.room)} more: enough together, too little each."
-        )
-    verdict = CauseOfFailure(Cause.FRAGMENTED, title)
+    hole, room, reasons = state.largest_hole, state.room, []
     if state.limit is not None and state.in_use is not None:
         share = state.in_use.middle / max(state.limit.middle, 1)
         if share > 1 - 2 * _NOTABLE:
-            verdict.reasons.append(f"Little is left in any case: {share:.0%} of the limit in use.")
+            reasons.append(write_sentence("reason", "nearly_full", share=share))
     if state.holes is not None and state.is_complete:
         regions = f" in {state.regions:,} regions" if (state.regions or 0) > 1 else ""
-        verdict.reasons.append(f"{size_words(free)} are free, in {state.holes:,} chunks{regions}.")
-    return verdict
+        values = {"holes": state.holes, "regions": regions}
+        reasons.append(write_sentence("reason", "free_chunks", free=free, **values))
+    sizes = {"request": shown, "free": free}
+    if free.middle < want.middle and room is not None:
+        return _verdict(Cause.FRAGMENTED, "fragmented_with_room", *reasons, **sizes, room=room)
+    piece = "no free chunk is as large"
+    if hole is not None:
+        piece = f"the largest free chunk is {size_words(hole)}"
+    return _verdict(Cause.FRAGMENTED, "fragmented", *reasons, **sizes, piece=piece)
 
 
 def _judge_async(case: OomCase) -> CauseOfFailure:
     failure, request = case.failure, case.request
     if failure.card_free is None or request is None:
-        shown = size_words(request.requested) if request else "memory"
-        title = f"The driver refused {shown}; the log does not say how much of the card was free."
-        return CauseOfFailure(Cause.CANNOT_TELL, title)
-    shown = size_words(request.requested)
+        shown = request.requested if request else "memory"
+        return _verdict(Cause.CANNOT_TELL, "unknown_card", request=shown)
     total, free, in_use = failure.card_total or 0, failure.card_free, case.in_use_bytes or 0
-    if request.requested.low > total > 0:
-        title = f"One request of {shown} is larger than the whole card ({format_bytes(total)})."
-        return CauseOfFailure(Cause.LARGER_THAN_CARD, title)
     rest = max(total - free - in_use, 0)
-    reason = (
-        f"Of the card's {format_bytes(total)}, {format_bytes(in_use)} are tensors of this process, "
-        f"{format_bytes(free)} are free, and {format_bytes(rest)} are its context, the reserve of its "
-        "pool, or other processes."
-    )
+    named = {"total": total, "free": free, "in_use": in_use, "rest": rest}
+    sizes = {name: Range.exactly(size) for name, size in named.items()}
+    sizes["request"] = request.requested
+    if request.requested.low > total > 0:
+        return _verdict(Cause.LARGER_THAN_CARD, "larger_than_card", noun="request", **sizes)
+    reason = write_sentence("reason", "card_parts", **sizes)
     if free >= request.requested.high:
-        title = (
-            f"CUDA refused {shown} although {format_bytes(free)} of the card were free: free memory is "
-            "fragmented, or the pool has a limit."
-        )
-        return CauseOfFailure(Cause.FRAGMENTED, title, [reason])
+        return _verdict(Cause.FRAGMENTED, "fragmented_card", reason, **sizes)
     if rest > _CONTEXT_BYTES and rest > in_use:
-        title = (
-            f"{format_bytes(rest)} of the card's {format_bytes(total)} are not tensors of this process; "
-            f"{format_bytes(free)} were left for {shown}."
-        )
-        return CauseOfFailure(Cause.HELD_BY_OTHERS, title, [reason])
-    title = (
-        f"The card is full: {format_bytes(in_use)} of tensors, {format_bytes(free)} left of "
-        f"{format_bytes(total)}, {shown} requested."
-    )
-    return CauseOfFailure(Cause.FULL, title, [reason])
+        return _verdict(Cause.HELD_BY_OTHERS, "others_async", reason, **sizes)
+    return _verdict(Cause.FULL, "full_card", reason, **sizes)
 
 
 def _judge_library(case: OomCase) -> CauseOfFailure:
-    title = (
-        "A CUDA library found no memory outside TensorFlow's pool, or failed to start for another "
-        "reason; its error code does not distinguish them."
-    )
     words = ("ALLOC_FAILED", "OUT_OF_MEMORY", "out of memory")
-    if any(word in case.failure.text for word in words):
-        title = "A CUDA library found no memory on the card outside TensorFlow's pool."
-    verdict = CauseOfFailure(Cause.BESIDE_THE_POOL, title, _describe_refusals(case.refusals))
+    is_memory = any(word in case.failure.text for word in words)
+    reasons = _describe_refusals(case.refusals)
     card = case.card
     if card is not None and card.total is not None and card.free is not None:
-        verdict.reasons.append(
-            f"When TensorFlow started, {size_words(card.free)} of the card's "
-            f"{size_words(card.total)} were free."
-        )
-    return verdict
+        sizes = {"free": card.free, "total": card.total}
+        reasons.append(write_sentence("reason", "free_at_start", **sizes))
+    return _verdict(Cause.BESIDE_THE_POOL, "library" if is_memory else "library_unclear", *reasons)
 
 
 def _judge_host(case: OomCase) -> CauseOfFailure:
     failure = case.failure
     if failure.resident_bytes is not None:
-        held = format_bytes(failure.resident_bytes)
-        reason = "the machine's memory ran out"
-        if "cgroup" in failure.text:
-            reason = "its container reached the memory limit"
-        title = f"The system killed the process because {reason}; the process held {held}."
-    elif case.request is not None:
-        title = f"Host memory had no room for {size_words(case.request.requested)}."
-    elif any(word in failure.text for word in ("Killed", "137", "SIGKILL")):
-        title = "The process was killed, as the system does when host memory runs out."
-        return CauseOfFailure(Cause.CANNOT_TELL, title)
-    else:
-        title = "Host memory ran out, not a card's memory."
-    return CauseOfFailure(Cause.HOST, title)
+        title = "host_container" if "cgroup" in failure.text else "host_killed"
+        return _verdict(Cause.HOST, title, held=Range.exactly(failure.resident_bytes))
+    if case.request is not None:
+        return _verdict(Cause.HOST, "host_request", request=case.request.requested)
+    if any(word in failure.text for word in ("Killed", "137", "SIGKILL")):
+        return _verdict(Cause.CANNOT_TELL, "killed")
+    return _verdict(Cause.HOST, "host")
 
 
-def _general_reasons(case: OomCase, cause: Cause) -> list[str]:
-    """Return reasons for any verdict: contents of the pool, waste, a limit below the card's memory."""
+def _general_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
+    """Yield reasons for any verdict: contents of the pool, waste, a limit below the card's memory."""
     state, failure, total = case.state, case.failure, case.card_total
-    reasons = []
+    in_use = case.in_use_bytes or 0
     if failure.is_compiled and cause not in (Cause.HOST, Cause.BESIDE_THE_POOL):
-        reasons.append(
-            "XLA requests the temporary buffers of a compiled step as one block, which needs one free "
-            "chunk."
-        )
+        yield write_sentence("reason", "one_block")
     if failure.is_pinned:
-        reasons.append("This is pinned host memory, used for copies to a card, not the card's own.")
+        yield write_sentence("reason", "pinned")
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)
     if dominant is not None:
-        reasons.append(
-            f"{dominant.count:,} chunks of {format_bytes(dominant.size_bytes)} fill "
-            f"{dominant.total_bytes / (case.in_use_bytes or 1):.0%} of the bytes in use, as if a loop "
-            "or a list keeps every step's result. One dump can't show whether they grow."
+        yield write_sentence(
+            "reason",
+            "dominant",
+            count=dominant.count,
+            size=Range.exactly(dominant.size_bytes),
+            share=dominant.total_bytes / (in_use or 1),
         )
     waste = state.waste
-    least = _NOTABLE * (case.in_use_bytes or 0)
-    if waste is not None and cause is not Cause.WASTED and waste.low > least:
-        reasons.append(
-            f"{size_words(waste)} of the bytes in use are inside chunks that are larger than their "
-            "tensors."
-        )
+    if waste is not None and cause is not Cause.WASTED and waste.low > _NOTABLE * in_use:
+        yield write_sentence("reason", "waste", waste=waste)
     is_pool = case.is_on_card and failure.kind is not FailedAllocator.ASYNC
-    if case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS:
-        assert total is not None
-        assert state.limit is not None
-        reasons.append(
-            f"The limit is {state.limit.middle / total.middle:.0%} of the card's {size_words(total)}: a "
-            "limit was set, or other processes held the card when TensorFlow started."
-        )
+    is_low = case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS
+    if is_low and total is not None and state.limit is not None:
+        share = state.limit.middle / total.middle
+        yield write_sentence("reason", "low_limit", share=share, total=total)
     if state.is_contradictory:
-        reasons.append(
-            "The chunk list has more than the dump's own figures, as if two devices wrote at once; it "
-            "is not used."
-        )
-    return reasons
+        yield write_sentence("reason", "contradictory")
 
 
 def find_missing_lines(case: OomCase) -> list[str]:
@@ -352,17 +276,15 @@ def find_missing_lines(case: OomCase) -> list[str]:
     failure, dump = case.failure, case.failure.dump
     if failure.kind not in (FailedAllocator.POOL, FailedAllocator.UNKNOWN):
         return []
-    missing = []
-    if not failure.has_allocator_line:
-        missing.append('the allocator\'s line "ran out of memory trying to allocate" (level W)')
-    if case.request is not None and failure.tensor.shape is None and not failure.has_error_text:
-        missing.append('the error text "OOM when allocating tensor with shape[...]"')
-    if not dump.stats and dump.limit is None:
-        missing.append('the block "Stats:" with Limit and InUse (level I)')
-    if not dump.chunks:
-        missing.append('the chunks "InUse at" and "Free at" (level I)')
-    elif not case.state.is_complete:
-        missing.append("part of the chunk list: it is truncated, or mixed with another one")
-    if missing and not dump.stats and not dump.chunks and failure.has_allocator_line:
-        missing.append("lines of level I, which TF_CPP_MIN_LOG_LEVEL=0 enables")
-    return missing
+    has_shape = failure.tensor.shape is not None or failure.has_error_text
+    is_missing = {
+        "allocator_line": not failure.has_allocator_line,
+        "error_text": case.request is not None and not has_shape,
+        "stats": not dump.stats and dump.limit is None,
+        "chunks": not dump.chunks,
+        "rest_of_chunks": bool(dump.chunks) and not case.state.is_complete,
+    }
+    is_missing["level"] = (
+        failure.has_allocator_line and not (dump.stats or dump.chunks) and any(is_missing.values())
+    )
+    return [write_sentence("missing", name) for name, missing in is_missing.items() if missing]

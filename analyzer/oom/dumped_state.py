@@ -32,16 +32,12 @@ class DumpedState:
     """State of an allocator; None if the log lacks a figure.
 
     Attributes:
-        limit: Limit of the pool.
-        in_use: Bytes of the chunks in use.
         peak: The most that was ever in use.
         pool: Bytes of all regions.
-        free: Bytes of the free chunks.
         largest_hole: Largest free chunk; the pool can serve no larger request.
         holes: Number of free chunks.
         room: Limit minus pool.
         waste: Bytes in use beyond the requests.
-        regions: Number of regions.
         is_complete: Whether the chunk list adds up to the figures of the dump.
         is_contradictory: Whether it has more than these figures, as if two dumps are mixed.
         basis: Source of the largest hole: ``chunks``, ``bins``, ``line`` or empty.

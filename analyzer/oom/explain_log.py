@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from analyzer.model.contract.report.oom_file import (
@@ -22,7 +23,7 @@ from analyzer.oom.advice import find_advice
 from analyzer.oom.amounts import difference, numpy_name, round_up
 from analyzer.oom.causes import find_cause, find_missing_lines
 from analyzer.oom.dumped_state import compute_state
-from analyzer.oom.failure_case import OomCase, find_card_memory, is_limited, size_words
+from analyzer.oom.failure_case import OomCase, find_card_memory, is_limited
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedCard,
@@ -30,6 +31,7 @@ from analyzer.oom.log_records import (
     LogRecords,
     RefusalRun,
 )
+from analyzer.oom.log_texts import write_sentence
 from analyzer.oom.request_size import compute_size, size_without_type
 from analyzer.oom.sizes_in_use import describe_sizes, sizes_in_use
 
@@ -116,9 +118,11 @@ def _explain_failure(case: OomCase) -> OomFailure:
         "left_bytes": case.left,
         "waste_bytes": state.waste,
     }
-    middles: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: None if size is None else size.middle for name, size in sizes.items()
     }
+    texts = ("device", "op_type", "requested_by", "kernel", "source")
+    fields |= {name: getattr(failure, name) or None for name in texts}
     title, reasons = verdict.title, tuple(verdict.reasons)
     return OomFailure(
         line=failure.line,
@@ -126,14 +130,9 @@ def _explain_failure(case: OomCase) -> OomFailure:
         process=failure.tag,
         kind=str(failure.kind),
         allocator=failure.allocator or failure.dump.allocator or None,
-        device=failure.device or None,
         op=failure.op or failure.requested_by or failure.op_type or None,
-        op_type=failure.op_type or None,
-        requested_by=failure.requested_by or None,
-        kernel=failure.kernel or None,
-        source=failure.source or None,
         asked=_request_of(case),
-        **middles,
+        **fields,
         largest_hole_basis=state.basis or None,
         holes=state.holes,
         regions=state.regions,
@@ -236,13 +235,8 @@ def _headline(records: LogRecords, failures: tuple[OomFailure, ...]) -> str:
         return _describe_pool_refusals(runs, records.cards)
     if records.refusals:
         largest = max(run.first_bytes for run in records.refusals)
-        return (
-            f"No tensor failed in this log. The driver refused pinned host memory, up to "
-            f"{format_bytes(largest)}; TensorFlow usually continues without it."
-        )
-    if records.tolerated:
-        return "No out-of-memory failure: TensorFlow recovered from the requests in the warnings."
-    return "No out-of-memory failure in this log."
+        return write_sentence("headline", "pinned", largest=Range.exactly(largest))
+    return write_sentence("headline", "recovered" if records.tolerated else "none")
 
 
 def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> str:
@@ -252,58 +246,37 @@ def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> 
     sizes = format_bytes(largest)
     if least != largest:
         sizes += f" down to {format_bytes(least)}"
-    words = (
-        f"No tensor failed in this log, but the driver refused the pool "
-        f"{times(sum(run.times for run in runs))}: {sizes}."
-    )
+    count = times(sum(run.times for run in runs))
+    words = write_sentence("headline", "refused", times=count, sizes=sizes)
     for card in cards:
         if card.total is not None and card.free is not None:
-            return (
-                f"{words} When TensorFlow started, {size_words(card.free)} of the card's "
-                f"{size_words(card.total)} were free: other processes held the rest."
-            )
+            figures = {"free": card.free, "total": card.total}
+            return words + write_sentence("headline", "free_at_start", **figures)
     for card in cards:
         total = card.total or find_card_memory(card.name)
-        if card.limit is not None and total is not None and is_limited(card.limit, total):
-            return (
-                f"{words} TensorFlow's limit was {size_words(card.limit)} of the card's "
-                f"{format_bytes(total.middle)}: a limit was set, or other processes held the rest."
-            )
+        if is_limited(card.limit, total):
+            return words + write_sentence("headline", "low_limit", limit=card.limit, total=total)
     return words
 
 
-def _notes(records: LogRecords) -> list[str]:
-    notes = [
-        f"{each.allocator or 'An allocator'} warned {times(each.times)} of a failed request "
-        f"({size_words(each.largest)} at most). TensorFlow recovered; these warnings are not a "
-        "failure, and it prints at most ten."
-        for each in records.tolerated
-    ]
+def _notes(records: LogRecords) -> Iterator[str]:
+    for each in records.tolerated:
+        name, count = each.allocator or "An allocator", times(each.times)
+        values = {"allocator": name, "times": count, "largest": each.largest}
+        yield write_sentence("note", "tolerated", **values)
     if records.garbage_collections:
-        notes.append(
-            f"The pool returned regions to the driver {times(records.garbage_collections)} to make a "
-            "larger one: memory growth is on."
-        )
-    count, largest = records.large_host
-    if count:
-        notes.append(
-            f"{count} host allocations of more than a tenth of the host memory, up to "
-            f"{format_bytes(largest)}; at most five are printed."
-        )
+        count = times(records.garbage_collections)
+        yield write_sentence("note", "garbage_collections", times=count)
+    host_count, largest = records.large_host
+    if host_count:
+        size = Range.exactly(largest)
+        yield write_sentence("note", "large_host", count=host_count, largest=size)
     for budget, reached in records.xla_budgets[:_MOST_BUDGETS]:
-        notes.append(
-            f"XLA could not bring a module below {budget:,} bytes by rematerialization; it reached "
-            f"{format_bytes(reached)}."
-        )
+        size = Range.exactly(reached)
+        yield write_sentence("note", "xla_budget", budget=budget, reached=size)
     pinned = [run for run in records.refusals if run.is_host]
     if pinned and records.failures:
-        notes.append(
-            f"The driver refused pinned host memory {times(len(pinned))}, up to "
-            f"{format_bytes(max(run.first_bytes for run in pinned))}."
-        )
+        size = Range.exactly(max(run.first_bytes for run in pinned))
+        yield write_sentence("note", "pinned", times=times(len(pinned)), largest=size)
     if records.other_resources:
-        notes.append(
-            "Something other than memory is exhausted (disk space, a message's size, a quota): the log "
-            f"says so {times(records.other_resources)}."
-        )
-    return notes
+        yield write_sentence("note", "other_resources", times=times(records.other_resources))

@@ -9,7 +9,6 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes
 from analyzer.oom.amounts import difference
 from analyzer.oom.dumped_state import DumpedState
 from analyzer.oom.log_records import FailedAllocator, LoggedCard, LoggedFailure, RefusalRun
@@ -108,10 +107,3 @@ def find_card_memory(name: str) -> Range | None:
         return Range.spanning(card.memory_bytes for card in gpus_named(name))
     except InputError:
         return None
-
-
-def size_words(size: Range) -> str:
-    """Return a size for a sentence; with "about" if its digits are uncertain."""
-    shown = format_bytes(size.middle)
-    is_certain = format_bytes(size.low) == format_bytes(size.high)
-    return shown if is_certain else f"about {shown}"

@@ -40,12 +40,8 @@ class DumpedChunk:
 class DumpedBin:
     """One size class of a dump.
 
-    Attributes:
-        size_bytes: Least size of a chunk in it.
-        chunks: Number of chunks, ``used_chunks`` of them in use.
-        total: Bytes of all chunks, ``used`` of those in use.
-        requested: Bytes that were requested from the chunks in use.
-        counts_all: False up to TensorFlow 1.3, which counts free chunks only.
+    ``requested`` are the bytes that were requested from the chunks in use. ``counts_all`` is False up to
+    TensorFlow 1.3, which counts free chunks only.
     """
 
     size_bytes: int
@@ -72,20 +68,14 @@ class AllocatorDump:
     """A BFC allocator's dump; None and empty if the log lacks a part.
 
     Attributes:
-        allocator: Name from the head of the dump.
-        bins: Size classes in the order of the log.
         free_in_bin: Free chunks in the size class of the request, as far as they are printed.
         regions: Bytes of each region; TensorFlow 1.14 and later.
-        chunks: Chunks in the order of the log.
-        omitted_chunks: Number of chunks that were read but not stored, because there were too many.
-        summary: Chunks in use by size: (bytes, count).
-        used: Total of that summary.
-        pool: Bytes of all regions.
-        limit: The allocator's limit.
-        left: Limit minus pool.
+        omitted_chunks: Number of chunks beyond the most that are stored.
+        summary: Chunks in use by size: (bytes, count); ``used`` is its total.
+        pool, limit, left: Bytes of all regions, the limit, and their difference.
         stats: The block Stats, by name.
         largest_free: Largest free chunk as printed in 2026, or by a TPU.
-        free: Free bytes as a TPU's error prints them.
+        free: Free bytes as a TPU prints them.
         map: 100 characters: ``*`` used, ``x`` unused inside a used chunk, ``_`` free.
     """
 
@@ -134,9 +124,7 @@ class RequestedTensor:
     """The request as the log describes it.
 
     Attributes:
-        size: Printed size.
         rounded_bytes: Size rounded up to 256 bytes; TensorFlow 1.15 and later.
-        shape: None if the log has none.
         dtype: TensorFlow's name of the type (``float``); empty if the log has none.
         node_dtype: Attribute ``T`` of the op, for errors without a type (TensorFlow 1.4 and before).
     """
@@ -153,26 +141,15 @@ class LoggedFailure:
     """A request for memory that failed; one record, however many lines report it.
 
     Attributes:
-        kind: Which allocator had no memory.
         line: First line that reports it, from 1.
-        tag: Prefix of the process in the log, such as a rank.
-        tensor: The request.
-        op: Name of the op, from the error text.
-        op_type: Type of the op.
-        requested_by: Name of the op on the allocator's line.
+        tag: Prefix of its process in the log, such as a rank.
+        op, op_type: From the error text; ``requested_by`` is the op on the allocator's line.
         kernel: Source file and line of TensorFlow's kernel.
-        device: Full name of the device.
-        allocator: Name of the allocator.
         source: File and line of the user's code.
         text: The line, or the error text.
         reports: Number of times that the log reports it.
-        has_allocator_line: Whether the log has the allocator's own line.
-        has_error_text: Whether the log has the error text.
-        dump: State of the allocator.
         histogram: Live allocations of the asynchronous allocator: (bytes, count).
-        card_free: Free bytes of the card, as CUDA reports them.
-        card_total: Total bytes of the card, as CUDA reports them.
-        xla: Buffers of the compiled module.
+        card_free, card_total: Bytes of the card, as CUDA reports them.
         is_compiled: Whether XLA reports it.
         usage: From ``report_tensor_allocations_upon_oom``: (node, bytes).
         refusals: Indices of the driver's refusals before it, in ``LogRecords.refusals``.
@@ -238,14 +215,7 @@ class ToleratedFailures:
 
 @dataclass(slots=True)
 class LoggedCard:
-    """A card as TensorFlow describes it at its start.
-
-    Attributes:
-        index: Its number.
-        total: Its memory.
-        free: What was free of it.
-        limit: Limit of the pool, printed in whole MiB.
-    """
+    """A card as TensorFlow describes it at its start; ``limit`` of the pool is in whole MiB."""
 
     index: int
     tag: str = ""
@@ -260,12 +230,8 @@ class LogRecords:
     """Everything that one log says about memory.
 
     Attributes:
-        lines: Lines read.
-        failures: Failed requests in the order of the log.
         more_failures: Failures that were counted but not stored.
-        refusals: Runs of refusals.
         tolerated: Warnings that are not failures.
-        cards: Cards at TensorFlow's start.
         xla_budgets: Modules that XLA could not bring below a budget: (budget bytes, bytes reached).
         garbage_collections: How often the pool returned regions to make a larger one.
         large_host: Warnings of large host allocations: (count, largest bytes).

@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 
 from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomSize
-from analyzer.model.units import format_bytes
+from analyzer.model.ranges import Range
 from analyzer.oom.amounts import round_up
+from analyzer.oom.log_texts import write_sentence
 
 _MOST_NAMES: Final = 4  # of one size
 _LONG_LIVED: Final = ("parameter", "optimizer_state", "input", "activation", "gradient", "constant")
@@ -71,15 +72,13 @@ def _add_to_failure(
         same = by_size.get(asked.rounded_bytes, [])
         if same:
             listed = ", ".join(names[asked.rounded_bytes])
-            sentences.append(f"The model has tensors of the requested size: {listed}.")
+            sentences.append(write_sentence("model", "same_size", names=listed))
         own = _tensors_of_op(failure, by_op)
         if own and not any(tensor in same for tensor in own):
             largest = max(own, key=lambda tensor: tensor.requested_bytes)
-            sentences.append(
-                f"The op {largest.op} requests {format_bytes(largest.requested_bytes)} in this model "
-                f"and requested {format_bytes(asked.requested_bytes)} in the log: another batch size, "
-                "shape or type."
-            )
+            here, there = largest.requested_bytes, asked.requested_bytes
+            figures = {"here": Range.exactly(here), "there": Range.exactly(there)}
+            sentences.append(write_sentence("model", "other_size", op=largest.op, **figures))
     sentences += _share_of_model(sizes)
     return msgspec.structs.replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
 
@@ -114,7 +113,5 @@ def _share_of_model(sizes: Sequence[OomSize]) -> list[str]:
     if not total:
         return []
     named = sum(row.total_bytes for row in sizes if row.names)
-    return [
-        f"{format_bytes(named)} of the {format_bytes(total)} in use ({named / total:.0%}) have the "
-        "size of a tensor of the model."
-    ]
+    figures = {"named": Range.exactly(named), "total": Range.exactly(total)}
+    return [write_sentence("model", "share", share=named / total, **figures)]

@@ -7,7 +7,6 @@ failed request is drawn below to the same scale.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup
@@ -23,28 +22,20 @@ _ROWS: Final = 24  # rows for the whole pool
 _HEIGHT: Final = 16  # units of a row
 _STEP: Final = 20  # units from row to row
 _REGION_GAP: Final = 8  # units
-_LEAST: Final = 0.35  # units; smaller neighbours of one kind are drawn as one
+_LEAST: Final = 0.35  # units; smaller neighbours in use are drawn as one
 _GAP: Final = 0.6  # units between chunks wider than three units
 _MOST_BOXES: Final = 12_000  # the widest are drawn
 _MOST_LOOKS: Final = 3  # sizes with a colour of their own
 _LEAST_SHARE: Final = 0.03  # of the bytes in use, for a colour of its own
 _MOST_REGIONS: Final = 60  # the largest are drawn
 
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """One rectangle with its CSS class, and the title for the pointer."""
-
-    x: float
-    y: float
-    width: float
-    look: str
-    title: str
-
-    def __html__(self) -> str:
-        return Markup(
-            '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
-        ).format(self.x, self.y, self.width, _HEIGHT, self.look, self.title)
+_RECT: Final = Markup(
+    '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
+)
+_SVG: Final = Markup(
+    '<svg class="pool" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
+    'aria-label="Chunks of the allocator by address">{}</svg>'
+)
 
 
 def draw_pool(case: OomCase) -> Drawing | None:
@@ -53,35 +44,62 @@ def draw_pool(case: OomCase) -> Drawing | None:
     total = sum(map(_bytes_of, regions))
     if not total:
         return None
-    row_bytes = max(-(-total // _ROWS), 1)
+    canvas = _Canvas(row_bytes=max(-(-total // _ROWS), 1))
     looks = _looks(case)
     largest = sorted(regions, key=lambda region: -_bytes_of(region))[:_MOST_REGIONS]
-    boxes: list[_Box] = []
-    top = 4
     for place, region in enumerate(largest, start=1):
-        boxes += _draw_region(region, place, top, row_bytes, looks, case)
-        top += _rows_of(_bytes_of(region), row_bytes) * _STEP + _REGION_GAP
+        _draw_region(canvas, region, place, looks, case)
+        canvas.advance(_bytes_of(region), _REGION_GAP)
     request = case.request.rounded.middle if case.request is not None else 0
     if request:
-        top += 6
         title = f"the request, to the same scale: {format_bytes(request)} ({request:,} bytes)"
-        drawn = min(request, _ROWS * row_bytes)
-        boxes += _draw_bytes(0, drawn, top, row_bytes, "pool-request", title)
-        top += min(_rows_of(request, row_bytes), _ROWS) * _STEP
-    note = f"One row is {format_bytes(row_bytes)}."
+        drawn = min(request, _ROWS * canvas.row_bytes)
+        canvas.top += 6
+        canvas.draw(0, drawn, "pool-request", title)
+        canvas.advance(drawn, 0)
+    note = f"One row is {format_bytes(canvas.row_bytes)}."
     if len(largest) < len(regions):
         note += f" The {len(regions) - len(largest)} smallest regions are not drawn."
-    if len(boxes) > _MOST_BOXES:
-        note += f" {len(boxes) - _MOST_BOXES:,} small chunks are not drawn."
-        boxes = sorted(boxes, key=lambda box: -box.width)[:_MOST_BOXES]
+    if len(canvas.boxes) > _MOST_BOXES:
+        note += f" {len(canvas.boxes) - _MOST_BOXES:,} small chunks are not drawn."
     if not case.state.is_complete:
         note += " The chunk list is incomplete."
     caption = "The pool when the request failed, to scale"
-    svg = Markup(
-        '<svg class="pool" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
-        'aria-label="Chunks of the allocator by address">{}</svg>'
-    ).format(_WIDTH, top + 6, Markup("").join(boxes))
-    return Drawing(caption, svg, note, tuple(_legend(case, looks)))
+    return Drawing(caption, canvas.to_svg(), note, tuple(_legend(case, looks)))
+
+
+class _Canvas:
+    """Rectangles by rows of ``row_bytes``; ``top`` is where the next region starts."""
+
+    def __init__(self, row_bytes: int) -> None:
+        self.row_bytes = row_bytes
+        self.top = 4
+        self.boxes: list[tuple[float, Markup]] = []
+
+    def draw(self, offset: int, size: int, look: str, title: str) -> None:
+        """Draw a range of bytes: one rectangle for each row that it touches."""
+        end = offset + size
+        while offset < end:
+            row, within = divmod(offset, self.row_bytes)
+            taken = min(end - offset, self.row_bytes - within)
+            width = taken / self.row_bytes * _WIDTH
+            if width > 3 and look != "pool-free":
+                width -= _GAP
+            x, width = round(within / self.row_bytes * _WIDTH, 2), round(max(width, _LEAST), 2)
+            box = _RECT.format(x, self.top + row * _STEP, width, _HEIGHT, look, title)
+            self.boxes.append((width, box))
+            offset += taken
+
+    def advance(self, size: int, gap: int) -> None:
+        """Move below a range of bytes that starts a row."""
+        self.top += max(-(-size // self.row_bytes), 1) * _STEP + gap
+
+    def to_svg(self) -> Markup:
+        """Return the drawing, with the widest rectangles only if there are too many."""
+        boxes = self.boxes
+        if len(boxes) > _MOST_BOXES:
+            boxes = sorted(boxes, key=lambda box: -box[0])[:_MOST_BOXES]
+        return _SVG.format(_WIDTH, self.top + 6, Markup("").join(box for _, box in boxes))
 
 
 def _looks(case: OomCase) -> dict[int, str]:
@@ -106,72 +124,50 @@ def _legend(case: OomCase, looks: dict[int, str]) -> Iterator[tuple[str, str]]:
 
 
 def _draw_region(
+    canvas: _Canvas,
     region: Sequence[DumpedChunk],
     place: int,
-    top: int,
-    row_bytes: int,
     looks: dict[int, str],
     case: OomCase,
-) -> Iterator[_Box]:
-    """Yield a region's background and its chunks; tiny neighbours in use are drawn as one."""
+) -> None:
+    """Draw a region's background and its chunks."""
     start, size = region[0].address, _bytes_of(region)
     hole = case.state.largest_hole
     largest = hole.low if hole is not None and case.state.is_complete else 0
     title = f"region {place}: {format_bytes(size)} at {start:#x}"
-    yield from _draw_bytes(0, size, top, row_bytes, "pool-free", title)
-    least_bytes = row_bytes / _WIDTH * _LEAST
+    canvas.draw(0, size, "pool-free", title)
+    for chunks in _join_tiny(region, canvas.row_bytes / _WIDTH * _LEAST):
+        first, shown = chunks[0], format_bytes(_bytes_of(chunks))
+        look, words = "pool-chunk", "free"
+        if len(chunks) > 1:
+            title = f"{len(chunks):,} small chunks in use, {shown}"
+            canvas.draw(first.address - start, _bytes_of(chunks), "pool-used", title)
+            continue
+        if first.is_used:
+            look, words = looks.get(first.size_bytes, "pool-used"), "in use"
+        elif first.size_bytes == largest > 0:
+            look, words = "pool-hole", "free, the largest free chunk"
+        title = f"{shown} {words}: {first.size_bytes:,} bytes at {first.address:#x}"
+        canvas.draw(first.address - start, first.size_bytes, look, title)
+
+
+def _join_tiny(
+    region: Sequence[DumpedChunk], least_bytes: float
+) -> Iterator[Sequence[DumpedChunk]]:
+    """Yield each chunk, and neighbours in use that are too small to be seen as one group."""
     tiny: list[DumpedChunk] = []
     for chunk in region:
-        if chunk.size_bytes < least_bytes and chunk.is_used:
-            tiny.append(chunk)
-            if chunk.address - tiny[0].address < least_bytes:
-                continue
-            yield from _draw_tiny(tiny, start, top, row_bytes)
+        is_tiny = chunk.is_used and chunk.size_bytes < least_bytes
+        if tiny and (not is_tiny or chunk.address - tiny[0].address >= least_bytes):
+            yield tiny
             tiny = []
-            continue
-        yield from _draw_tiny(tiny, start, top, row_bytes)
-        tiny = []
-        if chunk.is_used:
-            look, words = looks.get(chunk.size_bytes, "pool-used"), "in use"
-        elif chunk.size_bytes == largest > 0:
-            look, words = "pool-hole", "free, the largest free chunk"
+        if is_tiny:
+            tiny.append(chunk)
         else:
-            look, words = "pool-chunk", "free"
-        shown = format_bytes(chunk.size_bytes)
-        title = f"{shown} {words}: {chunk.size_bytes:,} bytes at {chunk.address:#x}"
-        offset = chunk.address - start
-        yield from _draw_bytes(offset, chunk.size_bytes, top, row_bytes, look, title)
-    yield from _draw_tiny(tiny, start, top, row_bytes)
-
-
-def _draw_tiny(
-    chunks: Sequence[DumpedChunk], start: int, top: int, row_bytes: int
-) -> Iterator[_Box]:
-    if chunks:
-        size = _bytes_of(chunks)
-        title = f"{len(chunks):,} small chunks in use, {format_bytes(size)}"
-        offset = chunks[0].address - start
-        yield from _draw_bytes(offset, size, top, row_bytes, "pool-used", title)
-
-
-def _draw_bytes(
-    offset: int, size: int, top: int, row_bytes: int, look: str, title: str
-) -> Iterator[_Box]:
-    """Yield the rectangles of a range of bytes: one for each row that it touches."""
-    end = offset + size
-    while offset < end:
-        row, within = divmod(offset, row_bytes)
-        taken = min(end - offset, row_bytes - within)
-        width = taken / row_bytes * _WIDTH
-        gap = _GAP if width > 3 and look != "pool-free" else 0.0
-        x = round(within / row_bytes * _WIDTH, 2)
-        yield _Box(x, top + row * _STEP, round(max(width - gap, _LEAST), 2), look, title)
-        offset += taken
+            yield [chunk]
+    if tiny:
+        yield tiny
 
 
 def _bytes_of(chunks: Sequence[DumpedChunk]) -> int:
     return sum(chunk.size_bytes for chunk in chunks)
-
-
-def _rows_of(size: int, row_bytes: int) -> int:
-    return max(-(-size // row_bytes), 1)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from analyzer.model.contract.report.oom_file import OomSize
-from analyzer.model.units import format_bytes
+from analyzer.model.ranges import Range
 from analyzer.oom.log_records import LoggedFailure
+from analyzer.oom.log_texts import write_sentence
 
 _FEW: Final = 8  # chunks
 _MOST_OF_IT: Final = 0.5  # share of the bytes in use
@@ -53,15 +54,17 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
     dominant = find_dominant_size(sizes, in_use_bytes)
     for size in sizes:
         if size.is_asked or size is dominant:
-            which = "the requested size" if size.is_asked else "one size"
-            subject, verb = (
-                ("One chunk", "holds") if size.count == 1 else (f"{size.count:,} chunks", "hold")
+            sentence = write_sentence(
+                "sizes",
+                "same",
+                subject="One chunk" if size.count == 1 else f"{size.count:,} chunks",
+                which="the requested size" if size.is_asked else "one size",
+                size_bytes=size.size_bytes,
+                verb="holds" if size.count == 1 else "hold",
+                total=Range.exactly(size.total_bytes),
+                share=size.total_bytes / in_use_bytes,
             )
-            sentences.append(
-                f"{subject} of {which} ({size.size_bytes:,} bytes) {verb} "
-                f"{format_bytes(size.total_bytes)}, {size.total_bytes / in_use_bytes:.0%} of the "
-                "bytes in use."
-            )
+            sentences.append(sentence)
     return sentences
 
 
@@ -73,8 +76,7 @@ def _describe_few(sizes: Sequence[OomSize], in_use_bytes: int) -> str | None:
             held, count = held + size.size_bytes, count + 1
             if held >= _MOST_OF_IT * in_use_bytes:
                 subject = "One chunk holds" if count == 1 else f"The {count} largest chunks hold"
-                return (
-                    f"{subject} {format_bytes(held)} of the {format_bytes(in_use_bytes)} in use "
-                    f"({held / in_use_bytes:.0%})."
-                )
+                figures = {"held": Range.exactly(held), "in_use": Range.exactly(in_use_bytes)}
+                share = held / in_use_bytes
+                return write_sentence("sizes", "few", subject=subject, share=share, **figures)
     return None

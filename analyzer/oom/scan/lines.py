@@ -31,7 +31,6 @@ _KEYS: Final = (
     *(b"code -9", b"code: -9", b"returned -9", b"returned: -9", b"status -9", b"status: -9"),
 )
 """Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
-_PART_BYTES: Final = 1 << 16  # searched at once
 _NEAR: Final = 64
 """Lines after one with a key that are read too: continuation lines may lack a key."""
 
@@ -104,51 +103,37 @@ def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
 
 
 def _messages_of_block(block: bytes, number: int, is_escaped: bool) -> Iterator[LogMessage]:
-    """Yield the messages of whole lines, searching parts of 64 KiB."""
-    start = 0
-    while start < len(block):
-        end = min(start + _PART_BYTES, len(block))
-        if end < len(block):
-            line_end = max(block.rfind(b"\n", start, end), block.rfind(b"\r", start, end)) + 1
-            end = line_end if line_end > start else end
-        part = block[start:end]
-        yield from _messages_of_part(part, number, is_escaped)
-        number += part.count(b"\n")
-        start = end
-
-
-def _messages_of_part(part: bytes, number: int, is_escaped: bool) -> Iterator[LogMessage]:
     """Yield the messages of the lines that contain a key, and of the lines right after them."""
     start = 0
-    for place in _find_keys(part):
+    for place in _find_keys(block):
         if place < start:
             continue
-        begin = part.rfind(b"\n", start, place) + 1 or start
+        begin = block.rfind(b"\n", start, place) + 1 or start
         if not is_escaped:
-            begin = max(begin, part.rfind(b"\r", start, place) + 1)
-        number += part.count(b"\n", start, begin)
+            begin = max(begin, block.rfind(b"\r", start, place) + 1)
+        number += block.count(b"\n", start, begin)
         start = begin
         left = _NEAR
-        while left > 0 and start < len(part):
-            end = part.find(b"\n", start)
-            end = len(part) if end < 0 else end
-            raw = part[start:end]
+        while left > 0 and start < len(block):
+            end = block.find(b"\n", start)
+            end = len(block) if end < 0 else end
+            raw = block[start:end]
             for piece in _ENDS.split(_unescape(raw) if is_escaped else raw):
                 left = _NEAR if any(key in piece for key in _KEYS) else left - 1
                 if piece and left > 0:
                     yield from _messages_of_line(piece[:_LONGEST_LINE], number)
-            number += part.count(b"\n", start, end + 1)
+            number += block.count(b"\n", start, end + 1)
             start = end + 1
 
 
-def _find_keys(part: bytes) -> list[int]:
+def _find_keys(block: bytes) -> list[int]:
     """Return the positions of all keys, in order."""
     places = []
     for key in _KEYS:
-        place = part.find(key)
+        place = block.find(key)
         while place >= 0:
             places.append(place)
-            place = part.find(key, place + len(key))
+            place = block.find(key, place + len(key))
     return sorted(places)
 
 

@@ -25,15 +25,11 @@ class LogProcess:
         error: The failure whose error text was read last; the next lines may belong to it.
         node: A node that the log named before the error.
         frame: File and line of the last traceback frame in the user's code.
-        refusal: The run of refusals that may continue.
-        refusals: Indices of the runs since the last failure.
-        card: The card that is being described, and ``card_age`` lines since its name.
+        refusal: The run of refusals that may continue; ``refusals`` are the runs since the last failure.
+        card: The card that is being described; its name was ``card_age`` lines before.
         histogram_thread: The thread that writes a histogram now; None if there is none.
-        is_in_usage: Whether rows of tensors by node may follow.
-        is_in_buffers: Whether XLA's list of buffers may continue.
         no_algorithm_lines: Lines left in which a failed request belongs to a convolution.
-        has_kernel_line: Whether a kernel reported that no algorithm worked, and no size followed yet.
-        kernel: Source file and line of that kernel.
+        kernel: The kernel without an algorithm; ``has_kernel_line`` until the size follows.
         limit_line: A line "Limit: ..." just read, which may start a block of figures.
     """
 
