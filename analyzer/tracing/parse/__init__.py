@@ -1,1 +1,1 @@
-"""Bytes to raw records, without TensorFlow."""
+"""Readers of profiler traces, run folders and compiled modules."""

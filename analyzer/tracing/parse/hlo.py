@@ -1,4 +1,4 @@
-"""XLA's HloProto to the records of ``hlo_module``."""
+"""Reader of XLA's HloProto."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ELEMENT_TYPES: Final[dict[int, str]] = {
     21: "int4",
     22: "uint4",
 }
-"""XLA's numbers for element types (``xla/xla_data.proto``) by the names that TensorFlow uses."""
+"""XLA's number of an element type (``xla/xla_data.proto``) -> TensorFlow's name."""
 
 
 _ACTIONS: Final = (HeapAction.ALLOC, HeapAction.FREE, HeapAction.SHARE)
@@ -58,13 +58,13 @@ def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
 
     Args:
         content: The serialized message.
-        module: A serialized HloModuleProto to use instead of the one in ``content``: TensorFlow's
-            ``optimized_hlo_proto_serialized`` stage holds the buffer assignment of the compiled
-            module beside a module from before the last passes; ``optimized_hlo_serialized`` is the
-            one it belongs to.
+        module: A serialized HloModuleProto that replaces the one in ``content``. TensorFlow's
+            ``optimized_hlo_proto_serialized`` stage contains the buffer assignment of the compiled
+            module but a module from before the last passes; ``optimized_hlo_serialized`` is the
+            right module.
 
     Raises:
-        TraceError: it is no HloProto, or names an instruction or a buffer that it does not hold.
+        TraceError: It is no HloProto, or names a missing instruction or buffer.
     """
     proto = _Proto()
     try:
@@ -155,10 +155,10 @@ def _shapes(
     shape: Any, index: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]]:
     dtype = ELEMENT_TYPES.get(shape.element_type, f"type {shape.element_type}")
-    found = [(index, (dtype, tuple(shape.dimensions)))]
+    shapes = [(index, (dtype, tuple(shape.dimensions)))]
     for position, inner in enumerate(shape.tuple_shapes):
-        found += _shapes(inner, (*index, position))
-    return found
+        shapes += _shapes(inner, (*index, position))
+    return shapes
 
 
 def _sources(frames: Any) -> list[str]:

@@ -1,9 +1,8 @@
-"""A compiled module as records: instructions, schedule, buffers, live ranges.
+"""A compiled module as records: instructions, schedule, buffers and live ranges.
 
-XLA gives every value of the module a *logical buffer* and puts the logical buffers into *allocations*.
-All temporary values of a module normally lie in one allocation, each at its offset, and share bytes
-where their live ranges do not overlap; the *heap trace* tells those ranges, in the order of the
-schedule.
+XLA gives every value of the module a *logical buffer* and places the logical buffers in *allocations*.
+Normally all temporaries share one allocation, each at its own offset, and reuse bytes if their live
+ranges do not overlap. The *heap trace* lists these ranges in the order of the schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from analyzer.model.contract.fields import MOST_BYTES
 
 
 class HeapAction(Choice):
-    """What the compiler's heap simulator did with a logical buffer."""
+    """An action of the compiler's heap simulator on a logical buffer."""
 
     ALLOC = "alloc"
     FREE = "free"
@@ -29,19 +28,18 @@ class Instruction:
     """One HLO instruction.
 
     Attributes:
-        id: Its number, unique in the module.
-        name, opcode: As XLA names it.
-        target: What a custom call calls; empty for others.
-        shapes: Element type and shape of each array of its result, by shape index; ``()`` is the
+        id: Unique in the module.
+        target: Target of a custom call; empty for others.
+        shapes: Element type and shape of each array of the result, by shape index; ``()`` is the
             index of a result that is no tuple.
-        op_name, op_type: The framework's op that it was made from; empty where there is none.
-        source: ``file:line`` that XLA noted; empty where none.
-        parameter: Number of the parameter that it is, None for others.
-        tuple_index: Which part of its operand a ``get-tuple-element`` is; 0 for others.
+        op_name, op_type: The framework's op that it was made from; empty if there is none.
+        source: ``file:line`` in XLA's metadata; empty if there is none.
+        parameter: Number of the parameter; None for other instructions.
+        tuple_index: Index of a ``get-tuple-element``; 0 for others.
         operands, calls: Instructions that it reads, computations that it calls.
-        computation: The computation that it belongs to.
-        fusion_kind: Of a fusion, ``kLoop``, ``kInput`` or ``kCustom``; empty for others.
-        axes: Of a reduction the axes that are reduced, of a transposition their order.
+        computation: The computation that contains it.
+        fusion_kind: ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others.
+        axes: The reduced axes of a reduction, the order of a transposition.
     """
 
     id: int
@@ -63,7 +61,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalBuffer:
-    """One value: ``size_bytes`` of what ``instruction`` makes at ``shape_index`` of its result."""
+    """One value: ``size_bytes`` at ``shape_index`` of the result of ``instruction``."""
 
     id: int
     size_bytes: int
@@ -73,7 +71,7 @@ class LogicalBuffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Where a logical buffer lies in its allocation."""
+    """The position of a logical buffer in its allocation."""
 
     buffer: int
     offset_bytes: int
@@ -82,16 +80,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferAllocation:
-    """One stretch of memory that the compiled module uses.
+    """One block of memory of the compiled module.
 
     Attributes:
-        index: Its number.
-        size_bytes: Its bytes.
-        parameter: Number of the module's parameter that it is, None for others.
-        is_live_out: It holds a part of the result.
-        is_constant: It lies in the executable.
-        is_thread_local: It lies on the stack of whoever runs a kernel.
-        is_tuple: It holds a table of addresses.
+        parameter: Number of the module's parameter; None for others.
+        is_live_out: Whether it contains a part of the result.
+        is_constant: Whether it lies in the executable.
+        is_thread_local: Whether it lies on the stack of a kernel's thread.
+        is_tuple: Whether it is a table of addresses.
         slices: The logical buffers in it.
     """
 
@@ -112,7 +108,7 @@ class HeapEvent:
     Attributes:
         action: Whether ``buffer`` begins, ends, or begins in the bytes of ``shares_with``.
         buffer: The logical buffer.
-        shares_with: The logical buffer whose bytes it takes over, None unless it shares.
+        shares_with: The logical buffer whose bytes it reuses; None otherwise.
     """
 
     action: HeapAction
@@ -130,11 +126,11 @@ class HeapTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A part of the result that is written into a parameter's buffer where the caller lets it.
+    """A part of the result that may be written into a parameter's buffer.
 
     Attributes:
-        output_index: Which part of the result.
-        parameter: Which parameter.
+        output_index: The part of the result.
+        parameter: The parameter.
     """
 
     output_index: tuple[int, ...]
@@ -143,19 +139,17 @@ class Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hlo:
-    """A module, and its buffer assignment where it is compiled.
+    """A module, and its buffer assignment if it is compiled.
 
     Attributes:
-        name: The module's name.
         entry: The computation that runs.
         roots: Computation -> the instruction that makes its result.
         instructions: By id.
-        schedule: Computation -> its instructions in the order in which they run; empty for a module
-            that is not compiled.
+        schedule: Computation -> its instructions in execution order; empty if not compiled.
         buffers: Logical buffers by id.
         allocations: In order of their index.
         traces: The heap simulator's traces.
-        aliases: Results that may take a parameter's place.
+        aliases: Results that may reuse a parameter's memory.
     """
 
     name: str
@@ -173,10 +167,14 @@ _MOST_PARAMETERS = 1 << 20  # of one computation
 
 
 def check_hlo(hlo: Hlo) -> None:
-    """Check that a module names only what it holds, and that its numbers are within bounds.
+    """Check references and limits of a module.
+
+    XLA writes instructions and computations after those that they use
+    (``HloComputation::CreateFromProto`` and ``HloModule::CreateFromProto`` refuse others). A
+    damaged file may contain cycles.
 
     Raises:
-        ValueError: it contradicts itself.
+        ValueError: The module contradicts itself.
     """
     seen: set[int] = set()
     for instruction in hlo.instructions.values():
@@ -238,7 +236,7 @@ def _check_allocation(allocation: BufferAllocation) -> None:
 
 
 def _check_heap(events: Iterable[HeapEvent]) -> None:
-    """Check that each value begins before it ends, and neither of it twice."""
+    """Check that each value begins once and then ends once."""
     alive: set[int] = set()
     for event in events:
         begins = event.action is not HeapAction.FREE

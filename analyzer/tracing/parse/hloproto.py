@@ -1,4 +1,4 @@
-"""The part of XLA's HloProto that we read, as a protobuf schema of our own.
+"""A protobuf schema of the fields of XLA's HloProto that the package reads.
 
 Field numbers are those of ``xla/service/hlo.proto`` and ``xla/xla_data.proto``.
 """
@@ -115,4 +115,4 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
 }
 
 Hlo: Any = message_class("analyzer.hlo", _MESSAGES, "Hlo")
-"""The message class of an ``HloProto``: a module and, once it is compiled, its buffer assignment."""
+"""The message class of an ``HloProto``: a module and, if compiled, its buffer assignment."""

@@ -1,4 +1,4 @@
-"""Find the trace in what the user named: a file, a run folder or a TensorBoard logdir."""
+"""Search for traces in a file, a run folder or a TensorBoard logdir."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 from analyzer.model.errors import TraceError
 
 RUN_FILE: Final = "run.json"
-"""What our own capture writes beside the trace."""
+"""Name of the capture's note."""
 
 _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
 
 
 def is_trace(path: Path) -> bool:
-    """Say whether ``path`` is named like a trace file (or like a file that claims to be one)."""
+    """Say whether ``path`` has the name of a trace file or of a file that may be one."""
     return path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
 
 
 def find_traces(path: Path) -> list[Path]:
-    """Return the trace files of the newest run at ``path``, one for each host, in order of name.
+    """Return the trace files of the newest run at ``path``, one for each host, sorted by name.
 
     Args:
-        path: A trace file; a run folder of ours; a folder of a profiler run; or a logdir with
+        path: A trace file, a run folder, a folder of a profiler run, or a logdir with
             ``plugins/profile/RUN/HOST.xplane.pb`` in it.
 
     Raises:
-        TraceError: there is none.
+        TraceError: There is none.
     """
     if path.is_file():
         return [path]
@@ -50,7 +50,7 @@ def find_traces(path: Path) -> list[Path]:
 
 
 def find_run_file(trace: Path) -> Path | None:
-    """Return the note that our capture left beside ``trace``, or None for a trace of others."""
+    """Return the capture's note beside ``trace``, or None for a trace of another program."""
     for folder in (trace.parent, *list(trace.parents)[1:5]):
         candidate = folder / RUN_FILE
         if candidate.is_file():

@@ -1,7 +1,7 @@
-"""Protobuf messages of others, read with a schema of our own that lists only the fields we need.
+"""Protobuf message classes from schemas that list only the needed fields.
 
-The generated modules of TensorFlow and of the profiler would import TensorFlow. Fields that are not
-listed are skipped by the decoder.
+The generated modules of TensorFlow and of the profiler would import TensorFlow. The decoder skips other
+fields.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
-"""Message -> field -> (number, type); a type with ``[]`` is repeated, any other name is a message.
+"""Message -> field -> (number, type). A type with ``[]`` is repeated; other names are messages.
 
-Enumerations are read as ``int64``, which has the same encoding; maps as repeated entries with the
+Enumerations are read as ``int64``, which has the same encoding, and maps as repeated entries with the
 fields ``key`` (1) and ``value`` (2).
 """
 
@@ -29,12 +29,12 @@ _pool = descriptor_pool.DescriptorPool()
 
 
 def message_class(package: str, messages: Messages, root: str) -> Any:
-    """Return the message class ``root`` of a schema; ``package`` may be used once only.
+    """Return the message class ``root`` of a schema.
 
     Args:
-        package: Name of the protobuf package; may be used once in a process.
-        messages: Each message's fields.
-        root: Name of the message whose class is wanted.
+        package: Name of the protobuf package; can be used once in a process.
+        messages: Fields of each message.
+        root: Name of the message.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"

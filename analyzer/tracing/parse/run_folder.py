@@ -1,4 +1,4 @@
-"""The note that our capture leaves beside a trace, with the graph and the plans that it names."""
+"""The capture's note, with the graph and the plans that it names."""
 
 from __future__ import annotations
 
@@ -29,23 +29,18 @@ from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 
 _KEPT_BY_AN_OP: Final = 16
-"""Constants that a graph keeps for one op at most: its shape function asks for some of its inputs."""
+"""Limit of the constants that a graph keeps for one op: those that its shape function evaluates."""
 
 __all__ = ["BirthNote", "CompiledNote", "Input", "RunNote", "VariableNote", "read_run"]
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledNote:
-    """A function of the step that XLA compiles.
+    """A function of the step that XLA compiles; see ``CompiledFunction``.
 
     Attributes:
-        ops: Names of the ops that call it.
-        function: Its name.
-        platform: The device that ``plan`` was compiled for.
-        module: File with the module before XLA's passes (gzip, HloModuleProto); None where not kept.
-        plan: The compiled module with its buffer assignment; None where not kept.
-        fixed: The inputs of such an op whose values are compiled in, and the op that needs each.
-        compilations: How often it was compiled while it ran; 0 where nothing ran.
+        module: File with the module before XLA's passes; None if absent.
+        plan: The compiled module with its buffer assignment; None if absent.
     """
 
     ops: tuple[str, ...]
@@ -59,15 +54,15 @@ class CompiledNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote(RunFile):
-    """What the capture knew and the trace does not say: ``run.json`` and the files that it names.
+    """``run.json`` with the content of the files that it names.
 
     Attributes:
-        ops: The graph; empty for an eager step.
-        traced: The graph as it was traced, with the functions in it.
-        inside: The ops of functions that run as one op, as they were traced; see ``compiled``.
+        ops: The executed graph; empty for an eager step.
+        traced: The traced graph, with its functions.
+        inside: The traced ops of functions that run as one op; see ``compiled``.
         compiled: The functions of the step that XLA compiles.
-        compiling: For each of them, what lowering it asks for: (number of a buffer, its bytes) where
-            it is born, (number, 0) where it dies.
+        compiling: For each of them, the allocations of its lowering: (number of a buffer, its bytes) for
+            an allocation, (number, 0) for a free.
     """
 
     ops: tuple[Op, ...] = ()
@@ -78,10 +73,10 @@ class RunNote(RunFile):
 
 
 def read_run(path: Path) -> RunNote:
-    """Read ``run.json`` and the graph that it names.
+    """Read ``run.json`` and the files that it names.
 
     Raises:
-        TraceError: they are damaged, or were written by a newer version.
+        TraceError: One is damaged, or a newer version wrote it.
     """
     run = read_run_file(path)
     try:
@@ -103,15 +98,11 @@ def read_run(path: Path) -> RunNote:
 
 
 def _check_kept(run: RunFile, graph: GraphFile) -> None:
-    """Check that tracing kept no more constants than its ops could ask for.
-
-    Raises:
-        ValueError: it did.
-    """
+    """Raise a ValueError if tracing kept more constants than its ops can request."""
     most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
     kept = run.kept_by_tracing + run.kept_by_slots
     if kept > most:
-        raise ValueError(f"{kept} constants kept by a graph that asks for {most} at most")
+        raise ValueError(f"{kept} constants kept by a graph that can keep {most}")
 
 
 def _compiled(path: Path, row: CompiledFunction) -> CompiledNote:

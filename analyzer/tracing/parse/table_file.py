@@ -1,7 +1,7 @@
-"""The tables of ``schema`` in a file of their own, exactly as they were.
+"""Tables in a file of their own, without loss.
 
-NumPy's ``.npz``, a zip of plain arrays: numbers as they are, what may be missing with a mask, texts as
-numbers of a list. Nothing in it can be code, and how much it unpacks to is known before it is read.
+The format is NumPy's ``.npz``, a zip of plain arrays: numbers, masks of missing values, and texts as
+numbers of a list. It cannot contain code, and its unpacked size is known before it is read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pandas as pd
 
 from analyzer.model.recording.schema import Column, conform
 
-_LEAST_ROOM_BYTES: Final = 16 << 20  # that any file may unpack to, however small it is
+_LEAST_ROOM_BYTES: Final = 16 << 20  # every file may unpack to this size
 _UNPACKED_SHARE: Final = 100
-"""A file that unpacks to more than this many times its size, and the room above, is no table."""
+"""Limit of the ratio of compression above that size."""
 
 
 def write_tables(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
@@ -36,7 +36,7 @@ def read_tables(path: Path, schemas: Mapping[str, Mapping[str, Column]]) -> dict
     """Return the tables of a file, with exactly the columns of their schemas.
 
     Raises:
-        Exception: it is damaged; one of zipfile's, zlib's, NumPy's or JSON's, or a missing column.
+        Exception: It is damaged; an exception of zipfile, zlib, NumPy or JSON, or a missing column.
     """
     _refuse_bombs(path)
     with np.load(path, allow_pickle=False) as arrays:
@@ -78,11 +78,11 @@ def _arrays(name: str, column: pd.Series[Any]) -> dict[str, np.ndarray]:
 def _series(arrays: Any, name: str, dtype: str) -> pd.Series[Any]:
     values = arrays[name]
     if values.ndim != 1:
-        raise ValueError(f"{name} is no column")
+        raise ValueError(f"{name} is not a column")
     if dtype == "category":
         texts = json.loads(bytes(arrays[f"{name}.texts"]))
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"{name} holds something else than texts")
+            raise ValueError(f"{name} does not contain texts")
         return pd.Series(pd.Categorical.from_codes(values, texts))
     if dtype == "Int64":
         return pd.Series(pd.arrays.IntegerArray(values, arrays[f"{name}.missing"]))

@@ -1,4 +1,4 @@
-"""Texts of a file that anyone may have written: any bytes, of any length."""
+"""Conversion of untrusted bytes to text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import hashlib
 from typing import Final
 
 _MOST_BYTES: Final = 1 << 14
-"""The longest name that is kept whole, in bytes: a quarter of what a name in a report may be."""
+"""Limit of a name in bytes: a quarter of the limit of a name in a report."""
 
 
 def decode_text(content: bytes) -> str:
     """Return bytes as text.
 
-    What is not UTF-8 becomes U+FFFD. A longer text than any name of TensorFlow's is cut; the end of a
-    digest of the whole then keeps two apart that begin alike.
+    Invalid UTF-8 becomes U+FFFD. A text longer than any name of TensorFlow's is truncated and gets
+    a digest of the whole, so that different texts stay different.
     """
     if len(content) <= _MOST_BYTES:
         return content.decode("utf-8", "replace")

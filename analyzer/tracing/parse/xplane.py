@@ -1,8 +1,8 @@
-"""A profiler trace (``.xplane.pb``) to tables, without TensorFlow.
+"""Reader of profiler traces (``.xplane.pb``), without TensorFlow.
 
-A trace holds *planes* (hosts and devices), a plane holds *lines* (threads) and a line holds events.
-The allocators write each allocation and each free as an event named ``MemoryAllocation`` or
-``MemoryDeallocation`` with their own statistics in it. Nothing is sampled and nothing is left out.
+A trace contains *planes* (hosts and devices), a plane *lines* (threads) and a line events. Allocators
+write each allocation and free as an event ``MemoryAllocation`` or ``MemoryDeallocation`` with
+statistics. The profiler does not sample these events.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from analyzer.tracing.parse.wire.wire_fields import (
 from analyzer.tracing.parse.xspace import Event, Plane
 
 _MOST_RATIO: Final = 16
-"""A packed trace unpacks to at most so many times its size; TensorFlow's unpack to some six times."""
+"""Limit of the ratio of compression of a trace; TensorFlow's traces compress by about 6."""
 
 _LEAST_EVENT_BYTES: Final = 8
-"""Bytes of an event on average at least: its name, its start and its length. TensorFlow's have 27 to 64,
-with their statistics; millions of empty ones would only fill memory."""
+"""Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
+millions of empty ones would only fill memory."""
 
 _MOST_PS: Final = 1 << 61
-"""Times in picoseconds lie within so much of the first: 26 days."""
+"""Limit of times in picoseconds: 26 days."""
 
 _PLANES, _HOSTNAMES, _LINES = 1, 4, 3
-"""Numbers of the fields that are walked over (``xplane.proto``): of a trace, and of a plane."""
+"""Field numbers (``xplane.proto``) of a trace and of a plane."""
 
 _MOST_STEPS: Final = 200_000
-"""Step markers of a trace at most. Each is a row of the report, and a profile is a few steps long."""
+"""Limit of the step markers. Each is a row of the report; a normal profile has a few steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A named stretch of time on one thread.
+    """A named interval on one thread.
 
     Attributes:
         name: The event's name.
         start_ps, end_ps: Picoseconds on the trace's clock.
-        thread: Line it was written on.
-        stats: The statistics written with it, as plain numbers and text.
+        thread: Its line.
+        stats: Its statistics, as numbers and texts.
     """
 
     name: str
@@ -73,17 +73,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RawTrace:
-    """What a trace says about memory, before any interpretation.
+    """The memory events, marks and op runs of a trace.
 
     Attributes:
         events: Table with the columns of ``EVENTS``, sorted by time.
-        step_markers: Spans that carry a step number.
-        markers: Spans that our own capture wrote.
-        op_runs: One row for each run of an op on the host: ``op``, ``start_ps``, ``end_ps``,
-            ``thread``, sorted by start.
+        step_markers: Spans with a step number.
+        markers: Spans that the capture of this package wrote.
+        op_runs: Runs of ops on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, sorted by start.
         devices: Names of the device planes, such as ``/device:GPU:0``.
         hostnames: Names of the hosts that wrote the trace.
-        damages: What could not be read.
+        damages: Events that cannot be read.
     """
 
     events: pd.DataFrame
@@ -100,10 +99,10 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
 
     Args:
         path: The file.
-        progress: Called with the share done, 0 to 1.
+        progress: Called with the share of the work that is done, 0 to 1.
 
     Raises:
-        TraceError: it is no trace, is cut short, or holds no memory events.
+        TraceError: It is no trace, is truncated, or holds no memory events.
     """
     is_open = False
     try:
@@ -119,51 +118,47 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
         if is_open:
             raise
         raise TraceError(
-            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy it again, whole."
+            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy it again."
         ) from None
 
 
 def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:
     if not source.size_bytes:
         raise TraceError(
-            f"{path} is empty.", hint="The profiler was probably stopped before it wrote; retrace."
+            f"{path} is empty.", hint="The profiler probably stopped before it wrote; trace again."
         )
     try:
         reading = _Reading(source, progress)
         raw = reading.trace() if reading.has_planes else None
     except (WireError, DecodeError):
         raise TraceError(
-            f"{path} is not a profiler trace, or is cut short.",
-            hint="Expected the .xplane.pb that tf.profiler writes; copy it again or retrace.",
+            f"{path} is not a profiler trace, or is truncated.",
+            hint="Expected the .xplane.pb of tf.profiler; copy it again or trace again.",
         ) from None
     except ValueError as error:
         raise TraceError(
-            f"{path} is damaged: it holds {error}.", hint="Copy it again or retrace."
+            f"{path} is damaged: it holds {error}.", hint="Copy it again or trace again."
         ) from None
     if raw is None:
         raise TraceError(
             f"{path} holds no profiler planes.",
-            hint="Expected the .xplane.pb that tf.profiler writes; retrace.",
+            hint="Expected the .xplane.pb of tf.profiler; trace again.",
         )
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",
-            hint="TensorFlow's CPU allocator writes none unless TF_CPU_ALLOCATOR_USE_BFC=1 is set "
-            "before TensorFlow is imported, and cuda_malloc_async never does; `analyze trace "
-            "MODEL` captures with the right settings.",
+            hint="TensorFlow's CPU allocator records none unless TF_CPU_ALLOCATOR_USE_BFC=1 is set "
+            "before TensorFlow is imported; cuda_malloc_async records none. `analyze trace MODEL` "
+            "captures with the right settings.",
         )
     return raw
 
 
 class _Reading:
-    """One trace while it is read: block by block, so that only the columns of what matters are held."""
+    """A trace while it is read, block by block; only the needed columns are held."""
 
     def __init__(self, source: ByteSource, progress: Callable[[float], None]) -> None:
-        """Walk the planes of ``source`` and note where their lines lie.
-
-        Raises:
-            WireError: it is no trace.
-        """
+        """Find the lines of all planes; raise a WireError if ``source`` is no trace."""
         self._source, self._progress = source, progress
         self._memory = MemoryColumns()
         self._ops = TextNumbers()
@@ -185,11 +180,11 @@ class _Reading:
 
     @property
     def has_planes(self) -> bool:
-        """Whether any plane says anything."""
+        """Whether any plane has content."""
         return any(lines or plane.event_metadata for plane, lines in self._planes)
 
     def _plane(self, whole: Field) -> tuple[Any, list[Field]]:
-        """Return a plane without its lines, and where those lie."""
+        """Return a plane without its lines, and the positions of the lines."""
         lines = []
         rest = bytearray()
         for field in iterate_fields(self._source, whole.start, whole.end):
@@ -203,8 +198,8 @@ class _Reading:
         """Read the events of all lines.
 
         Raises:
-            ValueError: its events cannot be what a profiler wrote.
-            WireError: a line is cut short.
+            ValueError: No profiler writes such events.
+            WireError: A line is truncated.
         """
         times_ns: list[int] = []
         filled: list[int] = []
@@ -226,20 +221,20 @@ class _Reading:
         return self._whole(base_ps)
 
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
-        """Take the events of one block of a line."""
+        """Add the events of one block of a line."""
         self._events += len(block.name_id)
         if self._events * _LEAST_EVENT_BYTES > self._source.size_bytes:
-            raise ValueError(f"{self._events} events that hold next to nothing")
+            raise ValueError(f"{self._events} almost empty events")
         far = np.abs(block.offset_ps) >= _MOST_PS
         if (far | (np.abs(block.duration_ps) >= _MOST_PS)).any():
             raise ValueError("times that lie months apart")
         place, known = names.event_places(block.name_id)
         self._unnamed += int((~known).sum())
-        kind = _taken(names.kind, place, known, 0)
+        kind = _look_up(names.kind, place, known, 0)
         if kind.any():
             self._memory.add(block, kind, line, names)
         others = kind == 0
-        is_mark = others & _taken(names.is_mark, place, known, False)
+        is_mark = others & _look_up(names.is_mark, place, known, False)
         is_step = others & ~is_mark & self._step_marks(block, others, names)
         for rows, spans in ((is_mark, self._marks), (is_step, self._steps)):
             for row in np.flatnonzero(rows).tolist():
@@ -247,7 +242,7 @@ class _Reading:
         if len(self._steps) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
         if names.is_host:
-            op = _taken(names.op, place, known, -1)
+            op = _look_up(names.op, place, known, -1)
             rows = np.flatnonzero((op >= 0) & others & ~is_mark & ~is_step)
             start = block.offset_ps[rows]
             lines = np.full(len(rows), line, np.int32)
@@ -259,7 +254,7 @@ class _Reading:
     def _step_marks(
         block: EventBlock, others: npt.NDArray[np.bool_], names: PlaneNames
     ) -> npt.NDArray[np.bool_]:
-        """Tell which of the ``others``, a mask, have a step's number."""
+        """Return which of the ``others``, a mask, have a step number."""
         found = np.zeros(len(others), bool)
         if names.is_host and names.step_stat is not None:
             event, name = block.stat_names(others[block.stat_event])
@@ -267,7 +262,7 @@ class _Reading:
         return found
 
     def _whole(self, base_ps: Sequence[int]) -> RawTrace:
-        """Return all that was read, its times counted from the trace's first moment."""
+        """Return the trace, with times relative to its start."""
         if any(abs(base) >= _MOST_PS for base in base_ps):
             raise ValueError("times that lie months apart")
         bases = np.array(base_ps, np.int64)
@@ -298,22 +293,22 @@ class _Reading:
         )
 
     def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
-        """Return when each op ran, sorted by start."""
-        op, start, end, line = (column.taken() for column in self._runs)
+        """Return the runs of ops, sorted by start."""
+        op, start, end, line = (column.release() for column in self._runs)
         start += base_ps[line]
         end += base_ps[line]
         order = np.argsort(start, kind="stable")
         columns = {"op": op, "start_ps": start, "end_ps": end, "thread": line}
         del op, start, end, line
-        for name in tuple(columns):  # one after the other: none is held twice
+        for name in tuple(columns):  # one by one, so that none is held twice
             columns[name] = columns[name][order]
         columns["thread"] += 1
         runs = pd.Categorical.from_codes(columns["op"], self._ops.texts)
         return pd.DataFrame({**columns, "op": runs}, copy=False)
 
 
-def _taken(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: Any) -> Any:
-    """Return the column at each place, ``otherwise`` where it is not known."""
+def _look_up(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: Any) -> Any:
+    """Return the column's value at each position, or ``otherwise`` if it is not known."""
     return (
         np.where(known, column[place], otherwise)
         if len(column)
@@ -322,7 +317,7 @@ def _taken(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: An
 
 
 def _span(block: EventBlock, row: int, line: int, names: PlaneNames) -> Span:
-    """Return one event with all its statistics; its times count from its line's."""
+    """Return one event with its statistics; its times are relative to its line's."""
     event = Event.FromString(block.content(row))
     start = event.offset_ps
     return Span(
@@ -346,11 +341,11 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
 
 
 def _origin_ns(times_ns: Sequence[int]) -> int:
-    """Return the time that all times are counted from: 0, unless they would not fit 64 bits then.
+    """Return the origin of all times: 0, unless times would not fit 64 bits.
 
-    The profiler writes times since its own start; a trace with times since 1970 reads all the same.
+    The profiler writes times since its own start, other writers times since 1970.
 
     Args:
-        times_ns: The times of the lines that hold events.
+        times_ns: The times of the lines with events.
     """
     return min(times_ns) if times_ns and max(times_ns) * 1000 >= _MOST_PS else 0

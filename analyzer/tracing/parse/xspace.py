@@ -1,7 +1,7 @@
-"""The part of the profiler's XSpace format that we read, as a protobuf schema of our own.
+"""A protobuf schema of the fields of XSpace that the package reads.
 
 TensorFlow's generated module would import TensorFlow. Field numbers are those of
-``tsl/profiler/protobuf/xplane.proto``; fields that are not listed are skipped by the decoder.
+``tsl/profiler/protobuf/xplane.proto``; the decoder skips all other fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from google.protobuf import message_factory
 from analyzer.tracing.parse.protobuf import message_class
 
 _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
-    # name: (field number, type); a type with [] is repeated
+    # name: (field number, type); [] means repeated
     "Stat": {
         "metadata_id": (1, "int64"),
         "double_value": (2, "double"),
@@ -53,7 +53,7 @@ Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")
 
 _members = Space.DESCRIPTOR.file.message_types_by_name
 Plane: Any = message_factory.GetMessageClass(_members["Plane"])
-"""The message class of one of its planes."""
+"""The message class of a plane."""
 
 Event: Any = message_factory.GetMessageClass(_members["Event"])
-"""The message class of one event of a line."""
+"""The message class of an event of a line."""

@@ -72,8 +72,8 @@ PACKED = sample_trace("infer").read_bytes()
 WHOLE = gzip.decompress(PACKED)
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "empty": (write(b""), "is empty"),
-    "text": (write(b"epoch 1: loss 0.5\n" * 40), "is not a profiler trace, or is cut short"),
-    "truncated": (write(WHOLE[: len(WHOLE) // 2]), "cut short"),
+    "text": (write(b"epoch 1: loss 0.5\n" * 40), "is not a profiler trace, or is truncated"),
+    "truncated": (write(WHOLE[: len(WHOLE) // 2]), "truncated"),
     "gzip cut short": (write(PACKED[:-900], "a.xplane.pb.gz"), "damaged gzip"),
     "gzip of text": (write(gzip.compress(b"hello world"), "a.xplane.pb.gz"), "not a profiler"),
     "no memory events": (
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_made(folder: Path) -> None:
 
 def test_a_graph_of_a_run_without_one(folder: Path) -> None:
     done = analyze("trace", sample_folder("eager"), "--graph", "a.json", "--quiet")
-    assert_refused(done, "no graph beside it")
+    assert_refused(done, "no graph")
     assert listing(folder) == set()
 
 

@@ -186,7 +186,7 @@ def test_progress_ends_at_one(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"step 1 loss 0.3\nstep 2 loss 0.2\n", "is not a profiler trace, or is cut short"),
+        (b"step 1 loss 0.3\nstep 2 loss 0.2\n", "is not a profiler trace, or is truncated"),
         (b"\x1f\x8b", "truncated or damaged gzip"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (TraceBuilder().event("x", 1) and b"\x22\x03box", "holds no profiler planes"),

@@ -1,1 +1,1 @@
-"""Protobuf's wire format read in columns: a field of many messages at once."""
+"""Columnar reading of protobuf's wire format: one field of many messages at once."""

@@ -1,4 +1,4 @@
-"""A file read piece by piece: a trace may be larger than the memory there is to hold it."""
+"""Random access to the bytes of a file, which may be larger than the host's memory."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
-from analyzer.model.contract.reading import GZIP_MAGIC
+from analyzer.model.contract.reading import GZIP_MAGIC, open_without_blocking
 
 _PIECE_BYTES: Final = 1 << 22
 _HELD_BYTES: Final = 1 << 26
-"""What is unpacked lies in memory up to so many bytes, beyond it in a temporary file without a name."""
+"""Unpacked content up to this size is held in memory, larger content in a temporary file."""
 
 _FREE_BYTES: Final = 8 << 20
 
 
 class ByteSource:
-    """Bytes that are read from any place of an open file.
+    """Bytes of an open file.
 
     Attributes:
-        size_bytes: How many there are; what is written behind them later is not read.
+        size_bytes: Their number; bytes that are appended later are ignored.
     """
 
     def __init__(self, file: IO[bytes], size_bytes: int) -> None:
-        """Read from ``file``, which stays the caller's to close."""
+        """Read from ``file``; the caller closes it."""
         self._file = file
         self.size_bytes = size_bytes
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes from ``start`` to behind ``end``; fewer where the file ends."""
+        """Return the bytes from ``start`` to before ``end``; fewer at the file's end."""
         self._file.seek(start)
         return self._file.read(max(min(end, self.size_bytes) - start, 0))
 
 
 @contextmanager
 def open_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
-    """Open a file; one that is gzipped is unpacked first.
+    """Open a file; unpack it first if it is gzipped.
 
     Args:
         path: The file.
-        most_ratio: What is unpacked beyond 8 MiB is at most so many times the packed size.
+        most_ratio: Limit of the ratio of compression above 8 MiB.
 
     Raises:
-        OSError: it cannot be read, or is a pipe or a device, which may never end.
-        ValueError: it is a gzip that is damaged, or unpacks to far more than a trace would.
+        OSError: It cannot be read, or is a pipe or a device, which may never end.
+        ValueError: It is a damaged gzip file, or unpacks to more than the limit.
     """
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+    with open(path, "rb", buffering=0, opener=open_without_blocking) as file:
         there = os.fstat(file.fileno())
         if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
@@ -69,16 +69,11 @@ def open_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
             yield ByteSource(unpacked, unpacked.tell())
 
 
-def _open_at_once(name: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes into is not waited for."""
-    return os.open(name, flags | os.O_NONBLOCK)
-
-
 def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what gzipped pieces hold; a file may be several such files, one behind the other.
+    """Yield the content of gzipped pieces, which may contain several gzip members.
 
     Raises:
-        ValueError: it is no gzip, or is cut short.
+        ValueError: It is no gzip file, or is truncated.
     """
     member = zlib.decompressobj(wbits=31)
     try:
@@ -95,6 +90,6 @@ def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
             while not member.eof and (more := member.decompress(b"", _PIECE_BYTES)):
                 yield more
     except zlib.error as error:
-        raise ValueError(f"its packing is damaged: {error}") from None
+        raise ValueError(f"its compression is damaged: {error}") from None
     if not member.eof:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")

@@ -1,7 +1,7 @@
-"""The events of a trace's lines and their statistics as columns, block by block.
+"""Columns of the events and statistics of a trace's lines, read block by block.
 
-A line holds up to millions of events. They are read in blocks of some megabytes, so that memory stays
-the same however long a line is; field numbers are those of ``xspace``.
+A line may hold millions of events. Blocks of some megabytes keep the memory constant. Field numbers are
+those of ``xspace``.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class EventBlock:
     """Some events of one line; arrays of shape ``(n,)``, in the order of the file.
 
     Attributes:
-        block: The bytes that they lie in.
-        start, end: Where each event lies in ``block``.
+        block: The bytes that contain them.
+        start, end: Position of each event in ``block``.
         name_id: Key of its name among the plane's event names.
         offset_ps: Its time after the line's, in picoseconds.
-        duration_ps: How long it took.
-        stat_event: For each statistic, shape ``(m,)``: which event it belongs to.
-        stat_start, stat_end: Where the statistic lies, shape ``(m,)``.
+        duration_ps: Its duration.
+        stat_event: The event of each statistic, shape ``(m,)``.
+        stat_start, stat_end: Position of the statistic, shape ``(m,)``.
     """
 
     block: WireBlock
@@ -60,13 +60,13 @@ class EventBlock:
         return self.block.text(int(self.start[row]), int(self.end[row]))
 
     def stat_names(self, chosen: npt.NDArray[np.bool_]) -> tuple[Positions, Positions]:
-        """Return which event each chosen statistic belongs to, and the key of its name.
+        """Return the event and the key of the name of each chosen statistic.
 
         Args:
-            chosen: Which statistics, shape ``(m,)``.
+            chosen: Mask of shape ``(m,)``.
 
         Raises:
-            WireError: one of them is no message.
+            WireError: One of them is no message.
         """
         event, at, until = self.stat_event[chosen], self.stat_start[chosen], self.stat_end[chosen]
         if (at < until).all():
@@ -77,11 +77,7 @@ class EventBlock:
         return stats.event, stats.name_id
 
     def stats(self, chosen: npt.NDArray[np.bool_]) -> StatColumns:
-        """Return the statistics where ``chosen``, shape ``(m,)``, is true.
-
-        Raises:
-            WireError: one of them is no message.
-        """
+        """Return the statistics in a mask of shape ``(m,)``; raise a WireError if one is no message."""
         return _stats(
             self.block,
             self.stat_event[chosen],
@@ -95,12 +91,12 @@ class StatColumns:
     """Statistics of a block's events, arrays of shape ``(n,)``.
 
     Attributes:
-        event: Which event of the block it belongs to.
+        event: The event of the block that it belongs to.
         name_id: Key of its name among the plane's statistics.
-        integer: Its value as a signed integer of 64 bits, 0 where it has none.
-        real: Its value as a float, 0 where it has none.
+        integer: Its value as signed 64-bit integer, 0 for none.
+        real: Its value as float, 0 for none.
         ref: Key of the text that it refers to, 0 for none.
-        text_start, text_end: Where a text lies that it holds itself.
+        text_start, text_end: Position of its own text.
     """
 
     event: Positions
@@ -113,15 +109,15 @@ class StatColumns:
 
 
 class LineReader:
-    """Reads one line of a plane.
+    """Reader of one line of a plane.
 
     Attributes:
-        timestamp_ns: The line's time, complete once all blocks are read.
-        at: Where what was not read yet begins.
+        timestamp_ns: The line's time, complete after all blocks are read.
+        at: Position of the first byte that is not yet read.
     """
 
     def __init__(self, source: ByteSource, start: int, end: int) -> None:
-        """Read the line that lies between ``start`` and ``end``."""
+        """Read the line between ``start`` and ``end``."""
         self._source, self._end = source, end
         self.timestamp_ns, self.at = 0, start
 
@@ -129,7 +125,7 @@ class LineReader:
         """Yield the line's events in blocks.
 
         Raises:
-            WireError: it is no line, or is cut short.
+            WireError: It is no line, or is truncated.
         """
         room = _BLOCK_BYTES
         while self.at < self._end:
@@ -145,7 +141,7 @@ class LineReader:
                 yield _events(WireBlock(window), np.array(starts), np.array(ends))
 
     def _walk(self, window: bytes) -> tuple[list[int], list[int], int]:
-        """Return where the events of a window lie, and where the last whole field ends."""
+        """Return the positions of the events in a window, and the end of the last whole field."""
         starts: list[int] = []
         ends: list[int] = []
         at, limit = 0, len(window)
@@ -168,18 +164,18 @@ class LineReader:
                     if until > limit:
                         break
                     at = until
-            except (WireError, IndexError):  # the window's end, or bytes that are no field
+            except (WireError, IndexError):  # the end of the window, or no field
                 if limit - at > 32:
                     raise WireError from None
                 break
         return starts, ends, at
 
     def _other_field(self, window: bytes, at: int) -> int:
-        """Read a field that is no event; return where it ends."""
+        """Read a field that is no event; return its end."""
         key, place = read_varint(window, at)
         wire = key & 7
         if not key >> 3 or wire not in (VARINT, EIGHT_BYTES, BYTES, 5):
-            raise ValueError("a line that is none")
+            raise ValueError("bytes that are no line")
         if wire == VARINT:
             value, place = read_varint(window, place)
             if key == _TIMESTAMP_KEY:
@@ -192,7 +188,7 @@ class LineReader:
 
 
 def _events(block: WireBlock, start: Positions, end: Positions) -> EventBlock:
-    """Return the columns of the events at ``start``; each round reads one field of each."""
+    """Return the columns of the events at ``start``; each round reads one field of each event."""
     columns = {number: np.zeros(len(start), np.int64) for number in (1, 2, 3)}
     stats: list[tuple[Positions, Positions, Positions]] = []
     rows = np.flatnonzero(start < end)
@@ -218,7 +214,7 @@ def _events(block: WireBlock, start: Positions, end: Positions) -> EventBlock:
 
 
 def _stats(block: WireBlock, event: Positions, start: Positions, end: Positions) -> StatColumns:
-    """Return the columns of the statistics that lie at ``start``."""
+    """Return the columns of the statistics at ``start``."""
     count = len(event)
     integers = {number: np.zeros(count, np.int64) for number in (1, 2, 3, 4, 7)}
     text_start, text_end = np.zeros(count, np.int64), np.zeros(count, np.int64)

@@ -1,4 +1,4 @@
-"""A column that grows: one piece of memory, which is lengthened in place."""
+"""The allocators' events of a trace as columns; texts are stored as numbers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _FIRST_ROWS: Final = 4096
 
 
 class GrowingColumn:
-    """Numbers that are appended some at a time.
+    """A column of numbers that grows in place.
 
-    Pieces kept apart and joined at the end would be held twice, and what they leave behind in the heap
-    goes back to no one; a large array is moved by the system without being copied.
+    Joining separate pieces at the end would need twice the memory; the system moves a large array
+    without copying it.
     """
 
     def __init__(self, kept: Any) -> None:
-        """Begin without rows; ``kept`` is NumPy's type of a number."""
+        """Start without rows; ``kept`` is the NumPy type of the numbers."""
         self._numbers: npt.NDArray[Any] = np.zeros(_FIRST_ROWS, kept)
         self._count = 0
 
@@ -45,8 +45,8 @@ class GrowingColumn:
         self._numbers[self._count : until] = numbers
         self._count = until
 
-    def taken(self) -> npt.NDArray[Any]:
-        """Return the column and give it up."""
+    def release(self) -> npt.NDArray[Any]:
+        """Return the column and release it."""
         numbers = self._numbers
         numbers.resize(self._count, refcheck=False)
         self._numbers = np.zeros(0, numbers.dtype)
@@ -94,11 +94,11 @@ _TYPES: Final = {
 
 
 _NULL: Final = "(null)"
-"""What TensorFlow 2.18 and 2.19 write for an op or a region that nothing annotated."""
+"""Text of TensorFlow 2.18 and 2.19 for an op or a region without annotation."""
 
 
 class MemoryColumns:
-    """Memory events as columns; times count from their line's."""
+    """Columns of memory events; times are relative to their line's."""
 
     def __init__(self) -> None:
         self.texts = TextNumbers("")
@@ -113,12 +113,12 @@ class MemoryColumns:
 
         Args:
             events: The block.
-            kind: 1 an allocation, -1 a free, 0 no memory event; shape ``(n,)``.
+            kind: 1 for an allocation, -1 for a free, 0 for other events; shape ``(n,)``.
             line: Number of the line.
             names: The plane's names.
 
         Raises:
-            WireError: a statistic of one of them is no message.
+            WireError: A statistic of one of them is no message.
         """
         rows = np.flatnonzero(kind)
         place = np.zeros(len(kind), np.int64)
@@ -164,7 +164,7 @@ class MemoryColumns:
         refers: Positions,
         has_text: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.int32]:
-        """Return the numbers of the texts that the statistics ``here`` hold or refer to."""
+        """Return the numbers of the texts of the statistics ``here``."""
         found = np.zeros(len(here), np.int32)
         by_ref = has_text[here] & (stats.ref[here] != 0)
         found[by_ref] = names.text[refers[here[by_ref]]]
@@ -180,9 +180,9 @@ class MemoryColumns:
         return (Damage(reason=DamageReason.UNREADABLE_EVENTS, count=count),) if count else ()
 
     def table(self, base_ps: Positions) -> pd.DataFrame:
-        """Return the events sorted by time; equal times keep the order of the file.
+        """Return the events sorted by time; simultaneous events keep the order of the file.
 
-        The columns are given up on the way, so that none is held twice.
+        Columns are released one by one, so that none is held twice.
 
         Args:
             base_ps: The time of each line, picoseconds, shape ``(lines,)``.
@@ -201,7 +201,7 @@ class MemoryColumns:
                 columns[name] = numbers.astype(np.int64) + 1
             elif name == "dtype":
                 columns[name] = _dtypes(self._whole(name, order))
-            elif name == "shape":  # some writers put blanks between the axes
+            elif name == "shape":  # some writers put spaces between the axes
                 shapes = [text.replace(" ", "") for text in texts]
                 columns[name] = text_category(self._whole(name, order), shapes)
             elif column.dtype == "category":
@@ -211,7 +211,7 @@ class MemoryColumns:
         return pd.DataFrame(columns, copy=False)
 
     def _whole(self, name: str, order: Positions | None) -> npt.NDArray[Any]:
-        column = self._columns.pop(name).taken()
+        column = self._columns.pop(name).release()
         return column if order is None else column[order]
 
 

@@ -1,4 +1,4 @@
-"""The names of one plane of a trace, as arrays that a column of keys is looked up in at once."""
+"""The names of one plane of a trace, as arrays for the lookup of many keys at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from analyzer.tracing.parse.untrusted_text import decode_text
 from analyzer.tracing.parse.wire.wire_fields import Positions
 
 MARKER_PREFIX: Final = "analyzer:"
-"""Events with this prefix are marks that our own capture wrote into the trace."""
+"""Prefix of the marks that the capture of this package writes into the trace."""
 
 WATCHED_STEP: Final = "watched_step"
-"""Name of the steps' marks in the trace of a program that is watched; it may mark its own steps too."""
+"""Name of the capture's step marks in the trace of a watched program, which may mark steps itself."""
 
 INTEGER_STATS: Final = {
     "addr": "address",
@@ -37,24 +37,25 @@ TEXT_STATS: Final = {
 }
 REAL_STATS: Final = {"fragmentation": "fragmentation"}
 COLUMNS: Final = ("", *INTEGER_STATS.values(), *TEXT_STATS.values(), *REAL_STATS.values())
-"""The number of a column is its place here; 0 is none."""
+"""The number of a column is its position here; 0 is none."""
 
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 
 
 class PlaneNames:
-    """What the keys of one plane's events and statistics mean.
+    """The meaning of the keys of one plane's events and statistics.
 
     Attributes:
-        is_host: Whether it is no device's plane.
+        is_host: Whether it is a host's plane, not a device's.
         events, stats: Names by key.
-        kind: By place among the events' keys: 1 an allocation, -1 a free, 0 another event.
-        is_mark: By that place: whether our own capture wrote it.
-        op: By that place: number of the op that ran, -1 for another event.
-        column: By place among the statistics' keys: the place in ``COLUMNS``.
-        text: By that place: number of the name, as a text that an event refers to.
-        step_stat: Key of the step's number, None where the plane has none.
+        kind: By position among the event keys: 1 an allocation, -1 a free, 0 another event.
+        is_mark: By that position: whether the capture of this package wrote it.
+        op: By that position: number of the op that ran, -1 for another event.
+        column: By position among the statistic keys: the position in ``COLUMNS``.
+        has_name: By that position: whether the name is not empty.
+        text: By that position: number of the name as a text that an event refers to.
+        step_stat: Key of the step number; None if the plane has none.
     """
 
     def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:
@@ -77,11 +78,11 @@ class PlaneNames:
         self.step_stat = next((key for key, name in self.stats.items() if name == "step_num"), None)
 
     def event_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the place of each key among the events' keys, and whether it is there."""
+        """Return the position of each key among the event keys, and whether it exists."""
         return _places(self._event_keys, keys)
 
     def stat_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the place of each key among the statistics' keys, and whether it is there."""
+        """Return the position of each key among the statistic keys, and whether it exists."""
         return _places(self._stat_keys, keys)
 
 
@@ -100,7 +101,7 @@ def _places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[n
 
 
 def _op_of(name: bytes) -> str | None:
-    """Return the node name in an executor event named ``node:Type``, or None for other events."""
+    """Return the node name in an executor event named ``node:Type``; None for other events."""
     op, colon, op_type = name.rpartition(b":")
     is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
     if not colon or not op or op.endswith(b":") or not is_type:

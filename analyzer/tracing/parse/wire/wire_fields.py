@@ -1,8 +1,8 @@
-"""The fields of protobuf messages: of one message by walking it, of many messages all at once.
+"""The fields of protobuf messages: of one message, or of many messages at once.
 
-A message is a sequence of fields; a field is a key (its number and how its value is written) and a
-value: a varint, 8 or 4 bytes, or a length and so many bytes. Where thousands of small messages lie in
-one block of bytes, the next field of each is read with a few operations on arrays.
+A message is a sequence of fields. A field is a key (its number and wire type) and a value: a varint, 8
+or 4 bytes, or a length and bytes. If many small messages lie in one block, the next field of each is
+read with a few array operations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARINT: Final = 0
 EIGHT_BYTES: Final = 1
 BYTES: Final = 2
 FOUR_BYTES: Final = 5
-"""How a value is written (protobuf's wire types; 3 and 4 are long out of use)."""
+"""Protobuf's wire types (3 and 4 are obsolete)."""
 
 _LONGEST_VARINT: Final = 10
 _WINDOW_BYTES: Final = 1 << 20
@@ -34,7 +34,7 @@ _LOW_BITS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 
 
 class WireError(ValueError):
-    """Bytes are no protobuf message, or are cut short."""
+    """Bytes that are no protobuf message, or are truncated."""
 
     def __init__(self) -> None:
         super().__init__("a message that ends within a field")
@@ -45,10 +45,10 @@ class Field(NamedTuple):
 
     Attributes:
         number: Its number.
-        wire: How its value is written.
-        start, end: Where its value lies, from the start of the source.
-        value: Of a varint, as an unsigned number; 0 for others.
-        begins: Where its key lies.
+        wire: Its wire type.
+        start, end: Position of its value in the source.
+        value: Value of a varint, unsigned; 0 for others.
+        begins: Position of its key.
     """
 
     number: int
@@ -60,14 +60,10 @@ class Field(NamedTuple):
 
 
 def iterate_fields(source: ByteSource, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message that lies between ``start`` and ``end``.
-
-    Args:
-        source: What it lies in.
-        start, end: Its first byte, and that behind its last.
+    """Yield the fields of the message between ``start`` and ``end``.
 
     Raises:
-        WireError: it is no message.
+        WireError: It is no message.
     """
     at, base, window = start, start, b""
     while at < end:
@@ -89,11 +85,7 @@ def iterate_fields(source: ByteSource, start: int, end: int) -> Iterator[Field]:
 
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return the varint at a place of ``content``, and where it ends.
-
-    Raises:
-        WireError: there is none.
-    """
+    """Return the varint at a position and its end; raise a WireError if there is none."""
     value = shift = 0
     for byte in content[at : at + _LONGEST_VARINT]:
         value |= (byte & 127) << shift
@@ -104,19 +96,19 @@ def read_varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return an unsigned number of 64 bits as the signed one with the same bits."""
+    """Return the signed 64-bit integer with the bits of an unsigned one."""
     return value - (1 << 64) if value >> 63 else value
 
 
 @dataclass(frozen=True, slots=True)
 class FieldColumns:
-    """The next field of each of ``n`` messages; every array has shape ``(n,)``.
+    """The next field of each of ``n`` messages; arrays of shape ``(n,)``.
 
     Attributes:
-        key: Eight times the number, and how the value is written.
-        start: Where the value lies; of bytes, the first one.
-        value: The varint, the 8 bytes as a number, or the count of bytes; int64, 0 of 4 bytes.
-        end: Where the next field begins.
+        key: Eight times the number plus the wire type.
+        start: Position of the value; of the first byte for a bytes field.
+        value: The varint, the 8 bytes as integer, or the number of bytes; int64, 0 for 4 bytes.
+        end: Start of the next field.
     """
 
     key: Positions
@@ -126,10 +118,10 @@ class FieldColumns:
 
 
 class WireBlock:
-    """A block of bytes in which many messages lie."""
+    """A block of bytes that contains many messages."""
 
     def __init__(self, content: bytes) -> None:
-        """Copy ``content``, with room behind it so that eight bytes can be read anywhere in it."""
+        """Copy ``content`` with padding, so that 8 bytes can be read at each position."""
         self.size_bytes = len(content)
         self._content = content
         self._bytes = np.zeros(len(content) + _PADDING, np.uint8)
@@ -139,15 +131,11 @@ class WireBlock:
         )
 
     def text(self, start: int, end: int) -> bytes:
-        """Return the bytes from ``start`` to behind ``end``."""
+        """Return the bytes from ``start`` to before ``end``."""
         return self._content[start:end]
 
     def next_fields(self, at: Positions) -> FieldColumns:
-        """Return the field that begins at each place.
-
-        Raises:
-            WireError: there is none at one of them.
-        """
+        """Return the field at each position; raise a WireError if there is none at one."""
         key, start = self.varints(at)
         wire = key & 7
         counted = (wire == VARINT) | (wire == BYTES)
@@ -171,27 +159,26 @@ class WireBlock:
         return FieldColumns(key, start, value, end)
 
     def varints(self, at: Positions) -> tuple[Positions, Positions]:
-        """Return the varint at each place, as int64 with its bits, and where it ends.
+        """Return the varint at each position, as int64 with its bits, and its end.
 
-        Most are single bytes. Else, of the eight bytes there, the first without its high bit ends the
-        number; its groups of seven bits are then moved together, two by two. A longer one has one or two
-        bytes more.
+        Most varints are single bytes. Otherwise the first of eight bytes without its high bit ends the
+        number, and groups of seven bits are joined pairwise. A longer one has one or two more bytes.
 
         Raises:
-            WireError: there is none at one of them.
+            WireError: There is none at one position.
         """
         first = self._bytes[at]
         if (first < 128).all():
             return first.astype(np.int64), at + 1
         word = self._words[at]
         stops = ~word & _HIGH_BITS
-        inside = stops ^ (stops - _ONE)  # all bits up to the first stop, all where there is none
+        inside = stops ^ (stops - _ONE)  # all bits up to the first stop, or all bits
         value = word & inside & _LOW_BITS
         for bits, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x0FFFFFFF)):
             mask = np.uint64(low)
             high = np.uint64(low << (8 * bits))
             value = (value & mask) | ((value & high) >> np.uint64(bits))
-        # The exponent of the stop, a power of two, says in which byte it lies: 7, 15 ... 63.
+        # The stop is a power of two; its exponent (7, 15 ... 63) is the position of its byte.
         stop = (stops & (~stops + _ONE)).astype(np.float64)
         end = at + ((stop.view(np.int64) >> 52) - 1022 >> 3)
         number = value.view(np.int64)
