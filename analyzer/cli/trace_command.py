@@ -28,8 +28,8 @@ from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
-from analyzer.session.engines.work import WorkEngine, local_cores
 from analyzer.session.many_hosts import open_hosts
+from analyzer.session.work_engine import WorkEngine, local_cores
 
 Target = Annotated[
     str,

@@ -21,8 +21,8 @@ from analyzer.model.contract.report.run_figures import (
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.units import times
 from analyzer.report.result import Result
-from analyzer.session.engines.work import WorkEngine
 from analyzer.session.opening import Progress, is_estimate, open_result
+from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
 
 if TYPE_CHECKING:

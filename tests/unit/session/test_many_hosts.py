@@ -16,9 +16,9 @@ from builders import SAMPLES, TraceBuilder, analyze, sample_trace
 from analyzer.model.errors import InputError, TraceError
 from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
-from analyzer.session.engines.work import WorkEngine
 from analyzer.session.many_hosts import compare_hosts, host_row, open_hosts, read_hosts
 from analyzer.session.public_calls import open_trace
+from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
 from analyzer.tracing.parse.xspace import Space
 
@@ -136,7 +136,7 @@ def test_dask_gives_the_same_and_a_death_loses_nothing(tmp_path: Path) -> None:
 
 def test_no_scheduler_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("analyzer.session.engines.dask_engine._WAIT_S", 1)
+    monkeypatch.setattr("analyzer.session.work_engine._CONNECT_TIMEOUT_S", 1)
     folder = logdir(tmp_path, 2)
     with pytest.raises(InputError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         open_hosts(folder, engine=WorkEngine(scheduler="tcp://127.0.0.1:9"))

@@ -1,0 +1,69 @@
+"""Processes of this machine: nothing that they made outlives them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from analyzer.session.work_engine import WorkEngine
+
+
+@pytest.mark.parametrize("is_ended_early", [True, False])
+def test_temporary_folders_of_the_processes_are_removed(
+    is_ended_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    results = WorkEngine(workers=2).run(tempfile.mkdtemp, ["one", "two", "three"])
+    _, made = next(results)
+    assert made is not None
+    assert tmp_path in Path(made).parents
+    if is_ended_early:
+        results.close()  # type: ignore[attr-defined]
+    else:
+        assert len(list(results)) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """
+import time
+from analyzer.session.work_engine import WorkEngine
+for _ in WorkEngine(workers=2).run(time.sleep, [0.01, 300, 300]):
+    print("begun", flush=True)
+"""
+
+
+def test_an_interrupt_leaves_no_process() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) != 0
+    process.stdout.close()
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s and _is_group_alive(process.pid):
+        time.sleep(0.1)
+    assert not _is_group_alive(process.pid)
+
+
+def _is_group_alive(group: int) -> bool:
+    """Whether a process of the group runs; one that ended and was not collected does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            return True
+    return False
