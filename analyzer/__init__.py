@@ -34,13 +34,13 @@ __all__ = [
 
 _MODULES = {
     "Diff": "analyzer.report.diff_result",
-    "FitAnswer": "analyzer.fitting.scaling.fit_answer",
+    "FitAnswer": "analyzer.fitting.fit_answer",
     "Result": "analyzer.report.result",
     "device": "analyzer.session.device_reading",
     "diff": "analyzer.session.public_calls",
     "estimate": "analyzer.session.public_calls",
-    "fit": "analyzer.fitting.search.fit_calls",
-    "fits": "analyzer.fitting.search.fit_calls",
+    "fit": "analyzer.fitting.fit_calls",
+    "fits": "analyzer.fitting.fit_calls",
     "open_trace": "analyzer.session.public_calls",
     "trace": "analyzer.session.public_calls",
     "watch": "analyzer.session.watched_steps",
@@ -49,8 +49,8 @@ _MODULES = {
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.keras_callback import MemoryCallback
-    from analyzer.fitting.scaling.fit_answer import FitAnswer
-    from analyzer.fitting.search.fit_calls import fit, fits
+    from analyzer.fitting.fit_answer import FitAnswer
+    from analyzer.fitting.fit_calls import fit, fits
     from analyzer.report.diff_result import Diff
     from analyzer.report.result import Result
     from analyzer.session.device_reading import device

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.cli.gpu_list import card_list_schema_text
-from analyzer.fitting.scaling.fit_answer import fit_schema_text
+from analyzer.fitting.fit_answer import fit_schema_text
 from analyzer.model.contract.report.oom_file import oom_schema_text
 from analyzer.model.contract.report.sweep_file import sweep_schema_text
 from analyzer.model.contract.report.writing import schema_text

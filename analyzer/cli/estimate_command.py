@@ -149,10 +149,10 @@ def estimate(
         save = not place.no_save and names is None
         result = _make_result(spec, chosen, folder, capture, replay, force=place.force, save=save)
         if names is not None:
-            from analyzer.fitting.search.what_if import with_remedies
+            from analyzer.fitting.remedies import add_remedies
 
             with progress_bar() as progress:
-                result = with_remedies(
+                result = add_remedies(
                     result, spec, chosen, names, folder, threads=capture.threads, progress=progress
                 )
         if not card and spec.kind is not TargetKind.TRACE and not outputs.quiet:
@@ -251,9 +251,9 @@ def _parse_remedies(text: str) -> tuple[str, ...] | None:
     """
     if not text:
         return None
-    from analyzer.fitting.search.what_if import names_in
+    from analyzer.fitting.remedies import parse_remedies
 
-    return names_in(text)
+    return parse_remedies(text)
 
 
 def _find_card(device: str, gpu: str) -> str:

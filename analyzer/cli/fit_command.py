@@ -16,11 +16,11 @@ from analyzer.cli.gpu_list import list_gpus
 from analyzer.cli.outputs import check_not_input, check_paths, open_in_browser, write_all
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.stdout import DASH, printing, terminal
-from analyzer.fitting.scaling.fit_answer import FitAnswer, encode_answer
-from analyzer.fitting.search.all_cards import fit_all
-from analyzer.fitting.search.fit_target import FitQuestion, fit_target
-from analyzer.fitting.search.varied_size import split_shapes
-from analyzer.fitting.search.what_if import names_in
+from analyzer.fitting.all_cards import fit_all_cards
+from analyzer.fitting.fit_answer import FitAnswer, encode_answer
+from analyzer.fitting.fit_target import FitQuestion, fit_target
+from analyzer.fitting.remedies import parse_remedies
+from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import parse_bytes
@@ -121,7 +121,9 @@ def fit(
     if not chosen.gpu and not is_all and not quiet:
         print(_FOR_CPU, file=sys.stderr)
     with progress_bar() as progress:
-        answer = (fit_all if is_all else fit_target)(spec, chosen, question, progress=progress)
+        answer = (fit_all_cards if is_all else fit_target)(
+            spec, chosen, question, progress=progress
+        )
     _deliver(answer, json, html, open_page=open_page, quiet=quiet)
     if not answer.largest or answer.wanted_fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
@@ -155,7 +157,7 @@ def _make_question(
             what_if=asked.what_if,
             shape=varied.template,
         )
-    names = names_in(asked.what_if)
+    names = parse_remedies(asked.what_if)
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,
@@ -171,18 +173,21 @@ def _deliver(
     answer: FitAnswer, json: Path | None, html: Path | None, *, open_page: bool, quiet: bool
 ) -> None:
     """Write the files and print the answer."""
-    from analyzer.fitting.report.fit_page import render_fit_page
-    from analyzer.fitting.report.fit_terminal import print_answer
+    from analyzer.fitting.fit_document import build_fit_document
+    from analyzer.report.render.page_shell import to_page
+    from analyzer.report.render.terminal import print_terminal
+
+    document = build_fit_document(answer)
 
     def write_json(path: Path) -> None:
         write_text(path, encode_answer(answer).decode())
 
     def write_page(path: Path) -> None:
-        write_text(path, render_fit_page(answer))
+        write_text(path, to_page(document))
 
     to_stdout = write_all((json, write_json), (html, write_page))
     if not to_stdout and not quiet:
         with printing():
-            print_answer(answer, terminal())
+            print_terminal(document, terminal())
     if open_page:
         open_in_browser(None if html == DASH else html, write_page)

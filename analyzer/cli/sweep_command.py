@@ -12,12 +12,11 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Writer, check_not_input, check_paths, write_all
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.stdout import printing, terminal
-from analyzer.fitting.sweep.sweep_config import questions_in
-from analyzer.fitting.sweep.sweep_run import SWEEP_JSON, run_sweep
+from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
 from analyzer.model.contract.report.sweep_file import SweepFile
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.report.output_files import write_text
-from analyzer.session.engines.work import WorkEngine, local_cores
+from analyzer.session.work_engine import WorkEngine, local_cores
 
 
 def sweep(
@@ -50,7 +49,7 @@ def sweep(
     """
     check_paths(json, csv, html)
     check_not_input((json, csv, html), config)
-    questions = questions_in(config)
+    questions = read_questions(config)
     folder = out or config.with_suffix("")
     engine = WorkEngine(scheduler=scheduler, workers=jobs or max(local_cores() // 2, 1))
     with progress_bar() as progress:
@@ -68,17 +67,23 @@ def _deliver(
     quiet: bool,
 ) -> None:
     """Write the files, two of them also into the sweep's folder, and print the table."""
-    from analyzer.fitting.sweep_report.sweep_page import render_sweep_page
-    from analyzer.fitting.sweep_report.sweep_table import print_sweep, sweep_csv
+    from analyzer.fitting.sweep_document import build_sweep_document, sweep_to_csv
+    from analyzer.report.render.page_shell import to_page
+    from analyzer.report.render.terminal import print_terminal
+
+    document = build_sweep_document(result)
+    page = to_page(document)
 
     def writer(render: Callable[[SweepFile], str]) -> Writer:
         return lambda path: write_text(path, render(result))
 
     writer(encode_report)(folder / SWEEP_JSON)
-    writer(render_sweep_page)(folder / "sweep.html")
+    write_text(folder / "sweep.html", page)
     to_stdout = write_all(
-        (json, writer(encode_report)), (csv, writer(sweep_csv)), (html, writer(render_sweep_page))
+        (json, writer(encode_report)),
+        (csv, writer(sweep_to_csv)),
+        (html, lambda path: write_text(path, page)),
     )
     if not to_stdout and not quiet:
         with printing():
-            print_sweep(result, terminal())
+            print_terminal(document, terminal())

@@ -1,5 +1,5 @@
 """Find the largest batch or input size that fits a memory limit.
 
-Inputs: a target and a limit. Outputs: a `FitAnswer`, its text and page, sweeps over many configurations.
-Restrictions: each size is estimated by `session`; this package predicts nothing itself.
+Inputs: a target and a limit. Outputs: a ``FitAnswer`` and its document; sweeps over many configurations.
+Restrictions: ``session`` estimates each size; this package predicts nothing itself.
 """

@@ -1,10 +1,12 @@
-"""What ``analyze fit`` costs over one ``analyze estimate`` at the batch found: wall and CPU seconds.
+"""Measure ``analyze fit``: its cost over one estimate, its bracket, and whether the safe batch runs.
 
-    python benchmarks/fit/fit_cost.py TARGET [OPTION …]     # fit's options
-    python benchmarks/fit/fit_cost.py keras:MobileNetV2 --gpu t4 --no-confirm
+    python benchmarks/fit/fit_cost.py "TARGET [OPTION …]" …      # options of fit, one text per case
+    python benchmarks/fit/fit_cost.py --command OLD/analyze CASE …   # another installation
+    python benchmarks/fit/fit_cost.py --list                     # the usual twelve cases
 
-Both are whole commands with all their children, one after the other, each with a copy of the cache
-that lacks XLA's plans. The row says what the answer is and what was captured, planned and run for it.
+Each case runs two commands with all their children: ``fit``, and one ``estimate`` at its largest size.
+Costs are CPU seconds, so a busy
+machine changes them little. Plans of XLA's compiler are not taken from the cache.
 """
 
 from __future__ import annotations
@@ -12,77 +14,111 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from analyzer.model.user_cache import VARIABLE, cache_folder
 
-COMMAND = Path(__file__).resolve().parents[2] / "cli.py"
-OF_FIT = ("--confirm", "--no-confirm")
+MODELS = Path(__file__).with_name("fit_models.py")
+ONE_THREAD = "--no-jit --inter-op-threads 1"
+CASES = [
+    f"{MODELS}:perceptron --limit 48MiB {ONE_THREAD} --confirm",
+    f"{MODELS}:convolutional --limit 80MiB {ONE_THREAD} --confirm",
+    f"{MODELS}:decoder --limit 120MiB {ONE_THREAD} --confirm",
+    f"{MODELS}:recurrent --limit 24MiB {ONE_THREAD} --confirm",
+    f"{MODELS}:residual --limit 128MiB {ONE_THREAD} --confirm",
+    f"{MODELS}:unet --gpu t4 --limit 200MiB --no-jit",
+    f"{MODELS}:convolutional --gpu t4 --limit 300MiB --no-jit",
+    f"{MODELS}:perceptron --gpu t4 --limit 300MiB",
+    f"{MODELS}:decoder --gpu a100-40gb --limit 400MiB",
+    f"{Path(__file__).with_name('written_loops.py')}:two_optimizers --gpu t4 --limit 300MiB",
+    f"{MODELS}:gelu_chain --gpu t4 --limit 200MiB --no-jit",
+    f"{MODELS}:deep --gpu t4 --limit 300MiB",
+]
+ONLY_FIT = ("--confirm", "--no-confirm")
 NOT_FIT = 3
-"""Exit code where the step does not fit: an answer too."""
+"""Exit code if the step does not fit, which is an answer."""
+
+COLUMNS = ("case", "CPU s", "estimates", "captures", "runs", "predicted", "fits", "fails", "safe")
 
 
-def seconds_of(cache: Path, *arguments: str) -> tuple[float, float]:
-    """Run a command of ours; return its wall seconds and CPU seconds, children included.
-
-    Args:
-        cache: Where the copy of the cache is made.
-        *arguments: The command.
+def run_command(command: list[str], cache: Path) -> tuple[float, float]:
+    """Run a command with a copy of the cache; return wall and CPU seconds, children included.
 
     Raises:
         SystemExit: it failed.
     """
-    kept = cache_folder()
-    if kept is not None and kept.is_dir():
-        shutil.copytree(kept, cache, ignore=shutil.ignore_patterns("*.plan.gz"))
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    user_cache = cache_folder()
+    if user_cache is not None and user_cache.is_dir():
+        ignored = shutil.ignore_patterns("*.plan.gz")
+        shutil.copytree(user_cache, cache, ignore=ignored, dirs_exist_ok=True)
+    before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", VARIABLE: str(cache)}
-    ended = subprocess.run(
-        [sys.executable, str(COMMAND), *arguments], env=environment, capture_output=True, text=True
-    )
-    wall_s = time.monotonic() - began
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    wall_s = time.monotonic() - begin_s
     if ended.returncode not in (0, NOT_FIT):
-        raise SystemExit(f"{' '.join(arguments)} failed: {ended.stderr.strip()[-400:]}")
+        raise SystemExit(f"{shlex.join(command)} failed: {ended.stderr.strip()[-400:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def told(answer: dict[str, Any]) -> str:
-    """Return an answer in a line: the sizes, and what was captured, planned and run."""
-    forms = answer["forms"]
-    words = [f"largest {answer['largest']}, in each {answer['in_each']}, safe {answer['safe']}"]
-    for key in ("captured_at", "planned_at"):
-        if forms.get(key):
-            words.append(f"{key.partition('_')[0]} {', '.join(map(str, forms[key]))}")
-    confirmation = answer.get("confirmation")
-    if confirmation:
-        runs = [
-            f"{run['size']} {'ran' if run['ran'] else 'did not'}" for run in confirmation["runs"]
-        ]
-        words.append(f"predicted {confirmation['predicted']}: {', '.join(runs)}")
-    return "; ".join(words)
-
-
-def main(target: str, options: list[str]) -> None:
+def measure(analyze: list[str], case: str) -> tuple[float, list[Any]]:
+    """Return the cost of a case in estimates, and its row."""
+    target, *options = shlex.split(case)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "answer.json"
-        fit = seconds_of(folder / "of-fit", "fit", target, *options, "-q", "--json", str(file))
+        fit = [*analyze, "fit", target, *options, "-q", "--json", str(file)]
+        _, fit_s = run_command(fit, folder / "cache-of-fit")
         answer = json.loads(file.read_text())
+        others = [option for option in options if option not in ONLY_FIT]
         size = str(max(answer["largest"], 1))
-        others = [option for option in options if option not in OF_FIT]
-        asked = ("estimate", target, *others, "--batch-size", size, "-q")
-        estimate = seconds_of(folder / "of-it", *asked, "--out", str(folder / "run"))
-    for name, ours, one in zip(("wall", "CPU"), fit, estimate, strict=True):
-        print(f"{name}: {ours:.1f} s over {one:.1f} s = {ours / one:.1f}", end="; ")
-    print(told(answer), flush=True)
+        estimate = [*analyze, "estimate", target, *others, "--batch-size", size, "-q"]
+        _, one_s = run_command(
+            [*estimate, "--out", str(folder / "run")], folder / "cache-of-estimate"
+        )
+    confirmation = answer.get("confirmation") or {"runs": [], "predicted": answer["largest"]}
+    runs = {run["size"]: run["ran"] for run in confirmation["runs"]}
+    failing = min((size for size, ran in runs.items() if not ran), default=answer.get("failing"))
+    captured = answer.get("captured_at") or answer["forms"]["captured_at"]
+    safe_failed = any(not ran and size <= answer["safe"] for size, ran in runs.items())
+    cost = fit_s / one_s
+    return cost, [
+        case.replace(str(MODELS.parent) + "/", ""),
+        f"{fit_s:.1f}",
+        f"{cost:.1f}",
+        len(captured),
+        len(runs),
+        confirmation["predicted"],
+        answer["largest"],
+        failing,
+        f"{answer['safe']} {'failed' if safe_failed else ''}".strip(),
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    """Print a row per case and the median cost."""
+    analyze = [sys.executable, str(Path(__file__).resolve().parents[2] / "cli.py")]
+    if arguments[:1] == ["--command"]:
+        analyze, arguments = [arguments[1]], arguments[2:]
+    if arguments == ["--list"]:
+        print("\n".join(CASES))
+        return
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    costs = []
+    for case in arguments or CASES:
+        cost, row = measure(analyze, case)
+        costs.append(cost)
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
+    print(f"\nMedian cost: {median(costs):.1f} estimates.")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1:])

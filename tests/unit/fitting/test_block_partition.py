@@ -8,14 +8,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzer.fitting.search.block_partition import (
+from analyzer.fitting.block_partition import (
     ChainUnit,
     _in_order,
     _without_constants,
     best_plan,
     square_root_plan,
 )
-from analyzer.fitting.search.remedy_plans import pasted_code
+from analyzer.fitting.remedy_plans import read_recomputing_code
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
@@ -97,7 +97,7 @@ def test_of_even_units_the_best_is_no_worse_than_the_square_root() -> None:
 
 
 def test_the_code_to_paste_is_code() -> None:
-    code = pasted_code()
+    code = read_recomputing_code()
     compile(code, "pasted", "exec")
     assert "def recompute_blocks(" in code
     assert "# ---" not in code

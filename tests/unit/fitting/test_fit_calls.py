@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import analyzer
-from analyzer.fitting.search import fit_calls
-from analyzer.fitting.search.fit_calls import KnownFits
+from analyzer.fitting import fit_calls
+from analyzer.fitting.fit_calls import KnownFits
 from analyzer.model.errors import InputError
 
 
@@ -94,10 +94,10 @@ def test_what_tells_nothing_of_itself_is_captured_each_time(captures: list[int])
 def test_what_is_known_is_right_and_asked_once(batches: list[int], last: int) -> None:
     known: Any = KnownFits()
     for batch in batches:
-        holds = known.of(batch)
+        holds = known.judge(batch)
         assert holds in (None, batch <= last)
-        known.learn(batch, holds=batch <= last)
-        assert known.of(batch) is (batch <= last)
+        known.add(batch, fits=batch <= last)
+        assert known.judge(batch) is (batch <= last)
 
 
 def test_the_example_of_the_documents_runs() -> None:
@@ -108,5 +108,5 @@ def test_the_example_of_the_documents_runs() -> None:
 
 @pytest.mark.parametrize("size", [0, -3])
 def test_no_batch_at_all_is_no_question(size: int) -> None:
-    with pytest.raises(InputError, match="no batch size"):
+    with pytest.raises(InputError, match="too small"):
         analyzer.fits("step.py:build", size, limit="16MiB")

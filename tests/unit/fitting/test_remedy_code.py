@@ -7,8 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from analyzer.fitting.search.remedy_code import RemedyCode, written
-from analyzer.fitting.search.remedy_plans import plans_for
+from analyzer.fitting.remedy_plans import RemedyCode, plan_remedies, write_code
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.run_note import StepNote, VariableNote
@@ -20,15 +19,15 @@ NOTE = RunNote(step=StepNote(mode="train", optimizer="Adam", dtype_policy="float
 
 @pytest.mark.parametrize("is_own_step", [False, True])
 def test_what_is_given_for_any_two_can_be_parsed(is_own_step: bool) -> None:
-    plans = list(plans_for(OPTIONS, NOTE))
+    plans = list(plan_remedies(OPTIONS, NOTE))
     for one, other in combinations(plans, 2):
-        ast.parse(written([one.code, other.code], is_own_step=is_own_step))
+        ast.parse(write_code([one.code, other.code], is_own_step=is_own_step))
 
 
 def test_several_make_one_optimizer_and_one_call_of_each() -> None:
-    plans = {plan.id: plan for plan in plans_for(OPTIONS, NOTE)}
+    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
     chosen = ("jit", "accumulate-4", "optimizer-sgd", "ema", "mixed-bfloat16")
-    assert written([plans[name].code for name in chosen], is_own_step=False).splitlines() == [
+    assert write_code([plans[name].code for name in chosen], is_own_step=False).splitlines() == [
         'keras.config.set_dtype_policy("mixed_bfloat16")  # before the model is made',
         "optimizer = keras.optimizers.SGD(..., gradient_accumulation_steps=4, use_ema=True)",
         "model.compile(optimizer=optimizer, jit_compile=True, loss=...)",
@@ -38,7 +37,7 @@ def test_several_make_one_optimizer_and_one_call_of_each() -> None:
 
 def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
     code = [RemedyCode(optimizer="SGD", optimizer_option="use_ema=True", batch_size=8, jit=True)]
-    assert written(code, is_own_step=True).splitlines() == [
+    assert write_code(code, is_own_step=True).splitlines() == [
         "optimizer = keras.optimizers.SGD(..., use_ema=True)",
         "step = tf.function(step, jit_compile=True)",
         "dataset = dataset.batch(8)",
@@ -48,6 +47,6 @@ def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
 def test_an_optimizer_that_is_not_noted_is_known_by_its_variables() -> None:
     slot = VariableNote("rmsprop/dense_kernel_velocity", "float32", (4,), Category.OPTIMIZER_STATE)
     note = RunNote(step=StepNote(dtype_policy="float32", jit=False), variables=(slot,))
-    titles = {plan.id: plan.title for plan in plans_for(OPTIONS, note)}
-    assert titles["optimizer-sgd"] == "SGD in place of RMSprop"
+    titles = {plan.id: plan.title for plan in plan_remedies(OPTIONS, note)}
+    assert titles["optimizer-sgd"] == "SGD instead of RMSprop"
     assert "optimizer-rmsprop" not in titles

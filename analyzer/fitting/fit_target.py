@@ -1,0 +1,326 @@
+"""From a target and a limit to the largest size that fits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from msgspec.structs import replace as replace_fields
+
+from analyzer.capture.process.launch import Progress
+from analyzer.cards import Gpu, all_gpus, find_gpu, memory_limit
+from analyzer.fitting.confirmation import RunBracket, has_phantom, make_run_options, run_at
+from analyzer.fitting.estimate_at_size import (
+    SizeEstimate,
+    SizeEstimates,
+    StepAccess,
+    access_target,
+)
+from analyzer.fitting.fit_answer import (
+    CardAnswer,
+    Confirmation,
+    ConfirmingRun,
+    FitAnswer,
+    LimitOwner,
+    SizeFailure,
+)
+from analyzer.fitting.fit_headline import add_headline
+from analyzer.fitting.remedies import try_remedies
+from analyzer.fitting.size_search import FoundSizes, Limit, SizeCurve, SizeSearch
+from analyzer.fitting.varied_size import BATCH, VariedSize
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.errors import InputError
+from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.predict.uncertainty.assumptions import sizes_of
+
+_SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitQuestion:
+    """What to find out about a target.
+
+    Attributes:
+        limit_bytes: The allocator's limit; None for the card's own, or this machine's memory.
+        wanted: A size to judge; None for none.
+        threads: Threads that one op may use; None for this machine's.
+        confirm: Whether to run the result and its neighbours. None runs them on a simulated card if
+            there is one, and not on a CPU, where the kernels would run.
+        remedies: Whether to estimate the step with each remedy.
+        what_if: The remedies to try, by name; empty for all.
+        varied: What varies: the batch, or input axes.
+    """
+
+    limit_bytes: int | None = None
+    wanted: int | None = None
+    threads: int | None = None
+    confirm: bool | None = None
+    remedies: bool = False
+    what_if: tuple[str, ...] = ()
+    varied: VariedSize = BATCH
+
+
+def fit_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    question: FitQuestion,
+    *,
+    progress: Progress | None = None,
+) -> FitAnswer:
+    """Find the largest size of a target's step under a limit.
+
+    Args:
+        spec: The target.
+        options: How the step is made; the search starts at its batch size.
+        question: The limit and further questions.
+        progress: Called with the stage and the share done.
+
+    Raises:
+        InputError: the target cannot be used, or its batch size is fixed.
+    """
+    with access_target(spec) as access:
+        return fit_step(access, options, question, progress or (lambda stage, share: None))
+
+
+def fit_step(
+    access: StepAccess,
+    options: CaptureOptions,
+    question: FitQuestion,
+    report: Callable[[str, float], None],
+) -> FitAnswer:
+    """Find the largest size of a step under a limit.
+
+    Raises:
+        InputError: the step cannot be captured, or its batch size is fixed.
+    """
+    gpu = find_gpu(options.gpu) if options.gpu else None
+    limit_of, limit = resolve_limit(gpu, question.limit_bytes)
+    confirm = question.confirm
+    if confirm is None:
+        confirm = gpu is not None and has_phantom()
+    confirm = confirm and access.trial is not None
+    run_options = make_run_options(options, None if limit_of == "card" else limit.bytes)
+    if confirm and access.prepare_trials is not None:
+        access.prepare_trials(run_options)
+    varied = question.varied
+    estimates = SizeEstimates(
+        access,
+        optimize_for(options, question.limit_bytes),
+        varied=varied,
+        threads=question.threads,
+    )
+    found = SizeSearch(
+        estimates,
+        limit,
+        varied.first_size(options),
+        power=varied.power,
+        runs_follow=confirm,
+        report=lambda stage, share: report(stage, 0.8 * share),
+    ).find()
+    answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
+    if confirm:
+        answer = _confirm(answer, access, run_options, found, varied, report)
+    answer = _add_peak(answer, found.curve)
+    if answer.wanted is not None:
+        answer = replace_fields(answer, wanted_fits=answer.wanted <= answer.largest)
+    if question.remedies or question.what_if:
+        remedies = _find_remedies(access, estimates, options, question, answer, report)
+        answer = replace_fields(answer, remedies=remedies)
+    report("done", 1.0)
+    return add_headline(answer)
+
+
+def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
+    """Return options whose graph is optimized for a card's limit: TensorFlow's optimizer reads it."""
+    if not options.gpu or limit_bytes is None:
+        return options
+    return replace(options, memory_limit_bytes=limit_bytes)
+
+
+def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, Limit]:
+    """Return the lower one of the card's limit and the user's, and whose it is.
+
+    Args:
+        gpu: The card; None for the CPU.
+        limit_bytes: The user's limit; None for none.
+
+    Raises:
+        InputError: no allocator has such a limit.
+    """
+    if limit_bytes is not None:
+        BfcOptions(memory_limit_bytes=limit_bytes)
+    card = None if gpu is None else memory_limit(gpu)
+    if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
+        return "given", Limit.exactly(limit_bytes)
+    if card is not None:
+        bounds = Limit(bytes=card.bytes, low_bytes=card.low_bytes, high_bytes=card.high_bytes)
+        return "card", bounds
+    return "machine", Limit.exactly(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def find_safe_size(curve: SizeCurve, limit: Limit) -> int:
+    """Return the largest size whose upper bound of the need fits the lower bound of the limit."""
+    return curve.size_at(limit.low_bytes, lambda point: point.need.high)
+
+
+def describe_sizes(
+    name: str,
+    options: CaptureOptions,
+    found: FoundSizes,
+    limited_by: tuple[LimitOwner, Limit],
+    question: FitQuestion,
+) -> FitAnswer:
+    """Return the answer of the estimates alone."""
+    gpu = find_gpu(options.gpu) if options.gpu else None
+    limit_of, limit = limited_by
+    curve, wanted = found.curve, question.wanted
+    nearest = min(curve.points.values(), key=lambda point: abs(point.size - found.predicted))
+    step = nearest.note.step
+    most = None
+    if found.failing is not None and found.refused is None:
+        most = max(curve.size_at(limit.high_bytes, lambda point: point.need.low), found.predicted)
+    is_batch = not question.varied.shapes
+    fixed_bytes, bytes_per_example = _line_through(curve, limit) if is_batch else (None, None)
+    return FitAnswer(
+        target=name,
+        varied="batch size" if is_batch else "input size",
+        shape=question.varied.template,
+        batch_size=None if is_batch else step.batch_size,
+        mode=step.mode,
+        jit=bool(step.jit),
+        optimizer=step.optimizer,
+        dtype_policy=step.dtype_policy,
+        device="gpu" if gpu is not None else "cpu",
+        card="" if gpu is None else gpu.id,
+        card_name="" if gpu is None else gpu.name,
+        limit_of=limit_of,
+        limit_bytes=limit.bytes,
+        limit_low_bytes=limit.low_bytes,
+        limit_high_bytes=limit.high_bytes,
+        largest=found.predicted,
+        failing=found.failing,
+        safe=min(find_safe_size(curve, limit), found.predicted),
+        most=most,
+        refused=found.refused,
+        fixed_bytes=fixed_bytes,
+        bytes_per_example=bytes_per_example,
+        wanted=wanted,
+        captured_at=tuple(curve.sizes),
+        swaps=any(point.swaps for point in curve.points.values()),
+        curve=tuple(curve.points[size].to_point() for size in curve.sizes),
+        cards=_judge_cards(curve, wanted) if wanted is not None and gpu is not None else (),
+        notes=tuple(dict.fromkeys((*nearest.notes, *sizes_of(nearest.note)))),
+        versions=nearest.note.versions,
+    )
+
+
+def _line_through(curve: SizeCurve, limit: Limit) -> tuple[int | None, int | None]:
+    """Return the fixed bytes and the bytes per example of the need; None if one estimate fits."""
+    fitting = [point for point in curve.points.values() if point.need_bytes <= limit.bytes]
+    low = min(fitting, key=lambda point: point.size, default=None)
+    high = max(fitting, key=lambda point: point.size, default=None)
+    if low is None or high is None or low.size == high.size:
+        return None, None
+    slope = (high.need_bytes - low.need_bytes) / (high.size - low.size)
+    return max(round(low.need_bytes - slope * low.size), 0), round(slope)
+
+
+def _confirm(
+    answer: FitAnswer,
+    access: StepAccess,
+    run_options: CaptureOptions,
+    found: FoundSizes,
+    varied: VariedSize,
+    report: Callable[[str, float], None],
+) -> FitAnswer:
+    """Return the answer of runs at the predicted size and around it."""
+
+    def run(size: int) -> ConfirmingRun:
+        report(f"running {answer.noun} {answer.label(size)} to confirm", 0.9)
+        return run_at(access, varied.apply(run_options, size), size)
+
+    refused = found.refused
+    bracket = RunBracket(run, None if refused is None else refused.size)
+    try:
+        bracket.narrow(answer.largest, answer.safe)
+    except InputError as error:
+        return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {error.message}"))
+    fitting, failing = bracket.fitting, bracket.failing
+    if failing in bracket.runs and not bracket.runs[failing].is_out_of_memory:
+        failed = bracket.runs[failing]
+        refused = SizeFailure(size=failing, kind=failed.reason, detail=failed.detail)
+    return replace_fields(
+        answer,
+        largest=fitting,
+        failing=failing,
+        safe=min(answer.safe, fitting),
+        most=None if answer.most is None else max(answer.most, fitting),
+        refused=refused,
+        confirmation=Confirmation(
+            by="phantom" if answer.device == "gpu" else "cpu",
+            runs=tuple(bracket.runs[size] for size in sorted(bracket.runs)),
+            predicted=answer.largest,
+        ),
+    )
+
+
+def _add_peak(answer: FitAnswer, curve: SizeCurve) -> FitAnswer:
+    """Return the answer with the peak at its largest size."""
+    if not answer.largest:
+        return answer
+
+    def requested_of(point: SizeEstimate) -> int:
+        return point.requested_bytes
+
+    def allocated_of(point: SizeEstimate) -> int:
+        return point.allocated_bytes
+
+    return replace_fields(
+        answer,
+        peak_requested_bytes=curve.value_at(answer.largest, requested_of),
+        peak_allocated_bytes=curve.value_at(answer.largest, allocated_of),
+    )
+
+
+def _find_remedies(
+    access: StepAccess,
+    estimates: SizeEstimates,
+    options: CaptureOptions,
+    question: FitQuestion,
+    answer: FitAnswer,
+    report: Callable[[str, float], None],
+) -> tuple[StepRemedy, ...]:
+    """Return what each remedy saves at the wanted size or the largest one."""
+    size = answer.size_of_remedies
+    return try_remedies(
+        access,
+        question.varied.apply(optimize_for(options, question.limit_bytes), size),
+        question.what_if,
+        answer.limit_bytes,
+        question.threads,
+        lambda stage, share: report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share),
+        estimates.folder_of(size) if size in answer.captured_at else None,
+    )
+
+
+def _judge_cards(curve: SizeCurve, wanted: int) -> tuple[CardAnswer, ...]:
+    """Return for each card whether the wanted size fits, the smallest card first."""
+    need_bytes = curve.value_at(wanted, lambda point: point.need_bytes)
+    cards = []
+    for gpu in sorted(all_gpus(), key=lambda gpu: (memory_limit(gpu).bytes, gpu.id)):
+        limit_bytes = memory_limit(gpu).bytes
+        cards.append(
+            CardAnswer(
+                id=gpu.id,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                limit_bytes=limit_bytes,
+                largest=None,
+                safe=None,
+                holds_wanted=need_bytes <= limit_bytes,
+            )
+        )
+    return tuple(cards)

@@ -1,0 +1,277 @@
+"""Estimate a step with remedies: each is a real change of the step, captured and estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace as replace_fields
+
+from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess, access_target
+from analyzer.fitting.remedy_plans import (
+    RECOMPUTING,
+    RemedyPlan,
+    merge_options,
+    plan_remedies,
+    remedy_names,
+    write_code,
+)
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.errors import CompilerUnavailable, InputError
+from analyzer.report.result import Result
+from analyzer.session.target_results import leave_report
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import RunNote, read_run
+
+_LONGEST_REASON: Final = 240
+"""Characters of the reason why a remedy cannot be applied."""
+
+_MOST_SETS: Final = 4
+"""Sets of remedies to estimate at most."""
+
+_LARGEST_SET: Final = 3
+"""Remedies in a set at most."""
+
+
+_STEPS_PER_EXECUTION: Final = "steps-per-execution"
+
+ALL: Final = "all"
+"""Stands for every remedy that may save memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyTrial:
+    """Settings shared by all remedies of one step.
+
+    Attributes:
+        access: The step.
+        options: How it is made without remedies.
+        limit_bytes: A limit to judge by; None for none.
+        threads: Threads that one op may use; None for this machine's.
+        report: Called with the stage and the share done.
+    """
+
+    access: StepAccess
+    options: CaptureOptions
+    limit_bytes: int | None
+    threads: int | None
+    report: Callable[[str, float], None]
+
+    def estimate(self, options: CaptureOptions, name: str) -> SizeEstimate:
+        """Capture and estimate the step with some options.
+
+        Raises:
+            InputError: the step cannot be made so.
+        """
+        estimates = SizeEstimates(self.access, options, threads=self.threads, name=f"remedy-{name}")
+        return estimates.estimate(options.open_batch_size)
+
+    def fits(self, estimate: SizeEstimate) -> bool | None:
+        """Say whether an estimate fits the limit; None without one."""
+        return None if self.limit_bytes is None else estimate.need_bytes <= self.limit_bytes
+
+
+def try_remedies(
+    access: StepAccess,
+    options: CaptureOptions,
+    names: Sequence[str],
+    limit_bytes: int | None,
+    threads: int | None,
+    report: Callable[[str, float], None],
+    captured: Path | None = None,
+) -> tuple[StepRemedy, ...]:
+    """Estimate a step with each remedy, and with sets of them if no single one is enough.
+
+    Args:
+        access: The step.
+        options: How it is made without remedies, its batch size included.
+        names: Remedies to try; empty for all that may save memory.
+        limit_bytes: A limit to judge by; None for none.
+        threads: Threads that one op may use; None for this machine's.
+        report: Called with the stage and the share done.
+        captured: Folder of a capture of the unchanged step; None to capture it.
+
+    Raises:
+        InputError: a name is not a remedy of this step.
+    """
+    trial = RemedyTrial(
+        access=access, options=options, limit_bytes=limit_bytes, threads=threads, report=report
+    )
+    report("estimating the unchanged step", 0.0)
+    estimates = SizeEstimates(access, options, threads=threads, name="unchanged")
+    batch = options.open_batch_size
+    before = estimates.estimate_capture(batch, captured or estimates.capture(batch))
+    op_by_op = _capture_without_xla(trial, before.note) if set(RECOMPUTING) & {*names} else None
+    plans = _choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
+    remedies = []
+    for number, plan in enumerate(plans):
+        report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
+        remedies.append(_try_plans(trial, (plan,), before))
+    if trial.fits(before) is False and not any(remedy.fits for remedy in remedies):
+        remedies += _try_sets(trial, plans, remedies, before)
+    return tuple(
+        sorted(
+            remedies, key=lambda remedy: (remedy.saves_bytes is None, -(remedy.saves_bytes or 0))
+        )
+    )
+
+
+def _capture_without_xla(trial: RemedyTrial, note: RunNote) -> RunNote | None:
+    """Capture op by op a step that XLA compiles: that graph shows the order of the layers."""
+    if not note.step.jit:
+        return None
+    trial.report("capturing the step op by op", 0.0)
+    options = replace(trial.options, jit=False)
+    estimates = SizeEstimates(trial.access, options, threads=trial.threads, name="op-by-op")
+    return read_run(estimates.capture(options.open_batch_size) / RUN_FILE)
+
+
+def _try_plans(
+    trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: SizeEstimate
+) -> StepRemedy:
+    """Return the savings of remedies together, or why they cannot be applied."""
+    name = "+".join(plan.id for plan in plans)
+    title = "; ".join(plan.title for plan in plans)
+    code = write_code([plan.code for plan in plans], is_own_step=before.note.step.own)
+    try:
+        after = trial.estimate(merge_options(trial.options, plans), name)
+    except (InputError, CompilerUnavailable) as error:
+        failed = error.message[:_LONGEST_REASON]
+        return StepRemedy(id=name, title=title, code=code, failed=failed)
+    saved = None
+    if before.requested is not None and after.requested is not None:
+        saved = before.requested - after.requested
+    return StepRemedy(
+        id=name,
+        title=title,
+        code=code,
+        costs="; ".join(plan.costs for plan in plans if plan.costs),
+        saves_bytes=before.requested_bytes - after.requested_bytes,
+        saves_low_bytes=None if saved is None else saved.low,
+        saves_high_bytes=None if saved is None else saved.high,
+        requested_bytes=after.requested_bytes,
+        allocated_bytes=after.allocated_bytes,
+        fits=trial.fits(after),
+    )
+
+
+def _try_sets(
+    trial: RemedyTrial,
+    plans: Sequence[RemedyPlan],
+    singles: Sequence[StepRemedy],
+    before: SizeEstimate,
+) -> Iterator[StepRemedy]:
+    """Yield sets of remedies, least effort first, until one fits.
+
+    A set is estimated only if its single savings add up to enough, since together they rarely save more.
+
+    Args:
+        trial: The step and the limit.
+        plans: The remedies.
+        singles: The savings of each, in the same order.
+        before: The unchanged step.
+    """
+    assert trial.limit_bytes is not None
+    saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
+    useful = [plan for plan in plans if saves[plan.id] > 0]
+    excess = before.allocated_bytes - trial.limit_bytes
+    sets = [
+        chosen
+        for size in range(2, _LARGEST_SET + 1)
+        for chosen in combinations(useful, size)
+        if len({plan.kind for plan in chosen}) == size
+        and sum(saves[plan.id] for plan in chosen) >= excess
+    ]
+
+    def rank(chosen: tuple[RemedyPlan, ...]) -> tuple[int, int]:
+        return sum(plan.effort for plan in chosen), -sum(saves[plan.id] for plan in chosen)
+
+    for chosen in sorted(sets, key=rank)[:_MOST_SETS]:
+        trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
+        remedy = _try_plans(trial, chosen, before)
+        yield remedy
+        if remedy.fits:
+            return
+
+
+def _choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
+    """Return the named remedies, or all that may save memory.
+
+    Raises:
+        InputError: a name is not a remedy of this step.
+    """
+    if not names:
+        return [plan for plan in plans if not plan.is_named_only]
+    known = {plan.id: plan for plan in plans}
+    for name in names:
+        if name in RECOMPUTING and name not in known:
+            raise InputError(
+                f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
+                "more.",
+                hint="remat-activations recomputes within layers.",
+            )
+        if name not in known:
+            raise InputError(
+                f"This step has no remedy {name!r}.", hint=f"Its remedies: {', '.join(known)}."
+            )
+    return [known[name] for name in names]
+
+
+def parse_remedies(text: str) -> tuple[str, ...] | None:
+    """Return the remedies in a comma-separated list; empty for all, None for no list.
+
+    Raises:
+        InputError: a name is not a remedy.
+    """
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    if not names:
+        return None
+    if names == (ALL,):
+        return ()
+    for name in names:
+        if name.replace("_", "-") == _STEPS_PER_EXECUTION:
+            raise InputError(
+                f"{name} saves no memory: the steps of one execution run one after another.",
+                hint="It also keeps several batches of input in memory.",
+            )
+        if name not in remedy_names():
+            known = ", ".join(remedy_names())
+            raise InputError(f"There is no remedy {name!r}.", hint=f"Remedies: all, or {known}.")
+    return names
+
+
+def add_remedies(
+    result: Result,
+    spec: TargetSpec,
+    options: CaptureOptions,
+    names: Sequence[str],
+    folder: Path,
+    *,
+    threads: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """Return an estimate with the savings of remedies, and save its report again.
+
+    Args:
+        result: The estimate.
+        spec: Its target.
+        options: How its step is made.
+        names: The remedies; empty for all that may save memory.
+        folder: The estimate's folder.
+        threads: Threads that one op may use; None for this machine's.
+        progress: Called with the stage and the share done.
+
+    Raises:
+        InputError: a name is not a remedy of this step.
+    """
+    verdict = result.report.verdict
+    limit_bytes = None if verdict is None else verdict.limit_bytes
+    report = progress or (lambda stage, share: None)
+    with access_target(spec) as access:
+        remedies = try_remedies(access, options, names, limit_bytes, threads, report, folder)
+    changed = replace(result, report=replace_fields(result.report, remedies=remedies))
+    return leave_report(changed, folder)

@@ -1,0 +1,346 @@
+"""The remedies of a step and the code to write for them.
+
+The table ``remedies.toml`` has most; smaller inputs and recomputed blocks depend on the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+
+from analyzer.fitting.block_partition import best_plan, chain_of, square_root_plan
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.tracing.parse.run_folder import RunNote
+
+_ACCUMULABLE_BATCH: Final = 4
+
+RECOMPUTING: Final = ("recompute-blocks", "recompute-sqrt")
+"""Remedies that recompute blocks of layers; they need the order of the layers."""
+
+_LEAST_UNITS: Final = 3
+"""A chain with fewer parts has nothing to recompute between."""
+
+_TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
+_PASTE_BEGIN: Final = "# --- what is pasted ---"
+_PASTE_END: Final = "# --- up to here ---"
+
+_GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyCode:
+    """The parts of a script that a remedy changes; empty for a part that stays.
+
+    Attributes:
+        before: Lines before the model is made.
+        model: Lines about the model, before it is compiled.
+        optimizer: Class of the optimizer, if the remedy sets an option of it or replaces it.
+        is_other: Whether the optimizer is replaced.
+        optimizer_option: Argument of the optimizer.
+        jit: Whether XLA compiles the step; None if unchanged.
+        batch_size: The batch; None if unchanged.
+        options: Options of the command line.
+    """
+
+    before: str = ""
+    model: str = ""
+    optimizer: str = ""
+    is_other: bool = False
+    optimizer_option: str = ""
+    jit: bool | None = None
+    batch_size: int | None = None
+    options: str = ""
+
+
+class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A remedy of the table; ``remedies.toml`` explains the fields."""
+
+    id: str
+    title: str
+    kind: str
+    effort: int
+    costs: str = ""
+    when: tuple[str, ...] = ()
+    named_only: bool = False
+    batch_size: str = ""
+    dtype_policy: str = ""
+    jit: bool | None = None
+    remedy: str = ""
+    before: str = ""
+    model: str = ""
+    optimizer_option: str = ""
+
+
+class OptimizerRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An optimizer of the table: its name in Keras and its class."""
+
+    name: str
+    class_name: str = msgspec.field(name="class")
+    named_only: bool = False
+
+
+class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table."""
+
+    remedies: tuple[RemedyRow, ...]
+    optimizers: tuple[OptimizerRow, ...]
+
+
+@cache
+def read_table() -> RemedyTable:
+    """Return ``remedies.toml``."""
+    content = files("analyzer.fitting").joinpath("remedies.toml").read_bytes()
+    return msgspec.toml.decode(content, type=RemedyTable)
+
+
+@cache
+def remedy_names() -> tuple[str, ...]:
+    """Return the name of every remedy that some step may have."""
+    table = read_table()
+    return (
+        *(row.id for row in table.remedies),
+        "smaller-input",
+        *(f"optimizer-{row.name}" for row in table.optimizers),
+        *RECOMPUTING,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemedyPlan:
+    """A remedy that can be applied to a step.
+
+    Attributes:
+        id, title, costs: As in ``StepRemedy``.
+        code: The code to write.
+        kind: A step can have one remedy of each kind.
+        effort: Work to apply and use it, as ``remedies.toml`` explains.
+        options: Capture options of the changed step.
+        is_named_only: Whether it is estimated only if the user names it.
+    """
+
+    id: str
+    title: str
+    code: RemedyCode
+    costs: str
+    kind: str
+    effort: int
+    options: CaptureOptions
+    is_named_only: bool = False
+
+
+def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOptions:
+    """Return the options of a step with several remedies of different kinds.
+
+    Args:
+        base: The options without remedies.
+        plans: The remedies.
+    """
+    changes = {
+        name: getattr(plan.options, name)
+        for plan in plans
+        for name in ("batch_size", "shapes", "dtype_policy", "jit", "optimizer")
+        if getattr(plan.options, name) != getattr(base, name)
+    }
+    remedy = ",".join(plan.options.remedy for plan in plans if plan.options.remedy)
+    return replace(base, **changes, remedy=remedy)
+
+
+def plan_remedies(
+    options: CaptureOptions, note: RunNote, op_by_op: RunNote | None = None
+) -> Iterator[RemedyPlan]:
+    """Yield the remedies that a step may have.
+
+    Args:
+        options: How the step is made.
+        note: Its capture.
+        op_by_op: A capture without XLA of a step that XLA compiles, which shows the order of the
+            layers; None if no blocks are to be recomputed.
+    """
+    conditions = _conditions_of(options, note)
+    table = read_table()
+    for row in table.remedies:
+        if conditions.issuperset(row.when):
+            yield _plan_row(row, options, note)
+    yield from _plan_smaller_input(options, note)
+    if note.step.mode == "infer":
+        return
+    for optimizer in table.optimizers:
+        if optimizer.class_name != _optimizer_class(note):
+            yield _plan_optimizer(optimizer, options, note)
+    yield from _plan_blocks(options, op_by_op or note)
+
+
+def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
+    """Return the conditions of the table that hold for a step."""
+    step, batch = note.step, options.open_batch_size
+    has_ema = any("average" in variable.path for variable in note.variables)
+    holds = {
+        "train": step.mode != "infer",
+        "xla": bool(step.jit),
+        "op-by-op": not step.jit,
+        "several-examples": batch > 1,
+        "accumulable": batch >= _ACCUMULABLE_BATCH,
+        "default-policy": step.dtype_policy in _GLOBAL_POLICIES,
+        "float64": step.dtype_policy == "float64",
+        "ema": has_ema,
+        "no-ema": not has_ema,
+    }
+    return {name for name, is_true in holds.items() if is_true}
+
+
+def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyPlan:
+    """Return a remedy of the table for a step."""
+    batch = options.open_batch_size
+    sizes = {"{half}": batch // 2, "{quarter}": batch // _ACCUMULABLE_BATCH}
+    title = row.title
+    for name, size in sizes.items():
+        title = title.replace(name, str(size))
+    batch_size = sizes.get(row.batch_size)
+    return RemedyPlan(
+        id=row.id,
+        title=title,
+        code=RemedyCode(
+            before=row.before.strip("\n"),
+            model=row.model.strip("\n"),
+            optimizer=_optimizer_class(note) if row.optimizer_option else "",
+            optimizer_option=row.optimizer_option,
+            jit=row.jit,
+            batch_size=batch_size,
+        ),
+        costs=row.costs,
+        kind=row.kind,
+        effort=row.effort,
+        options=replace(
+            options,
+            batch_size=options.batch_size if batch_size is None else batch_size,
+            dtype_policy=row.dtype_policy or options.dtype_policy,
+            jit=options.jit if row.jit is None else row.jit,
+            remedy=row.remedy or options.remedy,
+        ),
+        is_named_only=row.named_only,
+    )
+
+
+def _plan_optimizer(row: OptimizerRow, options: CaptureOptions, note: RunNote) -> RemedyPlan:
+    if note.step.own:
+        changed = replace(options, remedy=f"optimizer={row.name}")
+    else:
+        changed = replace(options, optimizer=row.name)
+    return RemedyPlan(
+        id=f"optimizer-{row.name}",
+        title=f"{row.class_name} instead of {_optimizer_class(note)}",
+        code=RemedyCode(optimizer=row.class_name, is_other=True),
+        costs="other hyper-parameters",
+        kind="optimizer",
+        effort=4,
+        options=changed,
+        is_named_only=row.named_only,
+    )
+
+
+def _plan_blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
+    """Yield blocks of layers to recompute: the best partition, and that of the square-root rule."""
+    units = chain_of(note)
+    if len(units) < _LEAST_UNITS:
+        return
+    partitions = (
+        (RECOMPUTING[0], "the best partition", best_plan(units)),
+        (RECOMPUTING[1], "the square-root rule", square_root_plan(units)),
+    )
+    for name, rule, plan in partitions:
+        if plan is None:
+            continue
+        blocks = "".join(f'    ["{first}", "{last}"],\n' for first, last in plan.blocks)
+        call = f"model = recompute_blocks(model, [  # before compile\n{blocks}])"
+        ranges = "|".join(f"{first}>{last}" for first, last in plan.blocks)
+        yield RemedyPlan(
+            id=name,
+            title=f"{len(plan.blocks)} blocks of layers recomputed ({rule})",
+            code=RemedyCode(model=f"{read_recomputing_code()}\n\n\n{call}"),
+            costs=f"{plan.operations} ops run twice; batch normalization updates twice",
+            kind="recomputation",
+            effort=3,
+            options=replace(options, remedy=f"recompute={ranges}"),
+        )
+
+
+def read_recomputing_code() -> str:
+    """Return the code that recomputes blocks of a model, the same that captures of the remedy run."""
+    text = files("analyzer.capture.targets").joinpath("recomputed_blocks.py").read_text("utf-8")
+    body = text.split(_PASTE_BEGIN)[1].split(_PASTE_END)[0]
+    body = _TYPE_IGNORE.sub("", body).strip()
+    return f"from typing import Any\n\nimport keras\nimport tensorflow as tf\n\n\n{body}"
+
+
+def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
+    """Yield inputs of half the side, if ``--shape`` gave the inputs or the model is an application."""
+    shapes = dict(options.shapes)
+    is_application = note.target is not None and note.target.kind == "application"
+    if not shapes and is_application and note.inputs and note.inputs[0].shape:
+        shapes = {"": tuple(note.inputs[0].shape[1:])}
+    smaller = {name: _halve_sides(shape) for name, shape in shapes.items()}
+    if smaller == shapes:
+        return
+    texts = [
+        f"{name + '=' if name else ''}{','.join(map(str, shape))}"
+        for name, shape in smaller.items()
+    ]
+    yield RemedyPlan(
+        id="smaller-input",
+        title=f"Inputs of half the side ({' '.join(texts)})",
+        code=RemedyCode(options=" ".join(("#", *(f"--shape {text}" for text in texts)))),
+        costs="less detail, or less context",
+        kind="input",
+        effort=6,
+        options=replace(options, shapes=smaller),
+    )
+
+
+def _halve_sides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with half of each axis but the last; of a single axis, half of it."""
+    sides = shape if len(shape) < 2 else shape[:-1]
+    return (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
+
+
+def _optimizer_class(note: RunNote) -> str:
+    """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
+    if note.step.optimizer:
+        return note.step.optimizer
+    classes = {row.name: row.class_name for row in read_table().optimizers}
+    heads = {variable.path.split("/")[0] for variable in note.variables}
+    return next((classes[name] for name in classes if name in heads), "Adam")
+
+
+def write_code(parts: Sequence[RemedyCode], *, is_own_step: bool) -> str:
+    """Return the code for remedies of different kinds, with each call written once.
+
+    Args:
+        parts: The remedies' code.
+        is_own_step: Whether the step is the user's own, without ``compile`` and ``fit``.
+    """
+    lines = [part.before for part in parts] + [part.model for part in parts]
+    classes = [part.optimizer for part in parts if part.is_other]
+    classes += [part.optimizer for part in parts if part.optimizer]
+    jit = next((part.jit for part in parts if part.jit is not None), None)
+    batch_size = next((part.batch_size for part in parts if part.batch_size is not None), None)
+    compile_arguments = []
+    if classes:
+        arguments = ["...", *(part.optimizer_option for part in parts if part.optimizer_option)]
+        lines.append(f"optimizer = keras.optimizers.{classes[0]}({', '.join(arguments)})")
+        compile_arguments.append("optimizer=optimizer")
+    if jit is not None:
+        compile_arguments.append(f"jit_compile={jit}")
+    if is_own_step:
+        lines.append("" if jit is None else f"step = tf.function(step, jit_compile={jit})")
+        lines.append("" if batch_size is None else f"dataset = dataset.batch({batch_size})")
+    else:
+        if compile_arguments:
+            lines.append(f"model.compile({', '.join((*compile_arguments, 'loss=...'))})")
+        lines.append("" if batch_size is None else f"model.fit(..., batch_size={batch_size})")
+    return "\n".join(line for line in (*lines, *(part.options for part in parts)) if line)

@@ -1,1 +1,0 @@
-"""The answer of ``analyze fit`` as text and as a page."""

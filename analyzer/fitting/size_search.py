@@ -1,0 +1,332 @@
+"""Search the largest size that fits: one method for every model, card, graph rewrite and XLA plan.
+
+Each size is captured and estimated once and becomes a point of a curve. A line through the points leads
+to the next size (secant method). Once a size fits and another does not, the search narrows the bracket
+between the two by interpolation, or by bisection if two estimates in a row lie on the same side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from analyzer.fitting.estimate_at_size import SizeEstimate
+from analyzer.fitting.fit_answer import SizeFailure
+from analyzer.model.errors import InputError
+
+MOST_SIZE: Final = 1 << 24
+"""No size above this is tried."""
+
+_MOST_ESTIMATES: Final = 16
+"""Sizes to try at most. Usual searches end after 3 to 5."""
+
+_BRACKET_PARTS: Final = 64
+"""The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbouring sizes."""
+
+_RUN_PARTS: Final = 16
+"""If runs follow, the search ends if the line crosses the limit this near to an estimated size."""
+
+_LONGEST_STEP: Final = 1024
+"""The next size is at most so many times the largest size that fits."""
+
+_PLATEAU_STEP: Final = 16
+"""The next size is so many times larger if the need did not grow: at small batches the variables' start
+may need more than a step."""
+
+_LONGEST_PLATEAU: Final = 1000
+"""A need that does not grow while the size grows this much does not depend on the size."""
+
+_POWERS: Final = (1.0, 4.0)
+"""Powers of an input's side with which a need may grow: 1 for a recurrent layer over a sequence, 4 for
+attention between the pixels of an image."""
+
+
+class Estimating(Protocol):
+    """Estimates a step at a size (``SizeEstimates``)."""
+
+    def estimate(self, size: int) -> SizeEstimate:
+        """Estimate the step, or raise."""
+
+    def try_size(self, size: int) -> SizeEstimate | SizeFailure:
+        """Estimate the step, or return why the size is not possible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The memory limit in bytes: the expected value and its bounds."""
+
+    bytes: int
+    low_bytes: int
+    high_bytes: int
+
+    @classmethod
+    def exactly(cls, size_bytes: int) -> Limit:
+        """Return a limit that is known to the byte."""
+        return cls(bytes=size_bytes, low_bytes=size_bytes, high_bytes=size_bytes)
+
+
+Figure = Callable[[SizeEstimate], int]
+"""One figure of an estimate in bytes, such as the upper bound of its need."""
+
+
+def need_of(point: SizeEstimate) -> int:
+    """Return the need of an estimate."""
+    return point.need_bytes
+
+
+class SizeCurve:
+    """Estimates by size, and straight lines between them in a power of the size.
+
+    Args:
+        power: Power of the size with which the need grows: 1 for a batch; of an input, a first guess.
+    """
+
+    def __init__(self, power: int = 1) -> None:
+        self._power = power
+        self.points: dict[int, SizeEstimate] = {}
+
+    @property
+    def sizes(self) -> list[int]:
+        """The estimated sizes, rising."""
+        return sorted(self.points)
+
+    def add(self, point: SizeEstimate) -> None:
+        """Add an estimate."""
+        self.points[point.size] = point
+
+    def power(self) -> float:
+        """Return the power of the size with which the need grows.
+
+        For an input it is the slope between the outermost estimates on logarithmic scales.
+        """
+        if self._power == 1 or len(self.points) < 2:
+            return float(self._power)
+        low, high = self.points[self.sizes[0]], self.points[self.sizes[-1]]
+        needs = [max(point.need_bytes - low.fixed_bytes, 1) for point in (low, high)]
+        slope = math.log(needs[1] / needs[0]) / math.log(high.size / low.size)
+        return min(max(slope, _POWERS[0]), _POWERS[1])
+
+    def value_at(self, size: int, figure: Figure) -> int:
+        """Return a figure at a size: of its own estimate, else of the line between two others."""
+        if size in self.points:
+            return figure(self.points[size])
+        below = [known for known in self.sizes if known < size]
+        above = [known for known in self.sizes if known > size]
+        known = sorted([*below[-1:], *above[:1]])
+        if len(known) < 2 and len(self.points) > 1:
+            known = [self.sizes[0], self.sizes[-1]]
+        ends = [(place, figure(self.points[place])) for place in known]
+        if len(ends) < 2:
+            ends = [(0, self.points[known[0]].fixed_bytes), *ends]
+        (x0, y0), (x1, y1) = ends
+        power = self.power()
+        share: float = (size**power - x0**power) / (x1**power - x0**power)
+        return max(round(y0 + (y1 - y0) * share), 0)
+
+    def size_at(self, limit_bytes: int, figure: Figure = need_of) -> int:
+        """Return the size at which a figure crosses a limit, rounded down; 0 if at no size.
+
+        The crossing lies on the line through the two estimates around it. Above all estimates the line
+        goes through the smallest and the largest one, below them through the two smallest ones. A
+        single estimate gives a line from the variables at size 0.
+        """
+        values = [(size, figure(self.points[size])) for size in self.sizes]
+        over = next((place for place, one in enumerate(values) if one[1] > limit_bytes), None)
+        if len(values) == 1:
+            low, high = (0, self.points[values[0][0]].fixed_bytes), values[0]
+        elif over is None:
+            low, high = values[0], values[-1]
+        else:
+            low, high = values[max(over - 1, 0)], values[max(over, 1)]
+        if high[1] <= low[1]:  # no growth between the two
+            low = (0, min(low[1], high[1] - 1))
+        power = self.power()
+        slope: float = (high[1] - low[1]) / (high[0] ** power - low[0] ** power)
+        crossing: float = max(low[0] ** power + (limit_bytes - low[1]) / slope, 0.0) ** (1 / power)
+        return min(math.floor(crossing + 1e-9), MOST_SIZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSizes:
+    """The result of a search.
+
+    Attributes:
+        curve: The estimates.
+        fitting: The largest estimated size that fits; 0 if none does.
+        failing: The smallest size that does not fit or is not possible; None if none was found.
+        predicted: The largest size that fits by the curve: ``fitting``, or between the two if runs
+            follow.
+        refused: The smallest size that is not possible for a reason other than memory.
+    """
+
+    curve: SizeCurve
+    fitting: int
+    failing: int | None
+    predicted: int
+    refused: SizeFailure | None
+
+
+def tolerance_at(size: int) -> int:
+    """Return the width of the bracket at which a search ends."""
+    return max(size // _BRACKET_PARTS, 1)
+
+
+class SizeSearch:
+    """Searches the largest size of a step under a limit.
+
+    Args:
+        estimates: Estimates the step.
+        limit: The limit.
+        first_size: Where the search starts.
+        power: Power of the size with which the need grows, as for ``SizeCurve``.
+        runs_follow: Whether the result will be run, so that an interpolated size is close enough.
+        report: Called with the stage and the share done.
+    """
+
+    def __init__(
+        self,
+        estimates: Estimating,
+        limit: Limit,
+        first_size: int,
+        *,
+        power: int = 1,
+        runs_follow: bool = False,
+        report: Callable[[str, float], None] = lambda stage, share: None,
+    ) -> None:
+        self.curve = SizeCurve(power)
+        self._estimates = estimates
+        self._limit = limit
+        self._first_size = max(first_size, 1)
+        self._runs_follow = runs_follow
+        self._report = report
+        self._tried: list[int] = []
+        self._refused: SizeFailure | None = None
+
+    def find(self) -> FoundSizes:
+        """Search and return the bracket.
+
+        Raises:
+            InputError: the target does not accept the first size, or its need does not grow.
+        """
+        self.estimate(self._first_size)
+        while len(self._tried) < _MOST_ESTIMATES and (size := self._next_size()) is not None:
+            self.estimate(size)
+        fitting, failing = self._bracket()
+        predicted = fitting
+        if self._runs_follow and fitting:
+            guess = self.curve.size_at(self._limit.bytes)
+            predicted = max(fitting, min(guess, (failing or guess + 1) - 1))
+        return FoundSizes(
+            curve=self.curve,
+            fitting=fitting,
+            failing=failing,
+            predicted=predicted,
+            refused=self._refused,
+        )
+
+    def estimate(self, size: int) -> None:
+        """Try a size, unless it was tried before.
+
+        Raises:
+            InputError: the target does not accept the first size.
+        """
+        if size in self._tried:
+            return
+        self._report(f"estimating size {size}", min(0.15 * len(self._tried), 0.85))
+        is_first = not self._tried
+        self._tried.append(size)
+        result = (self._estimates.estimate if is_first else self._estimates.try_size)(size)
+        if isinstance(result, SizeEstimate):
+            self.curve.add(result)
+        elif self._refused is None or size < self._refused.size:
+            self._refused = result
+
+    def _bracket(self) -> tuple[int, int | None]:
+        """Return the largest size that fits, 0 for none, and the smallest above that does not."""
+        points = self.curve.points.values()
+        over = [point.size for point in points if point.need_bytes > self._limit.bytes]
+        failing = _smallest([*over, *([self._refused.size] if self._refused else [])])
+        fitting = [
+            point.size
+            for point in points
+            if point.need_bytes <= self._limit.bytes and (failing is None or point.size < failing)
+        ]
+        return max(fitting, default=0), failing
+
+    def _next_size(self) -> int | None:
+        """Return the next size to try; None if the bracket is narrow enough.
+
+        Raises:
+            InputError: the need does not grow with the size.
+        """
+        fitting, failing = self._bracket()
+        stride = tolerance_at(fitting)
+        if failing is not None and failing - fitting <= stride:
+            return None
+        guess = self.curve.size_at(self._limit.bytes)
+        if failing is None and self._is_on_plateau():
+            return min(_PLATEAU_STEP * fitting, MOST_SIZE)
+        if failing is None:
+            if fitting >= MOST_SIZE or self._is_near_enough(guess):
+                return None
+            return min(max(guess, fitting + stride), _LONGEST_STEP * fitting, MOST_SIZE)
+        if self._refused is not None and failing == self._refused.size and guess >= failing:
+            return _next_below_refusal(fitting, failing)
+        if not fitting:
+            return max(min(guess, failing - tolerance_at(failing)), 1)
+        if self._is_near_enough(guess):
+            return None
+        if self._is_one_sided():
+            return (fitting + failing) // 2
+        return min(max(guess, fitting + stride), max(failing - stride, fitting + 1))
+
+    def _is_near_enough(self, guess: int) -> bool:
+        """Say whether runs follow and the guess lies close to one of several estimates."""
+        nearest = min(abs(size - guess) for size in self.curve.points)
+        return self._runs_follow and len(self.curve.points) > 1 and nearest <= guess // _RUN_PARTS
+
+    def _is_one_sided(self) -> bool:
+        """Say whether the last two estimates lie on one side of the limit, inside a bracket."""
+        last = self._tried[-2:]
+        if len(self._tried) < 4 or not all(size in self.curve.points for size in last):
+            return False
+        return len({self.curve.points[size].need_bytes > self._limit.bytes for size in last}) == 1
+
+    def _is_on_plateau(self) -> bool:
+        """Say whether the need did not grow up to the largest size.
+
+        Raises:
+            InputError: the need does not depend on the size.
+        """
+        sizes = self.curve.sizes
+        low, high = self.curve.points[sizes[0]], self.curve.points[sizes[-1]]
+        if high.size == low.size or high.need_bytes > low.need_bytes:
+            return False
+        if high.size >= _LONGEST_PLATEAU * low.size:
+            raise InputError(
+                f"The step needs no more memory at size {high.size} than at {low.size}.",
+                hint="If its own code sets the batch size, change it there.",
+            )
+        return True
+
+
+def _next_below_refusal(fitting: int, refused: int) -> int:
+    """Return the next size between one that fits and one that the target refuses.
+
+    Layers accept sizes up to a round number, such as the rows of a table of positions. So the powers of
+    two are tried first, then the size after one, then the middle.
+    """
+    power_of_two = 1 << (math.isqrt(max(fitting, 1) * refused).bit_length() - 1)
+    if not fitting < power_of_two:
+        power_of_two *= 2
+    if power_of_two < refused:
+        return power_of_two
+    if fitting & (fitting - 1) == 0:
+        return fitting + 1
+    return (fitting + refused) // 2
+
+
+def _smallest(sizes: Iterable[int]) -> int | None:
+    return min(sizes, default=None)

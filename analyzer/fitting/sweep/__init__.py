@@ -1,1 +1,0 @@
-"""``analyze sweep``: one estimate for each model, batch, card and remedy."""

@@ -1,1 +1,0 @@
-"""A sweep as text, as CSV and as a page."""

@@ -1,0 +1,291 @@
+"""Run a sweep: read its configuration, estimate the cells that do not exist, save each when it is done.
+
+A configuration is a TOML file; the cells are all combinations of its lists::
+
+    models = ["keras:MobileNetV2", "train.py:build"]
+    batches = [8, 32]
+    cards = ["t4", "a100-40gb"]        # or "cpu"
+    remedies = ["none", "mixed-float16"]
+    optimizer = "adam"                 # and mode, dtype_policy, jit, limit: for every cell
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from analyzer.capture.process.launch import capture
+from analyzer.capture.targets.target_spec import parse_target
+from analyzer.cards import find_gpu, memory_limit
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.fitting.estimate_at_size import make_workplace
+from analyzer.fitting.remedy_plans import plan_remedies
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.fields import Name, Text
+from analyzer.model.contract.reading import decode_record
+from analyzer.model.contract.report.sweep_file import (
+    SWEEP_VERSION,
+    SweepCell,
+    SweepFile,
+    SweepQuestion,
+)
+from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.errors import AnalyzerError, ExitCode, InputError
+from analyzer.model.units import parse_bytes
+from analyzer.model.version import __version__
+from analyzer.report.output_files import write_text
+from analyzer.report.result import Result
+from analyzer.session.target_results import estimate_target
+from analyzer.session.work_engine import WorkEngine
+from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.run_folder import read_run
+
+CPU: Final = "cpu"
+NONE: Final = "none"
+_MOST_CELLS: Final = 10_000
+
+_Batch = Annotated[int, Meta(ge=1, le=1 << 32)]
+
+
+class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lists of a sweep; its cells are all combinations.
+
+    Attributes:
+        models: Targets, as ``analyze estimate`` takes them.
+        batches: Batch sizes.
+        cards: Cards of the catalogue, or ``cpu``.
+        remedies: Remedies as ``analyze fit --what-if`` names them, or ``none``.
+        mode, optimizer, dtype_policy, jit: How each step is made; empty or None for the model's.
+        limit: The allocator's limit, such as ``16GiB``; empty for each card's own.
+    """
+
+    models: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    batches: Annotated[tuple[_Batch, ...], Meta(min_length=1)] = (32,)
+    cards: Annotated[tuple[Name, ...], Meta(min_length=1)] = (CPU,)
+    remedies: Annotated[tuple[Name, ...], Meta(min_length=1)] = (NONE,)
+    mode: Name = ""
+    optimizer: Name = ""
+    dtype_policy: Name = ""
+    jit: bool | None = None
+    limit: Name = ""
+
+
+def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
+    """Return the questions of the cells of a TOML file, each once.
+
+    Raises:
+        InputError: the file cannot be read, or names an unknown model, card or size.
+    """
+    config = _read(path)
+    for model in config.models:
+        if parse_target(model).kind is TargetKind.TRACE:
+            raise InputError(
+                f"{path}: {model} is a trace or an estimate of one batch size.",
+                hint="Name the model or the step itself.",
+            )
+    cards = [CPU if card.lower() == CPU else find_gpu(card).id for card in config.cards]
+    limit = parse_bytes(config.limit) if config.limit else None
+    asked = {
+        SweepQuestion(
+            target=model,
+            batch_size=batch,
+            card=card,
+            remedy="" if remedy == NONE else remedy,
+            mode=config.mode,
+            optimizer=config.optimizer,
+            dtype_policy=config.dtype_policy,
+            jit=config.jit,
+            limit_bytes=limit,
+        ): None
+        for model in config.models
+        for card in cards
+        for remedy in config.remedies
+        for batch in config.batches
+    }
+    if len(asked) > _MOST_CELLS:
+        raise InputError(f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}.")
+    return tuple(asked)
+
+
+def _read(path: Path) -> SweepConfig:
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=SweepConfig)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: {str(error).splitlines()[0]}.",
+            hint='Required: models = ["keras:NAME"]; optional: batches, cards, remedies.',
+        ) from None
+
+
+CELLS: Final = "cells"
+SWEEP_JSON: Final = "sweep.json"
+
+_DIED: Final = "Its process died twice, possibly for lack of memory."
+
+
+def run_sweep(
+    questions: Sequence[SweepQuestion],
+    name: str,
+    out: Path,
+    *,
+    engine: WorkEngine,
+    progress: Callable[[str, float], None],
+) -> SweepFile:
+    """Estimate the cells that ``out`` does not hold yet, and return all.
+
+    A failed cell is not saved, so the next run tries it again. A changed model file gives new cells.
+
+    Args:
+        questions: One per cell.
+        name: Name of the sweep.
+        out: Its folder, made if missing.
+        engine: Where cells are estimated.
+        progress: Called with the stage and the share done, 0 to 1.
+
+    Raises:
+        InputError: the folder holds other files, or no scheduler answers.
+    """
+    folder = _folder(out)
+    files = [folder / f"{_key(question)}.json" for question in questions]
+    cells: dict[int, SweepCell] = {}
+    for place, (question, file) in enumerate(zip(questions, files, strict=True)):
+        saved = _read_cell(file)
+        if saved is not None and saved.question == question:
+            cells[place] = saved
+    missing = [place for place in range(len(questions)) if place not in cells]
+
+    def report() -> None:
+        progress(f"estimating, {len(cells)} of {len(questions)} cells", len(cells) / len(questions))
+
+    report()
+    for at, made in engine.run(estimate_cell, [questions[place] for place in missing]):
+        place = missing[at]
+        cell = made or SweepCell(question=questions[place], failed=_DIED)
+        cells[place] = cell
+        if not cell.failed:
+            write_text(files[place], encode_report(cell))
+        report()
+    return SweepFile(
+        name=name,
+        cells=tuple(cells[place] for place in range(len(questions))),
+        versions={"tf-memory-analyzer": __version__},
+    )
+
+
+def _folder(out: Path) -> Path:
+    """Make and return the folder of the cells.
+
+    Raises:
+        InputError: ``out`` is a file, or a folder with other files.
+    """
+    folder = out / CELLS
+    try:
+        if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
+            raise InputError(
+                f"{out} holds files that are not a sweep's.", hint="Name another --out."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror}.", hint="Name another --out.") from None
+    return folder
+
+
+def _key(question: SweepQuestion) -> str:
+    """Return the name of a cell's file: a hash of the question, the model's file and the version."""
+    digest = hashlib.sha256(msgspec.json.encode(question) + __version__.encode())
+    source = Path(parse_target(question.target).source)
+    if source.is_file():
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _read_cell(file: Path) -> SweepCell | None:
+    """Return the cell in a file; None if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return decode_record(file.read_bytes(), SweepCell, SWEEP_VERSION)
+    return None
+
+
+def estimate_cell(question: SweepQuestion) -> SweepCell:
+    """Return the estimate for a cell, or the reason why there is none.
+
+    Raises:
+        AnalyzerError: a fault of this program.
+    """
+    try:
+        with make_workplace() as folder:
+            return _estimate(question, folder)
+    except AnalyzerError as error:
+        if error.exit_code is ExitCode.BUG:
+            raise
+        return SweepCell(question=question, failed=str(error))
+
+
+def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
+    spec = parse_target(question.target)
+    is_card = question.card != CPU
+    limit_bytes = _limit_of(question)
+    options = CaptureOptions(
+        mode=question.mode,
+        batch_size=question.batch_size,
+        optimizer=question.optimizer,
+        dtype_policy=question.dtype_policy,
+        jit=question.jit,
+        device="gpu" if is_card else "cpu",
+        gpu=question.card if is_card else "",
+        memory_limit_bytes=limit_bytes if is_card else None,
+    )
+    if question.remedy:
+        options = _apply_remedy(spec, options, question.remedy, folder / "as-is")
+    what_if = WhatIf(memory_limit_bytes=limit_bytes)
+    return _to_cell(question, estimate_target(spec, options, folder / "cell", what_if=what_if))
+
+
+def _limit_of(question: SweepQuestion) -> int | None:
+    """Return the user's limit, or the card's own if that is lower."""
+    if question.limit_bytes is None or question.card == CPU:
+        return question.limit_bytes
+    return min(question.limit_bytes, memory_limit(find_gpu(question.card)).bytes)
+
+
+def _apply_remedy(
+    spec: TargetSpec, options: CaptureOptions, remedy: str, folder: Path
+) -> CaptureOptions:
+    """Return the options of the step with a remedy; a capture without it shows which apply."""
+    made = capture(
+        spec, options, folder, force=False, progress=lambda stage, share: None, kind="static"
+    )
+    plans = {plan.id: plan for plan in plan_remedies(options, read_run(made / RUN_FILE))}
+    if remedy not in plans:
+        raise InputError(
+            f"This step has no remedy {remedy!r}.", hint=f"Its remedies: {', '.join(plans)}."
+        )
+    return replace(plans[remedy].options, memory_limit_bytes=options.memory_limit_bytes)
+
+
+def _to_cell(question: SweepQuestion, result: Result) -> SweepCell:
+    report, verdict = result.report, result.report.verdict
+    stated = report.uncertainty
+    return SweepCell(
+        question=question,
+        requested_bytes=report.peak.requested_bytes,
+        allocated_bytes=report.peak.allocated_bytes,
+        low_bytes=None if stated is None else stated.low_bytes,
+        high_bytes=None if stated is None else stated.high_bytes,
+        need_bytes=None if verdict is None else verdict.need_bytes,
+        limit_bytes=None if verdict is None else verdict.limit_bytes,
+        margin_bytes=None if verdict is None else verdict.margin_bytes,
+        fits=report.fits,
+        op=report.peak.op or "",
+    )

@@ -1,0 +1,153 @@
+"""Runs end in a bracket, and the headline claims no more than they show."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyzer.fitting.confirmation import MOST_RUNS, RunBracket
+from analyzer.fitting.fit_answer import Confirmation, ConfirmingRun, FitAnswer, SizeFailure
+from analyzer.fitting.fit_headline import add_headline, judge_size
+from analyzer.fitting.size_search import tolerance_at
+from analyzer.model.errors import FailureKind, InputError
+
+MIB = 1 << 20
+
+
+def run_up_to(largest: int, kind: FailureKind = FailureKind.OUT_OF_MEMORY) -> RunBracket:
+    def run(size: int) -> ConfirmingRun:
+        ran = size <= largest
+        return ConfirmingRun(size=size, ran=ran, kind=None if ran else kind)
+
+    return RunBracket(run)
+
+
+@given(st.integers(0, 5000), st.floats(0.8, 1.25), st.floats(0.7, 1.0))
+def test_runs_bracket_the_largest_size(largest: int, error: float, safe: float) -> None:
+    predicted = max(int(largest * error), 1)
+    bracket = run_up_to(largest)
+    bracket.narrow(predicted, int(predicted * safe))
+    assert len(bracket.runs) <= MOST_RUNS
+    assert bracket.fitting <= largest
+    assert bracket.failing is not None
+    assert bracket.failing > largest
+
+
+@pytest.mark.parametrize("largest", [1, 7, 100, 5000])
+def test_a_right_prediction_takes_two_runs(largest: int) -> None:
+    bracket = run_up_to(largest)
+    bracket.narrow(largest, largest // 2)
+    assert bracket.fitting == largest
+    assert bracket.failing == largest + tolerance_at(largest)
+    assert len(bracket.runs) == 2
+
+
+def test_an_aborted_launch_lowers_the_answer() -> None:
+    bracket = run_up_to(90, FailureKind.TOO_LARGE)
+    bracket.narrow(100, 95)
+    assert 84 <= bracket.fitting <= 90
+
+
+def test_a_size_known_to_be_refused_is_not_run() -> None:
+    bracket = run_up_to(1000)
+    bracket.refused = 513
+    bracket.narrow(512, 400)
+    assert list(bracket.runs) == [512]
+    assert (bracket.fitting, bracket.failing) == (512, 513)
+
+
+def test_a_step_that_fails_at_every_size_confirms_nothing() -> None:
+    bracket = run_up_to(0, FailureKind.OTHER)
+    with pytest.raises(InputError, match="fails at sizes 80, 100"):
+        bracket.narrow(100, 80)
+
+
+def make_answer(
+    runs: dict[int, bool] | None,
+    largest: int,
+    failing: int | None,
+    refused: SizeFailure | None = None,
+    wanted: int | None = None,
+) -> FitAnswer:
+    confirmation = None
+    if runs is not None:
+        kind = FailureKind.OUT_OF_MEMORY
+        made = [
+            ConfirmingRun(size=size, ran=ran, kind=None if ran else kind)
+            for size, ran in runs.items()
+        ]
+        confirmation = Confirmation(by="phantom", predicted=40, runs=tuple(made))
+    return add_headline(
+        FitAnswer(
+            target="model.py:build",
+            varied="batch size",
+            mode="train",
+            jit=False,
+            optimizer="Adam",
+            dtype_policy="float32",
+            device="gpu",
+            card="t4",
+            card_name="Tesla T4",
+            limit_of="given",
+            limit_bytes=100 * MIB,
+            limit_low_bytes=100 * MIB,
+            limit_high_bytes=100 * MIB,
+            largest=largest,
+            failing=failing,
+            safe=min(36, largest),
+            most=44,
+            refused=refused,
+            wanted=wanted,
+            confirmation=confirmation,
+        )
+    )
+
+
+REFUSED = SizeFailure(size=41, kind=FailureKind.INVALID_SHAPE, detail="too long")
+
+
+@pytest.mark.parametrize(
+    ("answer", "headline"),
+    [
+        (
+            make_answer({40: True, 41: False}, 40, 41),
+            "Batch 40 is the largest that fits Tesla T4 (100.0 MiB): it ran on {by}, and 41 ran out "
+            "of memory.",
+        ),
+        (
+            make_answer({40: True, 44: False}, 40, 44),
+            "Batch 40 ran on {by} and fits Tesla T4 (100.0 MiB); 44 ran out of memory.",
+        ),
+        (
+            make_answer(None, 40, 41),
+            "Batch 40 is the largest that fits Tesla T4 (100.0 MiB) (by estimate): 41 does not fit. "
+            "Batch 36 is safe.",
+        ),
+        (
+            make_answer(None, 40, 42),
+            "Batch 40 fits Tesla T4 (100.0 MiB) (by estimate), 42 does not fit. Batch 36 is safe.",
+        ),
+        (
+            make_answer(None, 40, 41, REFUSED),
+            "Batch 40 is the largest that fits Tesla T4 (100.0 MiB) (by estimate): 41 is not possible "
+            "(invalid-shape). Batch 36 is safe.",
+        ),
+        (make_answer(None, 0, 1), "Not even batch 1 fits Tesla T4 (100.0 MiB)."),
+    ],
+)
+def test_the_headline_names_the_evidence(answer: FitAnswer, headline: str) -> None:
+    assert answer.headline == headline.format(by="TensorFlow's GPU runtime without the card")
+
+
+def test_largest_is_never_claimed_without_a_failing_neighbour() -> None:
+    for answer in (make_answer({40: True}, 40, None), make_answer({40: True, 44: False}, 40, 44)):
+        assert "largest" not in answer.headline
+
+
+def test_the_wanted_size_is_judged_first() -> None:
+    answer = make_answer({40: True, 41: False}, 40, 41, wanted=48)
+    assert answer.headline.startswith("Batch 48 does not fit. Batch 40 is the largest")
+    estimated = make_answer(None, 40, 41)
+    sizes = [judge_size(estimated, size) for size in (36, 40, 41, 50)]
+    assert sizes == ["fits", "likely fits", "may not fit", "does not fit"]

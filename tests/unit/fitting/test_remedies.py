@@ -1,0 +1,176 @@
+"""Which remedies are tried, and which sets of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess
+from analyzer.fitting.remedies import parse_remedies, try_remedies
+from analyzer.fitting.remedy_plans import merge_options, plan_remedies, remedy_names
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.run_note import StepNote
+from analyzer.model.errors import InputError
+from analyzer.model.ranges import Range
+from analyzer.tracing.parse.run_folder import RunNote
+
+MIB = 1 << 20
+NOTE = RunNote(step=StepNote(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
+OPTIONS = CaptureOptions(batch_size=64)
+SAVES = {"mixed-bfloat16": 10, "mixed-float16": 9, "optimizer-sgd": 6, "accumulate-4": 12}
+"""MiB of 40 that each saves alone; two kinds together save one less than their sum."""
+
+
+def make_estimate(size_bytes: int, requested: Range | None = None) -> SizeEstimate:
+    return SizeEstimate(
+        size=64,
+        need_bytes=size_bytes,
+        need=Range.exactly(size_bytes),
+        requested_bytes=size_bytes,
+        allocated_bytes=size_bytes,
+        requested=requested,
+        fixed_bytes=0,
+        op="",
+        swaps=False,
+        note=NOTE,
+    )
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Estimate from ``SAVES`` instead of a capture; return the names of the estimated sets."""
+    names: list[str] = []
+
+    def capture(estimates: SizeEstimates, size: int) -> Path:
+        return estimates.folder_of(size)
+
+    def estimate(estimates: SizeEstimates, size: int, folder: Path) -> SizeEstimate:
+        name = folder.parent.name.removeprefix("remedy-")
+        if name == "unchanged":
+            return make_estimate(40 * MIB)
+        names.append(name)
+        parts = [SAVES.get(part, 0) for part in name.split("+")]
+        return make_estimate((40 - sum(parts) + len(parts) - 1) * MIB)
+
+    monkeypatch.setattr(SizeEstimates, "capture", capture)
+    monkeypatch.setattr(SizeEstimates, "estimate_capture", estimate)
+    return names
+
+
+def try_with(limit_mib: int | None, *names: str) -> tuple[StepRemedy, ...]:
+    access = StepAccess(name="step", folder=Path(), capture=lambda options, folder: folder)
+    limit_bytes = None if limit_mib is None else limit_mib * MIB
+    return try_remedies(access, OPTIONS, names, limit_bytes, None, lambda stage, share: None)
+
+
+def test_the_largest_saving_comes_first(captured: list[str]) -> None:
+    remedies = try_with(None)
+    assert remedies[0].id == "accumulate-4"
+    savings = [remedy.saves_bytes or 0 for remedy in remedies]
+    assert savings == sorted(savings, reverse=True)
+    assert not any("+" in name for name in captured)
+    assert "optimizer-adadelta" not in captured
+
+
+def test_no_set_is_tried_if_one_remedy_is_enough(captured: list[str]) -> None:
+    assert any(remedy.fits for remedy in try_with(28))
+    assert not any("+" in name for name in captured)
+
+
+def test_the_set_of_least_effort_that_fits_is_found(captured: list[str]) -> None:
+    remedies = {remedy.id: remedy for remedy in try_with(20)}
+    sets = [name for name in captured if "+" in name]
+    assert sets == ["mixed-bfloat16+accumulate-4"]
+    chosen = remedies[sets[0]]
+    assert chosen.fits
+    assert chosen.saves_bytes == 21 * MIB
+    assert "set_dtype_policy" in chosen.code
+    assert "gradient_accumulation_steps" in chosen.code
+
+
+def test_two_precisions_are_never_in_one_set(captured: list[str]) -> None:
+    try_with(12)
+    for name in captured:
+        assert sum(part.startswith("mixed-") for part in name.split("+")) <= 1
+
+
+def test_a_set_has_all_its_changes() -> None:
+    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
+    chosen = (plans["mixed-float16"], plans["accumulate-4"], plans["remat-full"])
+    assert merge_options(OPTIONS, chosen) == replace(
+        OPTIONS, batch_size=16, dtype_policy="mixed_float16", remedy="accumulate=4,remat=full"
+    )
+
+
+def test_an_unknown_name_lists_the_remedies(captured: list[str]) -> None:
+    with pytest.raises(InputError) as raised:
+        try_with(None, "mixed-int4")
+    assert "mixed-float16" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("", None), (" , ", None), ("all", ()), ("half-batch, jit", ("half-batch", "jit"))],
+)
+def test_a_list_of_names_is_parsed(text: str, names: tuple[str, ...] | None) -> None:
+    assert parse_remedies(text) == names
+
+
+def test_several_steps_per_execution_are_not_a_remedy() -> None:
+    with pytest.raises(InputError, match="saves no memory"):
+        parse_remedies("steps_per_execution")
+
+
+def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captures: list[bool | None] = []
+
+    def capture(estimates: SizeEstimates, size: int) -> Path:
+        captures.append(estimates._options.jit)
+        return estimates.folder_of(size)
+
+    compiled = replace(NOTE, step=replace(NOTE.step, jit=True))
+    monkeypatch.setattr(SizeEstimates, "capture", capture)
+    monkeypatch.setattr(
+        SizeEstimates,
+        "estimate_capture",
+        lambda estimates, size, folder: replace(make_estimate(MIB), note=compiled),
+    )
+    monkeypatch.setattr("analyzer.fitting.remedies.read_run", lambda path: NOTE)
+    with pytest.raises(InputError, match="not a chain"):
+        try_with(None, "recompute-blocks")
+    assert captures == [None, False]
+
+
+def test_every_remedy_of_a_step_has_a_known_name() -> None:
+    for policy in ("float32", "float64"):
+        for jit in (True, False):
+            step = StepNote(mode="train", optimizer="SGD", dtype_policy=policy, jit=jit)
+            plans = plan_remedies(OPTIONS, RunNote(step=step))
+            assert {plan.id for plan in plans} <= set(remedy_names())
+    with pytest.raises(InputError, match="half-bach"):
+        parse_remedies("jit,half-bach")
+
+
+def test_bounds_of_a_saving_come_from_the_bounds_before_and_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = {
+        "unchanged": Range(10, 13),
+        "remedy-optimizer-sgd": Range(6, 8),
+        "remedy-freeze": None,
+    }
+    monkeypatch.setattr(SizeEstimates, "capture", SizeEstimates.folder_of)
+    monkeypatch.setattr(
+        SizeEstimates,
+        "estimate_capture",
+        lambda estimates, size, folder: make_estimate(MIB, bounds[folder.parent.name]),
+    )
+    remedies = {remedy.id: remedy for remedy in try_with(None, "optimizer-sgd", "freeze")}
+    sgd, freeze = remedies["optimizer-sgd"], remedies["freeze"]
+    assert (sgd.saves_low_bytes, sgd.saves_high_bytes) == (2, 7)
+    assert (freeze.saves_low_bytes, freeze.saves_high_bytes) == (None, None)
