@@ -57,7 +57,7 @@ from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
-from analyzer.tracing.xla.recompilation import recompiled_functions
+from analyzer.tracing.xla.recompilation import find_recompiled_functions
 
 _AXES: Final = frozenset({"BroadcastGradientArgs"})
 """Types whose results are a few axes, however many: they are never of note."""
@@ -178,7 +178,7 @@ def _measured(
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
         warnings=_doubts(note, prediction, draw),
-        recompiled_functions=recompiled_functions(note, compiled),
+        recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
         notes=(*note.notes, *sizes_from_inputs(note)),
         unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),

@@ -33,7 +33,7 @@ from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
-from analyzer.tracing.xla.recompilation import recompiled_functions
+from analyzer.tracing.xla.recompilation import find_recompiled_functions
 
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
@@ -165,7 +165,7 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        recompiled_functions=recompiled_functions(note, plans) if note is not None else (),
+        recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
         notes=note.notes if note is not None else (),
         phantom=_phantom(note),

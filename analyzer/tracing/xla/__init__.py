@@ -1,1 +1,1 @@
-"""What a module compiled by XLA asks the allocator for, and what lies inside of it."""
+"""Memory plans of functions that XLA compiles, and their values inside a recording."""

@@ -14,7 +14,7 @@ from analyzer.tracing.parse.hlo_module import BufferAllocation, HeapAction, Hlo,
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion, ValueUse
 
 _REACH: Final = 64
-"""Instructions looked at for one that names the framework's op."""
+"""Limit of the search for an instruction that names the framework's op."""
 
 
 def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
@@ -25,7 +25,7 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
         platform: The device that it was compiled for.
 
     Raises:
-        AccountingError: a value lies outside of its allocation, or the heap trace does not fit it.
+        AccountingError: A value lies outside its allocation, or the heap trace does not match it.
     """
     entry = [i for i in hlo.instructions.values() if i.computation == hlo.entry]
     makers = _result_makers(hlo)
@@ -58,7 +58,7 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     for region in plan.temporaries:
         if region.peak_bytes > region.size_bytes:
             raise AccountingError(
-                f"values of {region.peak_bytes} B lie in a buffer of {region.size_bytes} B of the "
+                f"values of {region.peak_bytes} B overlap in a buffer of {region.size_bytes} B of the "
                 f"module {plan.module}"
             )
     return plan
@@ -101,17 +101,17 @@ def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[i
 
 
 def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
-    """Return who holds bytes of a temporary allocation, and the number of moments.
+    """Return the values in a temporary allocation, and the number of moments.
 
-    The heap trace is in the order of the schedule. Its allocations may have been merged into larger
-    ones since, so that they are found by their values and not by their numbers.
+    The heap trace is in the order of the schedule. Its allocations may have been merged since, so they
+    are identified by their values instead of their numbers.
     """
     place = {part.buffer: part for part in allocation.slices}
     events = [e for trace in hlo.traces for e in trace.events if e.buffer in place]
-    told = {event.buffer for event in events}
+    traced = {event.buffer for event in events}
     moments = max(len(events), 1)
     spans: list[tuple[int, int, int]] = [
-        (buffer, 0, moments) for buffer in _untold(hlo, allocation, told)
+        (buffer, 0, moments) for buffer in _find_untraced(hlo, allocation, traced)
     ]
     group: dict[int, int] = {}
     alive: dict[int, list[int]] = {}
@@ -154,14 +154,14 @@ def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...]
     )
 
 
-def _untold(hlo: Hlo, allocation: BufferAllocation, told: set[int]) -> list[int]:
-    """Return the values that the heap trace does not tell of, the largest of those that overlap.
+def _find_untraced(hlo: Hlo, allocation: BufferAllocation, traced: set[int]) -> list[int]:
+    """Return the values without heap trace; of overlapping ones the largest.
 
-    They lie in allocations of their own that were merged into this one; when they are alive is not
-    known, so they are taken to be alive throughout.
+    They lie in allocations that were merged into this one. Their lifetimes are unknown, so they count as
+    alive throughout.
     """
     found: list[tuple[int, int, int]] = []
-    parts = [part for part in allocation.slices if part.buffer not in told]
+    parts = [part for part in allocation.slices if part.buffer not in traced]
     for part in sorted(parts, key=lambda part: (-part.size_bytes, part.offset_bytes)):
         end = part.offset_bytes + part.size_bytes
         if all(end <= low or part.offset_bytes >= high for low, high, _ in found):
@@ -173,7 +173,7 @@ def _holder(hlo: Hlo, part: Slice, first: int, last: int) -> Holder:
     value = hlo.buffers[part.buffer]
     maker = hlo.instructions[value.instruction]
     dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
-    named = _named(hlo, maker)
+    named = _find_named_instruction(hlo, maker)
     return Holder(
         buffer=part.buffer,
         size_bytes=part.size_bytes,
@@ -191,11 +191,11 @@ def _holder(hlo: Hlo, part: Slice, first: int, last: int) -> Holder:
     )
 
 
-def _named(hlo: Hlo, instruction: Instruction) -> Instruction:
+def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
     """Return the instruction, or one that names a framework's op in its place.
 
-    Passes make instructions without a name (copies, fusions of them): the nearest of those that they
-    call or read tells. Where all that is found is parameters of the module, the first of them does.
+    Compiler passes make instructions without a name, such as copies. Use the nearest named instruction
+    that they call or read, or else the first of the module's parameters among them.
     """
     seen: set[int] = set()
     queue = deque([instruction])
@@ -217,7 +217,7 @@ def _named(hlo: Hlo, instruction: Instruction) -> Instruction:
 
 
 def _result_makers(hlo: Hlo) -> list[tuple[int, tuple[int, ...]]]:
-    """Return for each result the instruction, and the part of what it makes, that is the result."""
+    """Return for each result the instruction that makes it, and the index in its output."""
     root = hlo.instructions[hlo.roots[hlo.entry]]
     if root.shapes[()][0] != "tuple":
         return [_maker(hlo, root, ())]
@@ -226,7 +226,7 @@ def _result_makers(hlo: Hlo) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _maker(hlo: Hlo, found: Instruction, index: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Follow what only renames a value to what makes it."""
+    """Return the instruction that makes a value, skipping those that only rename it."""
     while found.operands:
         if found.opcode == "tuple" and index and index[0] < len(found.operands):
             found, index = hlo.instructions[found.operands[index[0]]], index[1:]

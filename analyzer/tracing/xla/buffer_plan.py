@@ -1,15 +1,15 @@
-"""The memory plan of a compiled module: what it allocates, and what lies where and when inside.
+"""The memory plan of a compiled module: its allocations and the values in them over time.
 
-XLA's buffer assignment decides everything before the module runs. Of its allocations
+XLA's buffer assignment decides everything before the module runs. Kinds of allocations:
 
-- *parameters* are the caller's buffers (arguments, variables);
-- results that take a parameter's place (*aliased*) need no buffer where the caller gives the
-  parameter's up, as TensorFlow does for a variable that nothing else refers to;
-- results that are a parameter, unchanged, are *handed on* (on a card; ``AliasPassthroughParams``);
-- other results (*live out*) are allocated when the module runs and handed to the caller;
-- *temporaries*, normally one large buffer that holds all values in between, are allocated when the
-  module runs and freed after it;
-- constants lie in the executable, thread-local buffers on a stack: neither costs the allocator.
+- *parameters*: the caller's buffers (arguments, variables).
+- *aliased* results reuse a parameter's memory if the caller gives it up, as TensorFlow does for a
+  variable without other references.
+- *handed on* results are an unchanged parameter (on a card; ``AliasPassthroughParams``).
+- *live out* results are allocated when the module runs and passed to the caller.
+- *temporaries*, normally one large buffer for all intermediate values, are allocated when the module
+  runs and freed after it.
+- constants lie in the executable and thread-local buffers on a stack, outside the allocator.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from analyzer.model.choice import Choice
 from analyzer.tracing.xla.compile_trials import CompileTrial
 
 ARGUMENTS: Final = "XLA_Args"
-"""What tf2xla calls the op of the module's parameters and of what only moves them."""
+"""tf2xla's name of the op of the module's parameters and of their copies."""
 
 
 class ValueUse(Choice):
-    """What an allocation of a compiled module is for."""
+    """The kind of an allocation."""
 
     PARAMETER = "parameter"
     OUTPUT = "output"
@@ -37,21 +37,21 @@ class ValueUse(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One value that lies in an allocation for a while.
+    """A value that lies in an allocation for some time.
 
     Attributes:
         buffer: Number of its logical buffer.
-        size_bytes, offset_bytes: Its bytes, and where they begin in the allocation.
-        first, last: Moments of the plan between which it holds its bytes: alive at moment ``m``
-            where ``first <= m < last``. The last of several values that share bytes holds them.
+        size_bytes, offset_bytes: Its size, and its offset in the allocation.
+        first, last: It holds its bytes at the moments ``m`` with ``first <= m < last``. Of several
+            values that share bytes, the last one holds them.
         instruction: The HLO instruction that makes it.
-        opcode: Its opcode; for a custom call with what it calls.
-        op_name, op_type: The framework's op; empty where XLA names none.
-        source: ``file:line`` that XLA noted; empty where none.
+        opcode: Its opcode; for a custom call with its target.
+        op_name, op_type: The framework's op; empty if XLA names none.
+        source: ``file:line`` in XLA's metadata; empty if there is none.
         dtype, shape: Of the value; shape None for a tuple.
-        argument: Number of the parameter that it is a copy of; None for others.
-        handed_until: Where a value that shares its bytes begins as it ends: the moment at which the
-            last of them ends. A loop's values are handed on so, from iteration to iteration.
+        argument: Number of the parameter that it copies; None for others.
+        handed_until: End of the last of the values that reuse its bytes without a gap, such as a loop's
+            values in each iteration; None without such a value.
     """
 
     buffer: int
@@ -71,7 +71,7 @@ class Holder:
 
     @property
     def until(self) -> int:
-        """Moment at which its bytes are free, those that share them without a gap included."""
+        """Moment at which its bytes are free, including values that reuse them without a gap."""
         return self.last if self.handed_until is None else self.handed_until
 
 
@@ -80,17 +80,17 @@ class PlanRegion:
     """One allocation of the module.
 
     Attributes:
-        index: XLA's number of it.
-        size_bytes: Bytes asked for.
-        use: What it is for.
-        parameter: Number of the parameter, None for others.
-        results: Indexes of the results in it; empty where not known.
-        is_live_out: It holds a result, or the table of the results' addresses.
-        is_tuple: It holds a table of addresses.
-        dtype, shape: Of the one value in it; empty and None where there are several.
-        op_name: The framework's op that makes that value; empty where not known.
-        holders: What lies in it while the module runs, in order of ``first``; of temporaries only.
-        moments: Moments that ``first`` and ``last`` of the holders count.
+        index: XLA's number.
+        size_bytes: Requested bytes.
+        use: Its kind.
+        parameter: Number of the parameter; None for others.
+        results: Indexes of the results in it; empty if unknown.
+        is_live_out: Whether it contains a result or the table of their addresses.
+        is_tuple: Whether it is a table of addresses.
+        dtype, shape: Of its only value; empty and None if it has several.
+        op_name: The framework's op that makes its only value; empty if unknown.
+        holders: The values in a region of temporaries, in order of ``first``.
+        moments: Number of moments that ``first`` and ``last`` count.
     """
 
     index: int
@@ -108,7 +108,7 @@ class PlanRegion:
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes of it that hold a value at one moment; the rest is gaps between values."""
+        """Maximum of the bytes that hold a value; the rest is gaps."""
         return max(occupied_bytes(self), default=0)
 
 
@@ -118,16 +118,15 @@ class BufferPlan:
 
     Attributes:
         module: The module's name.
-        platform: The device it was compiled for, such as ``cpu`` or a card's name.
+        platform: The device, such as ``cpu`` or a card's name.
         regions: Its allocations, in order of their index.
-        parameters: For each parameter, its size in bytes.
-        aliases: Result -> parameter whose place it may take.
-        handed_on: Result -> parameter that it is: the caller gets its own buffer back.
-        outputs: For each result, its size in bytes.
-        schedule: Names of the instructions in the order in which the entry computation runs them.
-        fixed: The inputs of the op that calls it whose values are compiled in: a tensor among them is
-            no parameter; a variable is one all the same.
-        trials: What is asked for while it is compiled, on a card.
+        parameters, outputs: Sizes of the parameters and of the results.
+        aliases: Result -> parameter whose memory it may reuse.
+        handed_on: Result -> parameter that it is.
+        schedule: Names of the instructions of the entry computation, in execution order.
+        fixed: Inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such
+            a variable is one.
+        trials: Requests during its compilation for a card.
     """
 
     module: str
@@ -143,12 +142,12 @@ class BufferPlan:
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of the parameters, as the compiler counts them."""
+        """Bytes of the parameters."""
         return sum(region.size_bytes for region in self.regions if region.use is ValueUse.PARAMETER)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the results, those in a parameter's place and the table of addresses included."""
+        """Bytes of the results, with aliased ones and the table of addresses."""
         return sum(region.size_bytes for region in self.regions if region.is_live_out)
 
     @property
@@ -167,12 +166,12 @@ class BufferPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Arguments, results and temporaries together, each byte once."""
+        """Arguments, results and temporaries, each byte counted once."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
     @property
     def temporaries(self) -> tuple[PlanRegion, ...]:
-        """The allocations that are freed when the module is done."""
+        """The allocations that are freed after the module."""
         return tuple(region for region in self.regions if region.use is ValueUse.TEMPORARY)
 
 
@@ -182,8 +181,8 @@ def occupied_bytes(region: PlanRegion) -> list[int]:
     for holder in region.holders:
         change[holder.first] += holder.size_bytes
         change[holder.last] -= holder.size_bytes
-    found, total = [], 0
+    occupied, total = [], 0
     for step in change[: region.moments]:
         total += step
-        found.append(total)
-    return found
+        occupied.append(total)
+    return occupied

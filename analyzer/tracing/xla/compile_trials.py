@@ -1,13 +1,13 @@
-"""What XLA asks for while it compiles for a card, to choose how each instruction is computed.
+"""Requests of XLA's autotuner while it compiles a module for a card.
 
-XLA's autotuner takes products, convolutions and fusions out of the module, compiles each by itself
-in every way it knows (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
-(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between guards
-of 8 MiB a side, so that one that writes beside its own is found out (``RedzoneBuffers``,
-``xla_gpu_redzone_padding_bytes``); the first result is kept, and each further one is held against it
-(``check_buffers``). Instructions that are alike are tried once, and one with a single way not at all.
-All of it is freed before the module runs, so that only the first step of a process asks for it; for a
-small step it is many times what the step itself needs.
+The autotuner takes products, convolutions and fusions out of the module, compiles each in every
+known way (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
+(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between
+guards of 8 MiB on each side, which detect writes outside the operand (``RedzoneBuffers``,
+``xla_gpu_redzone_padding_bytes``). The first result is kept and compared with each further one
+(``check_buffers``). Equal instructions are tried once, and an instruction with one way is not
+tried. All of it is freed before the module runs, so that only the first step requests it; a small
+step needs much less than its trials.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.tracing.parse.hlo_module import Hlo, Instruction
 
 GUARD_BYTES: Final = 8 << 20
-"""Before and behind each operand (``xla_gpu_redzone_padding_bytes``)."""
+"""Bytes before and after each operand (``xla_gpu_redzone_padding_bytes``)."""
 
 _TRITON_FROM: Final = (8, 0)
-"""Compute capability from which Triton serves (``EnsureTritonSupportsComputeCapability``): without it a
-fusion has one way only."""
+"""Minimum compute capability of Triton (``EnsureTritonSupportsComputeCapability``); without Triton a
+fusion has one way."""
 
 _HOPPER: Final = (9, 0)
 _PRODUCT_WORKSPACE_BYTES: Final = 4 << 20
 _PRODUCT_WORKSPACE_HOPPER_BYTES: Final = 32 << 20
-"""cuBLAS' workspace: this, or the operands' bytes where they are fewer (``GemmWorkspaceRewriteVisitor``
+"""Upper bound of cuBLAS' workspace, which is at most the operands' size (``GemmWorkspaceRewriteVisitor``
 in ``gemm_rewriter.cc``)."""
 
 _CONVOLUTION: Final = "__cudnn$conv"
@@ -46,12 +46,12 @@ _NOT_IN_TRITON: Final = frozenset(
         *("count-leading-zeros",),
     }
 )
-"""Opcodes that Triton's emitter does not write (``IsTritonSupportedInstruction``, ``support.cc``)."""
+"""Opcodes that Triton's emitter does not support (``IsTritonSupportedInstruction``, ``support.cc``)."""
 
 _NO_TYPE_OF_TRITON: Final = frozenset(
     {"uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
 )
-"""Element types that it does not know (``IsTritonSupportedDataType``)."""
+"""Element types that it does not support (``IsTritonSupportedDataType``)."""
 
 _CUSTOM: Final = "kCustom"
 _MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slice"})
@@ -59,11 +59,11 @@ _MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slic
 
 @dataclass(frozen=True, slots=True)
 class CompileTrial:
-    """One instruction that is tried while the module that holds it is compiled.
+    """One instruction that is tried during compilation.
 
     Attributes:
         operands_bytes: Bytes of each operand with its guards.
-        results_bytes: Bytes of each part of the result; asked for twice, for the first is kept.
+        results_bytes: Bytes of each part of the result; requested twice, because the first is kept.
         scratch_bytes: Workspace, and operands that are computed before a product; 0 for none.
     """
 
@@ -73,12 +73,7 @@ class CompileTrial:
 
 
 def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
-    """Return what is tried for a module compiled for a card, products and convolutions first.
-
-    Args:
-        hlo: The compiled module.
-        capability: The card's compute capability.
-    """
+    """Return the trials of a compiled module; ``capability`` is the card's compute capability."""
     inside = {
         called for i in hlo.instructions.values() if i.opcode == "fusion" for called in i.calls
     }
@@ -123,13 +118,13 @@ def _trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
 
 
 def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> bool:
-    """Say whether a fusion could be computed by XLA's own emitter and by Triton.
+    """Say whether both XLA's own emitter and Triton can compute a fusion.
 
-    Asked are fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``).
-    Those that are Triton's already have one way, but for the transpositions that a compiler without a
-    card gave to it. Of several results one has to be computed from all others without moving them, and
-    an axis that is reduced must not be one that a reshape made of several: the search for a tiling
-    ends without one (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
+    XLA asks for fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``).
+    Triton's fusions have one way already, except transpositions that a compiler without a card gave to
+    it. One of several results must be computed from all others without moving elements, and a reduced
+    axis must not be one that a reshape joined: otherwise the search for a tiling fails
+    (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
     """
     opcodes = {part.opcode for part in body}
     dtypes = {dtype for part in body for dtype, _ in part.shapes.values()}
@@ -149,7 +144,7 @@ def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> boo
 
 
 def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
-    """Say whether a reduction is over an axis that a reshape before it made of several or of a part."""
+    """Say whether a reduced axis comes from a reshape that joined or split axes."""
     queue = [(reduction.operands[0], frozenset(reduction.axes))] if reduction.operands else []
     seen = set(queue)
     while queue:
@@ -177,7 +172,7 @@ def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
 def _axes_before(
     before: tuple[int, ...], after: tuple[int, ...], axes: frozenset[int]
 ) -> frozenset[int] | None:
-    """Return which axes of a reshaped value become ``axes``; None where one is no axis of it."""
+    """Return the axes of a reshaped value that become ``axes``; None if one is no axis of it."""
     places = {
         (math.prod(before[:axis]), size): axis for axis, size in enumerate(before) if size > 1
     }
@@ -197,7 +192,7 @@ def _shape(one: Instruction) -> tuple[int, ...]:
 
 
 def _is_one_chain(hlo: Hlo, root: Instruction) -> bool:
-    """Say whether one part of a tuple is computed from all others, each element from its own."""
+    """Say whether one part of a tuple is computed from all others, element by element."""
     parts = set(root.operands)
     for last in parts:
         reached, queue = {last}, [last]
@@ -213,7 +208,7 @@ def _is_one_chain(hlo: Hlo, root: Instruction) -> bool:
 
 
 def _body(members: dict[int, list[Instruction]], fusion: Instruction) -> Iterator[Instruction]:
-    """Yield the instructions of a fusion and of the fusions in it."""
+    """Yield the instructions of a fusion and of nested fusions."""
     for called in fusion.calls:
         for part in members.get(called, ()):
             yield part

@@ -1,4 +1,4 @@
-"""Find the buffers of compiled functions in a table of allocations, and show what lies in them."""
+"""Search for buffers of compiled functions in the allocations table, to show their values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from analyzer.tracing.xla.plan_division import Divided, Division, Label, divide
 from analyzer.tracing.xla.plan_labels import label_holders
 
 _LEAST_BYTES: Final = 4096
-"""A smaller buffer of a trace is not looked into: its size alone does not tell whose it is."""
+"""Smaller buffers of a trace are not divided, because their size does not identify them."""
 
 
 def build_plans(note: RunNote) -> dict[str, BufferPlan]:
-    """Return the memory plans that a note holds, by the name of the op that calls the function.
+    """Return the memory plans of a note, by the name of the op that calls the function.
 
     Raises:
-        TraceError: a plan does not add up: its file is damaged.
+        TraceError: A plan contradicts itself: its file is damaged.
     """
     plans = {}
     for one in note.compiled:
@@ -50,7 +50,7 @@ def set_fixed_inputs(plan: BufferPlan, one: CompiledNote) -> BufferPlan:
 
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
-    """Return the tensors of the graph that a buffer of a step, or a part of one, holds."""
+    """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
     found = allocations.loc[allocations["step"].notna(), "tensor"]
     return {str(tensor) for tensor in found.unique() if tensor}
 
@@ -65,22 +65,23 @@ def divide_temporaries(
     allocator: str,
     infer: bool,
 ) -> Divided:
-    """Divide the temporaries of compiled functions into the values that lie in them.
+    """Divide the temporaries of compiled functions into their values.
 
-    A prediction knows which op asked for a buffer. In a trace a compiled step's requests name no op:
-    its temporaries are told by their bytes, among what is born and freed within a step.
+    In a prediction the op that requested a buffer is known. In a trace the requests of a compiled
+    step name no op: its temporaries are found by their size, among buffers that are freed in their
+    step.
 
     Args:
         allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
         events: Columns of ``EVENTS``.
         steps: The steps.
         plans: Memory plans by the name of the op that calls the function.
-        structure: The graph with the ops of the functions in it, None where there is none.
-        allocator: The allocator that the functions' buffers are asked from.
-        infer: The step has no backward pass.
+        structure: The graph with the ops of the functions; None without one.
+        allocator: The allocator of the functions' buffers.
+        infer: Whether the step has no backward pass.
 
     Raises:
-        AccountingError: the parts of a buffer do not add up to it.
+        AccountingError: The parts of a buffer do not add up to it.
     """
     by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
     for op, plan in plans.items():

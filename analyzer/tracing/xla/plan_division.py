@@ -1,16 +1,14 @@
-"""The temporaries of a compiled step in place of the one buffer that holds them.
+"""Division of a compiled step's buffer into the values inside it.
 
-The allocator sees one request; what lies in it comes and goes without an event. To show it, *moments*
-are put between the events of that buffer's birth and death (rows of the events table of kind 0, at
-which the allocator does nothing), and rows into the allocations table, each ``part_of`` the buffer's
-row:
+The allocator sees one request for all temporaries. To show the values, *moments* are inserted between
+the events of the buffer's birth and death (rows of kind 0 in the events table), and rows into the
+allocations table, each ``part_of`` the buffer's row:
 
-- a row for each value, alive between the moments that the compiler's heap trace tells;
-- a row for what holds no value in the meantime, gaps between values and the chunk's surplus.
+- a row for each value, alive between the moments of the compiler's heap trace;
+- rows for idle bytes: gaps between values and the surplus of the chunk.
 
-At every moment the parts add up to the buffer, requested and allocated, so that every sum over the
-table without the divided rows is what it was. The replay of the allocator takes the rows that are
-part of nothing.
+At every moment the parts add up to the buffer, requested and allocated, so that sums over the table
+without divided rows do not change. A replay of the allocator uses the rows that are no part.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conf
 from analyzer.tracing.xla.buffer_plan import PlanRegion, occupied_bytes
 
 MAX_PARTS: Final = 100_000
-"""Rows added at most: of a long trace the last steps are divided."""
+"""Limit of the added rows: in a long trace only the last steps are divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What is known of one value: the columns of its row that the plan alone does not give."""
+    """The attribution of one value."""
 
     op: str
     op_type: str
@@ -47,11 +45,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """One buffer to be divided.
+    """One buffer to divide.
 
     Attributes:
         row: Its label in the allocations table.
-        region: What lies in it.
+        region: The values in it.
         labels: One for each of the region's holders.
     """
 
@@ -62,7 +60,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """The tables and steps with moments and parts in them."""
+    """The tables and steps with moments and parts."""
 
     allocations: pd.DataFrame
     events: pd.DataFrame
@@ -75,18 +73,18 @@ def divide(
     steps: Sequence[Step],
     divisions: Sequence[Division],
 ) -> Divided:
-    """Put moments and parts in.
+    """Insert moments and parts.
 
     Args:
         allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
         events: Columns of ``EVENTS``.
         steps: The steps.
-        divisions: The buffers to divide; no two are born at the same instant.
+        divisions: The buffers to divide; no two have the same instant of birth.
 
     Raises:
-        AccountingError: the parts of a buffer do not add up to it.
+        AccountingError: The parts of a buffer do not add up to it.
     """
-    chosen = _within_limit(divisions)
+    chosen = _limit_divisions(divisions)
     if not chosen:
         return Divided(allocations, events, tuple(steps))
     born = allocations["born"].to_numpy()
@@ -95,35 +93,35 @@ def divide(
     count = np.asarray([division.region.moments for division in chosen], dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(count)])
 
-    def moved(instants: np.ndarray) -> np.ndarray:
-        shift: np.ndarray = before[np.searchsorted(at, instants, side="left")]
-        return np.asarray(instants + shift)
+    def shift(instants: np.ndarray) -> np.ndarray:
+        offset: np.ndarray = before[np.searchsorted(at, instants, side="left")]
+        return np.asarray(instants + offset)
 
     table = allocations.assign(
-        born=moved(born),
-        dies=moved(allocations["dies"].to_numpy()),
-        turns_at=_moved_turns(allocations["turns_at"], moved),
+        born=shift(born),
+        dies=shift(allocations["dies"].to_numpy()),
+        turns_at=_shift_turns(allocations["turns_at"], shift),
     )
     parts = [
-        _parts(table, division, int(moved(np.asarray([instant]))[0]) + 1)
+        _parts(table, division, int(shift(np.asarray([instant]))[0]) + 1)
         for division, instant in zip(chosen, at, strict=True)
     ]
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
     return Divided(
         conform(joined, ALLOCATIONS),
-        _with_moments(events, at, count),
+        _insert_moments(events, at, count),
         tuple(
             replace(
                 step,
-                first=int(moved(np.asarray([step.first]))[0]),
-                last=int(moved(np.asarray([step.last]))[0]),
+                first=int(shift(np.asarray([step.first]))[0]),
+                last=int(shift(np.asarray([step.last]))[0]),
             )
             for step in steps
         ),
     )
 
 
-def _within_limit(divisions: Sequence[Division]) -> list[Division]:
+def _limit_divisions(divisions: Sequence[Division]) -> list[Division]:
     chosen: list[Division] = []
     total = 0
     for division in reversed(divisions):
@@ -134,21 +132,21 @@ def _within_limit(divisions: Sequence[Division]) -> list[Division]:
     return chosen
 
 
-def _moved_turns(turns: pd.Series[int], moved: Any) -> pd.Series[int]:
+def _shift_turns(turns: pd.Series[int], shift: Any) -> pd.Series[int]:
     known = turns.notna().to_numpy()
     values = turns.fillna(0).to_numpy(dtype=np.int64)
     return pd.Series(
-        pd.arrays.IntegerArray(np.where(known, moved(values), 0), ~known), index=turns.index
+        pd.arrays.IntegerArray(np.where(known, shift(values), 0), ~known), index=turns.index
     )
 
 
 def _parts(table: pd.DataFrame, division: Division, first: int) -> pd.DataFrame:
-    """Return the rows inside one buffer, whose first moment is instant ``first``."""
+    """Return the rows inside one buffer; its first moment is instant ``first``."""
     whole = table.loc[division.row]
     region = division.region
     last = int(whole["dies"])
     if last < first + region.moments:
-        raise AccountingError(f"a buffer of {region.size_bytes} B dies before its moments are over")
+        raise AccountingError(f"a buffer of {region.size_bytes} B is freed before its last moment")
     if int(whole["requested_bytes"]) != region.size_bytes:
         raise AccountingError(
             f"the plan has a buffer of {region.size_bytes} B, the row {whole['requested_bytes']} B"
@@ -174,13 +172,15 @@ def _parts(table: pd.DataFrame, division: Division, first: int) -> pd.DataFrame:
         for holder, label in zip(region.holders, division.labels, strict=True)
     ]
     surplus = int(whole["allocated_bytes"]) - region.size_bytes
-    occupied = [0, *occupied_bytes(region)]  # entry 0: the buffer is there, the module not yet
+    occupied = [0, *occupied_bytes(region)]  # entry 0: before the module begins
     starts = [0, *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1])]
     ends = [*starts[1:], len(occupied)]
     for start, end in zip(starts, ends, strict=True):
         idle = region.size_bytes - occupied[start]
         if idle < 0:
-            raise AccountingError(f"{-idle} B too many lie in a buffer of {region.size_bytes} B")
+            raise AccountingError(
+                f"values exceed their buffer of {region.size_bytes} B by {-idle} B"
+            )
         if idle or surplus > 0:
             rows.append(
                 _row(whole, division.row, idle, idle + max(surplus, 0))
@@ -215,8 +215,8 @@ def _row(
     }
 
 
-def _with_moments(events: pd.DataFrame, at: np.ndarray, count: np.ndarray) -> pd.DataFrame:
-    """Return the events with moments after each of the rows ``at``; their times lie in between."""
+def _insert_moments(events: pd.DataFrame, at: np.ndarray, count: np.ndarray) -> pd.DataFrame:
+    """Return the events with moments after each row in ``at``, with interpolated times."""
     total = len(events)
     source = np.repeat(np.arange(total), 1 + _counts(total, at, count))
     place = np.arange(len(source)) - np.searchsorted(source, source, side="left")

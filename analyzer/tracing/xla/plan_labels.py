@@ -1,12 +1,12 @@
-"""What each value inside a compiled step is for, told from the graph that it was compiled from.
+"""Attribution of the values inside a compiled step, from the graph that it was compiled from.
 
-XLA keeps, for each instruction, the name of the framework's op that it was made from; a fusion has
-that of its root. The op's phase, layer and source line are known from the graph as it was traced.
+XLA keeps the name of the framework's op of each instruction; a fusion has that of its root. The traced
+graph gives the op's phase, layer and source line.
 
-The compiler orders the step as it likes: some of what the backward pass computes (a mask, a constant
-spread out) is made early. The backward pass is taken to begin where the fewest bytes of values are made
-on the wrong side of it. What is made before and still held then is an activation: it is kept for it.
-What a gradient's op makes is a gradient. All else is a temporary.
+The compiler may compute some values of the backward pass early, such as masks. The backward pass is
+assumed to begin at the moment that minimises the bytes of values on the wrong side. A value that is made
+before and still alive then is an activation. The output of a gradient's op is a gradient. All others are
+temporaries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from analyzer.tracing.xla.plan_division import Label
 
 _PUSH: Final = "TensorListPushBack"
 _RESULTS: Final = "XLA_Retvals"
-"""What tf2xla calls the op that gathers the results."""
+"""tf2xla's name of the op that collects the results."""
 
 
 def label_holders(
@@ -36,8 +36,8 @@ def label_holders(
 
     Args:
         region: The temporaries of a compiled function.
-        structure: The graph, None where there is none.
-        infer: The step has no backward pass.
+        structure: The graph; None without one.
+        infer: Whether the step has no backward pass.
     """
     gradients = _gradient_makers(structure)
     phases = _phases(region, structure)
@@ -45,11 +45,11 @@ def label_holders(
     labels = []
     for holder, phase in zip(region.holders, phases, strict=True):
         category, role = _category(holder, phase, start, gradients, infer)
-        name = _known_name(holder.op_name, structure)
+        name = _find_graph_name(holder.op_name, structure)
         op = structure.ops.get(name) if structure is not None else None
         labels.append(
             Label(
-                op=name or _stated(holder) or holder.instruction,
+                op=name or _find_metadata_name(holder) or holder.instruction,
                 op_type=holder.op_type or holder.opcode,
                 layer=structure.layers.get(name, "") if structure is not None else "",
                 source=op.source if op is not None else "",
@@ -61,13 +61,13 @@ def label_holders(
     return labels
 
 
-def _stated(holder: Holder) -> str:
-    """Return the name of the framework's op that XLA states, where it says anything."""
+def _find_metadata_name(holder: Holder) -> str:
+    """Return the framework's op in XLA's metadata; empty for parameters and results."""
     return "" if holder.op_name in (ARGUMENTS, _RESULTS) else holder.op_name
 
 
-def _known_name(name: str, structure: GraphIndex | None) -> str:
-    """Return the name that the graph has for an op; XLA may put callers' names before it."""
+def _find_graph_name(name: str, structure: GraphIndex | None) -> str:
+    """Return the graph's name of an op; XLA may add callers' names as prefix."""
     if structure is None or not name:
         return ""
     while name not in structure.ops:
@@ -78,7 +78,7 @@ def _known_name(name: str, structure: GraphIndex | None) -> str:
 
 
 def _phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
-    """Return the phase of each holder; one without a known op has that of the value before it."""
+    """Return the phase of each holder; without a known op that of the value before it."""
     phases: list[Phase] = []
     last = Phase.FORWARD
     for holder in region.holders:
@@ -86,7 +86,7 @@ def _phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
         if structure is not None and holder.op_name not in (ARGUMENTS, _RESULTS):
             known = find_inlined(holder.op_name, structure.phases) if holder.op_name else None
         if holder.op_type == _PUSH and not is_in_gradient_scope(holder.op_name):
-            known = Phase.FORWARD  # a loop keeps what its gradient needs; the tape put the op there
+            known = Phase.FORWARD  # a loop saves values for its gradient; the tape inserted the op
         if known is None and holder.op_name and is_in_gradient_scope(holder.op_name):
             known = Phase.BACKWARD
         if known is not None:
@@ -96,12 +96,12 @@ def _phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
 
 
 def _backward_start(region: PlanRegion, phases: list[Phase]) -> int:
-    """Return the moment that best parts the values of forward ops from those of all others."""
+    """Return the moment that best separates values of forward ops from all others."""
     made: dict[int, int] = {}
     for holder, phase in zip(region.holders, phases, strict=True):
         sign = -1 if phase is Phase.FORWARD else 1
         made[holder.first] = made.get(holder.first, 0) + sign * holder.size_bytes
-    # Moving the border past a moment puts its forward values right and the others wrong.
+    # Moving the border past a moment corrects its forward values and misplaces the others.
     wrong = least = 0
     start = min(made, default=0)
     for moment in sorted(made):
@@ -135,7 +135,7 @@ def _gradient_makers(structure: GraphIndex | None) -> dict[str, bool]:
 
 
 def _tensor(holder: Holder, name: str, structure: GraphIndex | None) -> str:
-    """Return the graph's tensor that the value is: the op's output of its type and shape."""
+    """Return the graph's tensor of a value: the op's output of its dtype and shape."""
     op = structure.ops.get(name) if structure is not None else None
     for index, spec in enumerate(op.outputs if op is not None else ()):
         if spec.dtype == holder.dtype and spec.shape == holder.shape:

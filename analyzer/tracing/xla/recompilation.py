@@ -1,6 +1,6 @@
-"""Compiled functions that have a value compiled in which the step changes: compiled anew each time.
+"""Compiled functions that are compiled in every step, because a value that changes is compiled in.
 
-See ``compile_time_inputs`` for how a value comes to be compiled in.
+See ``compile_time_inputs`` for the reasons.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 
-def recompiled_functions(
+def find_recompiled_functions(
     note: RunNote, plans: Mapping[str, BufferPlan]
 ) -> tuple[RecompiledFunction, ...]:
-    """Return the functions of a noted step that are compiled anew in every step.
+    """Return the functions of a step that are compiled in every step.
 
     Args:
         note: The note.
@@ -45,13 +45,13 @@ def recompiled_functions(
             if index < len(given) and 0 <= given[index] < len(note.inputs)
         ]
         if changing or fed:
-            told = [variables[index] for index in changing]
+            rows = [variables[index] for index in changing]
             found.append(
                 RecompiledFunction(
                     op=one.ops[0],
                     because=next(iter(changing.values()), one.fixed[0][1]),
-                    variables=tuple(row.path for row in told if row is not None),
-                    variable_bytes=sum(_bytes(row) for row in told if row is not None),
+                    variables=tuple(row.path for row in rows if row is not None),
+                    variable_bytes=sum(_bytes(row) for row in rows if row is not None),
                     inputs=tuple(fed),
                     compilations=one.compilations,
                 )
@@ -77,7 +77,7 @@ def _arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
 def _updated(variables: list[VariableNote | None], one: CompiledNote, plan: BufferPlan) -> set[int]:
     """Return the inputs of the call whose variable gets a new value.
 
-    The module's parameters are the tensors that are not compiled in, and then the variables.
+    The module's parameters are the tensors that are not compiled in, then the variables.
     """
     fixed = {index for index, _ in one.fixed}
     handles = [index for index, row in enumerate(variables) if row is not None]
