@@ -1,1 +1,6 @@
-"""Everything that touches TensorFlow. What leaves it is plain data in a run folder."""
+"""Capture a step of TensorFlow or Keras as plain data in a run folder.
+
+Input: a target (model, function, script or live object) and the capture options. Output: a run folder
+with the graph, the trace and notes. Restrictions: only this package imports TensorFlow; it records and
+does not judge; names that are not public stand in ``private_names`` only.
+"""

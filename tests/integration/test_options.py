@@ -194,5 +194,5 @@ def test_honoured(name: str, results: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_target_is_told(name: str, results: dict[str, Any]) -> None:
+def test_broken_target_is_reported(name: str, results: dict[str, Any]) -> None:
     assert BROKEN[name][3] in results[f"broken, {name}"].get("error", "")

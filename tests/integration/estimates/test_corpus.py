@@ -52,8 +52,8 @@ WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "unbuilt": (C + "Unbuilt", {"shapes": {"": [16]}}, {"parameter": 4 * 17 * 4}),
     "no Input": (C + "without_input", {"shapes": {"": [16]}}, {"parameter": 4 * (17 * 8 + 36)}),
     "text": (C + "text", {"batch_size": 4}, {"inputs": [[4, 5], [4, 1]]}),
-    "ragged": (C + "ragged", {"batch_size": 4}, {"notes": "is ragged: every row was made as long"}),
-    "sparse": (C + "sparse", {"batch_size": 4}, {"notes": "is sparse: one in 10 of its places"}),
+    "ragged": (C + "ragged", {"batch_size": 4}, {"notes": "is ragged: all rows are assumed"}),
+    "sparse": (C + "sparse", {"batch_size": 4}, {"notes": "is sparse: one in 10 elements"}),
     "scalar output": (C + "scalar_output", {}, {"notes": "output_itself"}),
     "remembers its shape": (
         C + "remembers_its_shape",
@@ -90,15 +90,15 @@ WORKS_2: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unbuilt": (C + "Unbuilt", {}, "Give it: --shape 224,224,3; build it with keras.Input"),
-    "no Input": (C + "without_input", {}, "says nothing of their shape"),
+    "no Input": (C + "without_input", {}, "it is not built and states no shape"),
     "two arguments": (C + "two_arguments", {"shapes": {"": [4]}}, "cannot be called on its inputs"),
-    "whole numbers out": (C + "whole_numbers_out", {}, "No loss fits what the model"),
+    "whole numbers out": (C + "whole_numbers_out", {}, "no loss fits that"),
     "nothing to train": (C + "nothing_to_train", {}, "no trainable variables. Use --mode infer."),
     "wrong values": (C + "wrong_values", {}, "must match"),
     "fails": (C + "fails", {}, "ZeroDivisionError"),
     "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
     "keras 2, policy": (K + "mixed", {"dtype_policy": "mixed_bfloat16"}, "does not follow"),
-    "keras 2, unbuilt": (K + "Unbuilt", {}, "says nothing of their shape"),
+    "keras 2, unbuilt": (K + "Unbuilt", {}, "it is not built and states no shape"),
 }
 EAGER = {"eager step": (C + "eager_step", {}), "run eagerly": (C + "run_eagerly", {})}
 FEW = (
@@ -193,7 +193,7 @@ def test_works(kind: str, name: str, corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS_THAT_WORK)
-def test_an_estimate_knows_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
+def test_estimate_has_the_variables_of_a_run(name: str, corpus: Corpus) -> None:
     skip_without_keras_2((WORKS | WORKS_2)[name][0])
     estimated, ran = (corpus.get(kind, f"works {name}") for kind in ("estimate", "trace"))
     assert estimated["bytes"] == ran["bytes"]
@@ -212,7 +212,7 @@ def test_refused(kind: str, name: str, corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("name", EAGER)
-def test_an_eager_step_is_traced_and_not_estimated(name: str, corpus: Corpus) -> None:
+def test_eager_step_is_traced_but_not_estimated(name: str, corpus: Corpus) -> None:
     assert corpus.get("trace", f"eager {name}")["failed"] is None
     error = corpus.get("estimate", f"eager {name}")["error"]
     assert "The step runs eagerly" in error

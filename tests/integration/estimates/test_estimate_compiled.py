@@ -66,7 +66,7 @@ def test_compiled_functions_in_a_step_that_runs_op_by_op(tmp_path: Path) -> None
     assert 0.98 * stated["low_bytes"] <= peak <= 1.02 * stated["high_bytes"]
 
 
-def test_a_step_that_is_compiled_again_each_time(tmp_path: Path) -> None:
+def test_step_recompiled_each_time(tmp_path: Path) -> None:
     predicted, measured = documents(tmp_path, "anew")
     rises, kept = [], []
     for document in (predicted, measured):

@@ -39,7 +39,7 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
     return document
 
 
-def test_the_optimiser_gives_the_graph_that_the_runtime_makes(folder: Path) -> None:
+def test_virtual_cpu_cluster_gives_the_runtime_graph(folder: Path) -> None:
     """Where both can be had: for this machine's CPU."""
     done = subprocess.run(
         [sys.executable, "gpu_steps.py"],
@@ -88,7 +88,7 @@ def test_the_books_of_an_estimate_for_a_card_balance(folder: Path, name: str, ca
     assert any("Keras' fit would compile this step" in note for note in document["notes"])
 
 
-def test_training_in_float32_is_turned_to_channels_first(folder: Path) -> None:
+def test_float32_training_uses_channels_first(folder: Path) -> None:
     document = estimate(folder, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8")
     shapes = {row["shape"] for row in document["tensors_at_peak"]}
     assert any(shape.startswith(("[8,16,", "[8,32,")) for shape in shapes), shapes
@@ -105,14 +105,14 @@ def test_a_larger_batch_needs_more(folder: Path) -> None:
     assert large["fit"]["margin_bytes"] < small["fit"]["margin_bytes"]
 
 
-def test_recurrent_layers_are_cudnns_and_not_compiled(folder: Path) -> None:
+def test_recurrent_layers_use_cudnn_and_no_xla(folder: Path) -> None:
     document = estimate(folder, "recurrent", "--gpu", "t4", "--batch-size", "8")
     assert document["step"]["jit"] is False
     assert any(row["type"] == "CudnnRNNV3" for row in document["ops"])
     assert any("lstm (LSTM)" in note for note in document["notes"])
 
 
-def test_a_grouped_convolution_leaves_no_size_open(folder: Path) -> None:
+def test_grouped_convolution_has_known_sizes(folder: Path) -> None:
     document = estimate(folder, "grouped", "--gpu", "t4", "--no-jit", "--batch-size", "8")
     assert document["uncertainty"]["unsized"] == 0
     assert document["fits"] is True
@@ -124,14 +124,14 @@ def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) 
     assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
 
 
-def test_a_size_that_the_inputs_tell_is_known_on_a_card(folder: Path) -> None:
+def test_size_from_inputs_is_known_on_a_card(folder: Path) -> None:
     document = estimate(folder, "masked", "--gpu", "t4")
     assert document["uncertainty"]["unsized"] == 0
     left = [row for row in document["tensors_at_peak"] if row["shape"] == "[512,512]"]
     assert left, document["tensors_at_peak"]
 
 
-def test_a_custom_loop_runs_op_by_op_and_is_told_why(folder: Path) -> None:
+def test_custom_loop_runs_op_by_op_with_a_reason(folder: Path) -> None:
     document = estimate(folder, "custom", "--gpu", "t4")
     assert document["step"]["jit"] is False
     assert any("a tf.function is compiled with XLA only where" in n for n in document["notes"])

@@ -23,7 +23,7 @@ from analyzer.model.graph.ops import LEAST_SHAPES  # noqa: E402
 pytestmark = pytest.mark.tf
 
 
-def test_the_body_of_a_loop_has_its_shapes() -> None:
+def test_loop_body_has_shapes() -> None:
     # GIVEN a loop, whose body TensorFlow writes into the graph under names of its own
     @tf.function(autograph=False)
     def step(x):
@@ -44,7 +44,7 @@ def test_the_body_of_a_loop_has_its_shapes() -> None:
     assert products == [(8, 8)]
 
 
-def test_the_shape_of_a_sparse_argument_is_known() -> None:
+def test_sparse_argument_has_a_shape() -> None:
     # GIVEN a product with a sparse tensor, whose shape and values are arguments of their own
     step = tf.function(lambda x: tf.sparse.sparse_dense_matmul(x, tf.ones((6, 3))))
     sparse = tf.sparse.from_dense(tf.eye(4, 6))
@@ -56,7 +56,7 @@ def test_the_shape_of_a_sparse_argument_is_known() -> None:
     assert ops["SparseTensorDenseMatMul"].outputs[0].shape == (4, 3)
 
 
-def test_a_look_up_keeps_the_shape_of_its_keys() -> None:
+def test_lookup_keeps_the_shape_of_its_keys() -> None:
     # GIVEN a look-up of strings, as StringLookup makes it
     entries = tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([1, 2], tf.int64))
     table = tf.lookup.StaticHashTable(entries, 0)
@@ -78,7 +78,7 @@ def _shape(found, kind):
     return next(op.outputs[0].shape for op in found.ops if op.type == kind)
 
 
-def test_the_elements_of_a_mask_that_is_given_are_counted() -> None:
+def test_elements_of_a_given_mask_are_counted() -> None:
     # GIVEN a mask of the inputs' own values
     values, mask = tf.random.normal((6, 4)), tf.constant([True, False, True, True, False, False])
     found = _noted(lambda x, m: tf.tanh(tf.boolean_mask(x, m)), values, mask)
@@ -87,7 +87,7 @@ def test_the_elements_of_a_mask_that_is_given_are_counted() -> None:
     assert {(size.size, size.basis) for size in found.sizes} == {(3, "inputs")}
 
 
-def test_the_rows_of_a_ragged_tensor_that_is_given_are_counted() -> None:
+def test_rows_of_a_given_ragged_tensor_are_counted() -> None:
     # GIVEN weights of a ragged tensor's values, made whole and summed by row
     rows = tf.RaggedTensor.from_row_lengths(tf.random.normal((9, 2)), [4, 0, 5])
     weights = tf.Variable(tf.ones((2, 2)))
@@ -99,7 +99,7 @@ def test_the_rows_of_a_ragged_tensor_that_is_given_are_counted() -> None:
     assert _shape(_noted(step, rows), "Tanh") == (3, 5, 2)
 
 
-def test_what_a_loop_takes_from_a_list_has_the_shape_of_what_was_put_there() -> None:
+def test_list_element_has_the_shape_that_was_put_in() -> None:
     # GIVEN a loop over an open batch, its costs in an array, and its gradient
     @tf.function(input_signature=[tf.TensorSpec((None, 4))], autograph=False)
     def step(x):
@@ -124,7 +124,7 @@ def test_what_a_loop_takes_from_a_list_has_the_shape_of_what_was_put_there() -> 
     assert open_ones <= {"BroadcastGradientArgs"}
 
 
-def test_what_the_weights_decide_is_the_most_that_it_can_be_unless_told() -> None:
+def test_size_that_depends_on_weights_is_the_upper_bound_or_assumed() -> None:
     # GIVEN a mask that the weights decide, so that no input tells how much it leaves
     weights = tf.Variable(tf.random.normal((8, 3)))
 
@@ -145,7 +145,7 @@ def test_what_the_weights_decide_is_the_most_that_it_can_be_unless_told() -> Non
     assert [size.basis for size in told.sizes] == ["told"]
 
 
-def test_a_shape_that_the_traced_function_sets_is_known() -> None:
+def test_shape_set_in_the_traced_function_is_used() -> None:
     # GIVEN a Python function, of whose result the user says the shape
     def step(x):
         changed = tf.numpy_function(lambda a: a, [x], tf.float32)
@@ -157,13 +157,13 @@ def test_a_shape_that_the_traced_function_sets_is_known() -> None:
     assert _shape(found, "PyFunc") == _shape(found, "Tanh") == (7, 2)
 
 
-def test_a_number_that_is_given_is_noted() -> None:
+def test_value_of_a_scalar_argument_is_recorded() -> None:
     found = _noted(lambda n: tf.range(n) + 1, tf.constant(6))
     (given,) = (op for op in found.ops if op.type in ("_Arg", "_DeviceArg"))
     assert given.attrs["value"]["values"] == [6]
 
 
-def test_a_learnt_shape_that_the_rest_contradicts_is_forgotten() -> None:
+def test_contradicted_shape_is_dropped() -> None:
     # GIVEN a result of unknown shape, and shapes learnt from traced ops of the same names, of which one
     # is another function's
     step = tf.function(lambda x: tf.tanh(tf.numpy_function(lambda a: a, [x], tf.float32)))
@@ -181,7 +181,7 @@ def test_a_learnt_shape_that_the_rest_contradicts_is_forgotten() -> None:
     assert sized.outputs[names["Tanh"]][0].shape == (7, 2)
 
 
-def test_a_fused_convolution_in_bfloat16_has_its_shape() -> None:
+def test_fused_convolution_in_bfloat16_has_a_shape() -> None:
     # GIVEN a convolution with bias and activation, which oneDNN fuses in an element type that the
     # fused op of TensorFlow itself does not know
     @tf.function
@@ -196,7 +196,7 @@ def test_a_fused_convolution_in_bfloat16_has_its_shape() -> None:
     assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (2, 8, 8, 4)
 
 
-def test_what_made_up_numbers_decide_is_the_most_that_it_can_be(monkeypatch):
+def test_size_that_depends_on_synthetic_inputs_is_the_upper_bound(monkeypatch):
     # GIVEN an input that was made up without memory: its zeros are no values of a user's
     values = tf.zeros((6, 4))
     births = Births(stand_ins=object())
@@ -208,7 +208,7 @@ def test_what_made_up_numbers_decide_is_the_most_that_it_can_be(monkeypatch):
     assert {(size.size, size.basis) for size in found.sizes} == {(6, "most")}
 
 
-def test_the_batch_is_the_only_open_axis_where_the_first_is_fixed():
+def test_batch_is_the_only_open_axis_if_the_first_is_fixed():
     specs = {"x": (20, None, 64), "y": (20, 5), "z": (20, None, None)}
     options = CaptureOptions(batch_size=7)
     elsewhere = find_batch_axes(specs, options)
@@ -222,7 +222,7 @@ def test_the_batch_is_the_only_open_axis_where_the_first_is_fixed():
     assert not find_batch_axes(specs, CaptureOptions())
 
 
-def test_a_mask_that_is_made_up_takes_all() -> None:
+def test_synthetic_mask_masks_nothing() -> None:
     """A step that is given one must not be told to need nothing; a switch alone stays off."""
     assert tf.reduce_all(_make_value((3, 2), tf.bool, None))
     assert not _make_value((), tf.bool, None)

@@ -15,7 +15,7 @@ from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
 
-def test_an_optimizer_made_in_a_step_of_ones_own_is_made_with_what_is_asked() -> None:
+def test_optimizer_options_apply_in_a_custom_step() -> None:
     with apply_while_building("accumulate=4,ema=on,clip=on", "loop.py:step"):
         optimizer = keras.optimizers.SGD(0.1, clipvalue=2.0)
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
@@ -28,14 +28,14 @@ def test_an_optimizer_made_in_a_step_of_ones_own_is_made_with_what_is_asked() ->
     assert keras.optimizers.SGD(0.1).gradient_accumulation_steps is None
 
 
-def test_a_step_without_an_optimizer_of_keras_says_so() -> None:
+def test_custom_step_without_keras_optimizer_is_refused() -> None:
     with pytest.raises(TargetError, match="gradient_accumulation_steps"):
         with apply_while_building("accumulate=4", "loop.py:step"):
             pass
 
 
 @pytest.mark.parametrize("remedy", ["freeze=all-but-last", "recompute=a>b", "ema=off", "clip=off"])
-def test_what_needs_the_model_is_refused_for_a_step_of_ones_own(remedy: str) -> None:
+def test_remedy_that_needs_the_model_is_refused_for_a_custom_step(remedy: str) -> None:
     with pytest.raises(TargetError, match=r"needs the model, and .* is a custom step"):
         check_step_remedy(remedy, "loop.py:step")
     check_step_remedy("accumulate=4,ema=on,clip=on", "loop.py:step")
@@ -49,7 +49,7 @@ class Penalized(keras.Model):  # type: ignore[misc]
         return {}
 
 
-def test_a_model_with_a_step_of_its_own_is_not_put_together_anew() -> None:
+def test_model_with_own_train_step_is_not_rebuilt() -> None:
     """What is put together anew of its layers would be trained by another step."""
     numbers = keras.Input((4,))
     model = Penalized(numbers, keras.layers.Dense(2, name="a")(numbers))
@@ -57,7 +57,7 @@ def test_a_model_with_a_step_of_its_own_is_not_put_together_anew() -> None:
         rebuild_with_blocks(model, "recompute=a>a")
 
 
-def test_a_block_is_computed_again_when_the_one_after_it_has_all_its_gradients() -> None:
+def test_block_is_recomputed_after_the_next_block_has_its_gradients() -> None:
     """What was computed again for weights is else held while the next block is computed."""
     numbers = keras.Input((8,))
     x = numbers

@@ -31,7 +31,7 @@ GIVEN = {
 }
 
 
-def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
+def test_given_options_include_default_values() -> None:
     assert list_given_options(CaptureOptions()) == frozenset()
     assert set(GIVEN) == set(Option)
     for option, values in GIVEN.items():
@@ -40,7 +40,7 @@ def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
 
 @pytest.mark.parametrize("option", Option)
 @pytest.mark.parametrize("form", TargetForm)
-def test_every_pair(form: TargetForm, option: Option) -> None:
+def test_each_option_is_honoured_or_refused(form: TargetForm, option: Option) -> None:
     refusal = REFUSALS[form].get(option)
     if refusal is None:
         check_honoured("the target", form, {option})
@@ -53,7 +53,7 @@ def test_every_pair(form: TargetForm, option: Option) -> None:
     assert error.hint == refusal.hint
 
 
-def test_options_refused_for_one_reason_share_one_sentence() -> None:
+def test_options_with_one_reason_share_one_error() -> None:
     both = {Option.LOSS, Option.OPTIMIZER, Option.BATCH_SIZE}
     with pytest.raises(InputError) as raised:
         check_honoured("a.py:step", TargetForm.STEP, both)
@@ -64,7 +64,7 @@ def test_options_refused_for_one_reason_share_one_sentence() -> None:
     assert raised.value.hint.startswith("Leave them out")
 
 
-def test_the_python_functions_pass_over_nothing_either() -> None:
+def test_python_functions_refuse_options_too() -> None:
     with pytest.raises(InputError, match="--batch-size cannot be used"):
         analyzer.trace(sample_folder("infer"), batch_size=8)
     with pytest.raises(InputError, match="gpu cannot be honoured"):
