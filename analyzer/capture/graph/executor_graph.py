@@ -12,7 +12,6 @@ of the model's size.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +23,6 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.data_dependent_sizes import InferredSizes, infer_sizes
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.capture.private_names import call_flat, cancellation, context, get_handle_data
-from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
@@ -39,41 +37,15 @@ _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandleArgument:
-    """A variable that the step uses.
-
-    Attributes:
-        op: Name of the op that brings its handle in.
-        index: Index of that argument.
-        name: Name of the ``tf.Variable``; empty if the function does not know it.
-        dtype: TensorFlow's name of the element type.
-        shape: Sizes of the axes; None if unknown.
-    """
-
-    op: str
-    index: int
-    name: str
-    dtype: str
-    shape: Shape
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its value; 0 if the shape is unknown."""
-        return 0 if self.shape is None else ITEM_BYTES.get(self.dtype, 0) * math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StaticStep:
     """The graph of a step that has not run.
 
     Attributes:
         ops: The ops after all rewrites, nested functions inlined.
-        variables: The variables that it uses.
         sizes: Sizes that depend on data, and their assumed values.
     """
 
     ops: tuple[Op, ...]
-    variables: tuple[HandleArgument, ...]
     sizes: tuple[DataSize, ...] = ()
 
 
@@ -95,9 +67,8 @@ def build_executor_graph(
     partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
     sized = infer_sizes(function, partitions, given, assumed or {})
     ops = read_sized_ops(function, partitions, given, sized)
-    ops = [replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in ops]
-    used = find_used_variables(function, captures, ops)
-    return StaticStep(ops=tuple(ops), variables=used, sizes=sized.sizes)
+    placed = (replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in ops)
+    return StaticStep(ops=tuple(placed), sizes=sized.sizes)
 
 
 def read_sized_ops(
@@ -236,23 +207,3 @@ def get_handle_type(capture: Any) -> tuple[Any, Shape]:
     first = data.shape_and_type[0]
     dtype = tf.dtypes.as_dtype(first.dtype)
     return dtype, None if first.shape.unknown_rank else tuple(d.size for d in first.shape.dim)
-
-
-def find_used_variables(
-    function: Any, captures: list[Any], ops: Sequence[Op]
-) -> tuple[HandleArgument, ...]:
-    """Return the variables among a concrete function's captures that the ops use."""
-    first = len(function.inputs) - len(captures)
-    names = {id(variable.handle): variable.name for variable in function.graph.variables}
-    arguments = {int(op.attrs["index"]): op.name for op in ops if op.type in ARGUMENT_TYPES}
-    used = []
-    for index, capture in enumerate(captures, start=first):
-        dtype, shape = get_handle_type(capture) if capture.dtype == tf.resource else (None, None)
-        if dtype is not None and index in arguments:
-            name = names.get(id(capture), "")
-            used.append(
-                HandleArgument(
-                    op=arguments[index], index=index, name=name, dtype=dtype.name, shape=shape
-                )
-            )
-    return tuple(used)

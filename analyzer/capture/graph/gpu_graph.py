@@ -27,7 +27,6 @@ import tensorflow as tf
 from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.executor_graph import (
     StaticStep,
-    find_used_variables,
     get_handle_type,
     read_sized_ops,
 )
@@ -89,8 +88,7 @@ def build_gpu_graph(
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
     sized = infer_sizes(function, [graph_def], given, assumed or {}, transposed=True)
     ops = insert_host_copies(read_sized_ops(function, [graph_def], given, sized))
-    used = find_used_variables(function, list(function.captured_inputs), ops)
-    return StaticStep(ops=tuple(ops), variables=used, sizes=sized.sizes)
+    return StaticStep(ops=tuple(ops), sizes=sized.sizes)
 
 
 def _wrap_body(function: Any) -> Any:

@@ -1,9 +1,9 @@
 """Which options each form of target accepts, and why the others are refused.
 
 An option is either honoured or refused, never ignored. ``REFUSALS`` holds the refusals that follow from
-the form of the target alone. Other refusals need the loaded model or the traced step; their errors are
-made here too: a fixed batch axis, layers with another dtype policy, a step that never uses the optimizer
-or the loss, and a function inside the step that XLA compiles.
+the form of the target alone. Others need the loaded model or the traced step, and are raised there: a
+fixed batch axis (``synthetic_inputs``), layers with another dtype policy (``resolve_target``), a step
+that never uses the optimizer or the loss, and an inner function that XLA compiles (``step_program``).
 """
 
 from __future__ import annotations
@@ -154,53 +154,4 @@ def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None
         f"{name} is {form}: {' and '.join(options)} cannot be used, because {first.because}.",
         hint=hint,
         kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in options else None,
-    )
-
-
-def make_fixed_batch_error(name: str, batch_size: int | None, asked: int) -> InputError:
-    """Return the error for an input whose batch axis is fixed (None: it has no axes)."""
-    axis = "no axes" if batch_size is None else f"a batch of {batch_size}"
-    return InputError(
-        f"The input {name!r} has {axis}: --batch-size {asked} cannot be used.",
-        hint="Leave it out, or leave the input's first axis open.",
-        kind=FailureKind.FIXED_SIZE,
-    )
-
-
-def make_policy_error(name: str, policy: str, found: str) -> InputError:
-    """Return the error for a target without a layer that follows the requested dtype policy.
-
-    Args:
-        name: The target, as the user named it.
-        policy: The requested policy.
-        found: The policies of its layers; empty if it has no Keras layers.
-    """
-    own = f"its layers follow {found}" if found else "it has no Keras layers"
-    return InputError(
-        f"{name} does not follow --dtype-policy {policy}: {own}.",
-        hint="Leave it out, and set the policy in the target's code.",
-    )
-
-
-def make_unused_error(name: str, option: Option, value: str) -> InputError:
-    """Return the error for a custom train_step that ignores the requested optimizer or loss."""
-    return InputError(
-        f"{option} {value} cannot be used: the train_step of {name} never calls it.",
-        hint="Leave it out, and change the model's own train_step or compile.",
-    )
-
-
-def make_eager_jit_error(name: str) -> InputError:
-    """Return the error for --jit on a Keras model that runs eagerly."""
-    return InputError(
-        f"--jit cannot be used: {name} is compiled with run_eagerly=True.",
-        hint="Leave it out, or compile the model without run_eagerly.",
-    )
-
-
-def make_inner_jit_error(name: str, function: str) -> InputError:
-    """Return the error for --no-jit on a step that calls a function compiled with XLA."""
-    return InputError(
-        f"--no-jit cannot be used: {name} calls {function}, which says jit_compile=True.",
-        hint="Leave it out, or change that function.",
     )

@@ -16,8 +16,6 @@ from analyzer.capture.targets.honoured_options import (
     TargetForm,
     check_honoured,
     list_given_options,
-    make_eager_jit_error,
-    make_unused_error,
 )
 from analyzer.capture.targets.keras_api import (
     get_keras,
@@ -37,7 +35,7 @@ from analyzer.capture.targets.synthetic_inputs import make_inputs
 from analyzer.capture.targets.target_spec import OPTIMIZER
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import TargetError
+from analyzer.model.errors import InputError, TargetError
 
 _KERAS_2_JIT: Final = (
     "Estimated as compile() says: Keras 2 uses XLA only with jit_compile=True (--jit)."
@@ -114,7 +112,10 @@ def _set_jit(model: Any, options: CaptureOptions) -> None:
     if options.jit is None:
         return
     if options.jit and getattr(model, "run_eagerly", False):
-        raise make_eager_jit_error(f"The model {model.name!r}")
+        raise InputError(
+            f"--jit cannot be used: the model {model.name!r} is compiled with run_eagerly=True.",
+            hint="Leave it out, or compile the model without run_eagerly.",
+        )
     model.jit_compile = options.jit
     if options.jit and not model.jit_compile:
         raise TargetError(
@@ -257,16 +258,20 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
     """Return checks that a custom train_step uses the requested optimizer and loss."""
     if not _has_own_step(model):
         return []
-    loss, method = get_loss_method(model)
-    candidates = (
+    loss, loss_method = get_loss_method(model)
+    promises: list[Promise] = []
+    for option, value, owner, method in (
         (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
-        (Option.LOSS, options.loss, loss, method),
-    )
-    return [
-        Used(owner, method, make_unused_error(f"the model {model.name!r}", option, value))
-        for option, value, owner, method in candidates
-        if value and owner is not None
-    ]
+        (Option.LOSS, options.loss, loss, loss_method),
+    ):
+        if value and owner is not None:
+            error = InputError(
+                f"{option} {value} cannot be used: the train_step of the model {model.name!r} never "
+                "calls it.",
+                hint="Leave it out, and change the model's own train_step or compile.",
+            )
+            promises.append(Used(owner, method, error))
+    return promises
 
 
 def _renew_optimizer(model: Any, messages: list[str]) -> None:

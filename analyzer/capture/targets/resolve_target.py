@@ -30,7 +30,6 @@ from analyzer.capture.targets.honoured_options import (
     TargetForm,
     check_honoured,
     list_given_options,
-    make_policy_error,
 )
 from analyzer.capture.targets.keras_api import (
     get_layer_classes,
@@ -50,7 +49,7 @@ from analyzer.capture.targets.synthetic_inputs import (
 )
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import TargetError
+from analyzer.model.errors import InputError, TargetError
 
 
 def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
@@ -148,7 +147,12 @@ def _check_policy(program: Program, text: str, policy: str) -> None:
         if has_own_weights(layer) and hasattr(layer, "dtype_policy")
     }
     if policy not in policies:
-        raise make_policy_error(text, policy, ", ".join(sorted(policies)))
+        found = ", ".join(sorted(policies))
+        own = f"its layers follow {found}" if found else "it has no Keras layers"
+        raise InputError(
+            f"{text} does not follow --dtype-policy {policy}: {own}.",
+            hint="Leave it out, and set the policy in the target's code.",
+        )
 
 
 def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:

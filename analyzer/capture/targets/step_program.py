@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from analyzer.capture.targets.honoured_options import make_inner_jit_error
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError
 
@@ -65,7 +64,10 @@ class NothingCompiled:
                 # TensorFlow names it __inference_NAME_42.
                 full = definition.signature.name
                 name = full.removeprefix("__inference_").rpartition("_")[0] or full
-                raise make_inner_jit_error(self.name, name)
+                raise InputError(
+                    f"--no-jit cannot be used: {self.name} calls {name}, which says jit_compile=True.",
+                    hint="Leave it out, or change that function.",
+                )
 
 
 @dataclass(kw_only=True)

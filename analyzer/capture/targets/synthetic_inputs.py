@@ -16,10 +16,9 @@ import tensorflow as tf
 
 from analyzer.capture.initializers.variable_births import make_unbacked_value, record_input
 from analyzer.capture.private_names import get_build_shapes, get_layers
-from analyzer.capture.targets.honoured_options import make_fixed_batch_error
 from analyzer.capture.targets.keras_api import get_input_specs
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import TargetError
+from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.units import format_bytes
 
 Axes: TypeAlias = tuple[int | None, ...] | None
@@ -217,7 +216,12 @@ def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
         return
     if not find_batch_axes(specs, options):
         name = next(iter(fixed), next(iter(specs), ""))
-        raise make_fixed_batch_error(name, fixed.get(name), asked)
+        batch = f"a batch of {fixed[name]}" if name in fixed else "no axes"
+        raise InputError(
+            f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
+            hint="Leave it out, or leave the input's first axis open.",
+            kind=FailureKind.FIXED_SIZE,
+        )
 
 
 def find_batch_axes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, int]:

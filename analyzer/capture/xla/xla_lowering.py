@@ -23,7 +23,6 @@ import tensorflow as tf
 from analyzer.capture.graph.executor_graph import (
     StaticStep,
     build_executor_graph,
-    find_used_variables,
     get_handle_type,
 )
 from analyzer.capture.graph.plain_graphs import (
@@ -127,8 +126,7 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         Op(name=f"{call}_RetVal_{index}", type="_Retval", inputs=(f"{call}:{index}",))
         for index in range(len(function.outputs))
     ]
-    used = find_used_variables(function, list(function.captured_inputs), ops)
-    return StaticStep(ops=tuple(ops), variables=used)
+    return StaticStep(ops=tuple(ops))
 
 
 def _get_argument_spec(tensor: Any, fed: Any) -> TensorSpec:
