@@ -18,8 +18,7 @@ from analyzer.capture.private_names import (
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.tensor_addresses import find_variable_address
 from analyzer.capture.targets.keras_api import (
-    get_layer_classes,
-    get_metric_classes,
+    get_classes,
     get_optimizer_classes,
     get_optimizer_variables,
 )
@@ -198,8 +197,8 @@ class StepVariables:
         wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics, layers = (
             get_optimizer_classes(),
-            get_metric_classes(),
-            get_layer_classes(),
+            get_classes("metrics.Metric"),
+            get_classes("layers.Layer"),
         )
         for thing in find_live_objects((*optimizers, *metrics, *layers)):
             kind = type(thing)

@@ -100,32 +100,24 @@ def get_loss_method(model: Any) -> tuple[Any, str]:
 
 def is_model(thing: Any) -> bool:
     """Say whether a thing is a model of either Keras."""
-    return isinstance(thing, _get_classes("Model"))
+    return isinstance(thing, get_classes("Model"))
 
 
-def is_model_class(thing: Any) -> bool:
-    """Say whether a thing is a class of models of either Keras."""
-    return isinstance(thing, type) and issubclass(thing, _get_classes("Model"))
-
-
-def is_layer(thing: Any) -> bool:
-    """Say whether a thing is a layer of either Keras."""
-    return isinstance(thing, get_layer_classes())
-
-
-def get_layer_classes() -> tuple[type, ...]:
-    """Return the base classes of layers."""
-    return _get_classes("layers.Layer")
-
-
-def get_metric_classes() -> tuple[type, ...]:
-    """Return the base classes of metrics."""
-    return _get_classes("metrics.Metric")
+def get_classes(path: str) -> tuple[type, ...]:
+    """Return the class with a dotted name, such as ``layers.Layer``, in each imported Keras."""
+    classes: list[Any] = []
+    for package in (keras, sys.modules.get(_KERAS_2)):
+        thing: Any = package
+        for part in path.split("."):
+            thing = getattr(thing, part, None)
+        if isinstance(thing, type):
+            classes.append(thing)
+    return tuple(classes)
 
 
 def get_optimizer_classes() -> tuple[type, ...]:
     """Return the base classes of optimizers; Keras 2 has two generations."""
-    return (*_get_classes("optimizers.Optimizer"), *_get_classes("optimizers.legacy.Optimizer"))
+    return (*get_classes("optimizers.Optimizer"), *get_classes("optimizers.legacy.Optimizer"))
 
 
 def get_optimizer_variables(optimizer: Any) -> list[Any]:
@@ -139,18 +131,6 @@ def set_keras_2_policy(policy: str) -> None:
     package = sys.modules.get(_KERAS_2)
     if package is not None and policy:
         package.mixed_precision.set_global_policy(policy)
-
-
-def _get_classes(path: str) -> tuple[type, ...]:
-    """Return the class of a dotted name in each imported Keras."""
-    classes: list[Any] = []
-    for package in (keras, sys.modules.get(_KERAS_2)):
-        thing: Any = package
-        for part in path.split("."):
-            thing = getattr(thing, part, None)
-        if isinstance(thing, type):
-            classes.append(thing)
-    return tuple(classes)
 
 
 def _make_symbolic(tensor: Any) -> Any:

@@ -32,10 +32,8 @@ from analyzer.capture.targets.honoured_options import (
     list_given_options,
 )
 from analyzer.capture.targets.keras_api import (
-    get_layer_classes,
-    is_layer,
+    get_classes,
     is_model,
-    is_model_class,
     set_keras_2_policy,
 )
 from analyzer.capture.targets.keras_step import make_model_program
@@ -93,7 +91,7 @@ def make_program(
         return thing
     if is_model(thing):
         return make_model_program(thing, options)
-    if is_layer(thing):
+    if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
@@ -106,7 +104,7 @@ def make_program(
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
         check_honoured(text, form, list_given_options(options))
         return make_signature_program(thing, text, options)
-    if is_model_class(thing):
+    if isinstance(thing, type) and issubclass(thing, get_classes("Model")):
         return make_model_program(_call_user_code(thing, text), options)
     if callable(thing) and not is_result:
         return make_program(_call_user_code(thing, text), text, options, is_result=True)
@@ -140,7 +138,7 @@ def _set_policy(policy: str) -> None:
 def _check_policy(program: Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
     layers = [layer for model in program.models for layer in get_layers(model)]
-    layers = layers or list(find_live_objects(get_layer_classes()))
+    layers = layers or list(find_live_objects(get_classes("layers.Layer")))
     policies = {
         str(layer.dtype_policy.name)
         for layer in layers
