@@ -110,7 +110,7 @@ class _Sizing:
         self.values = get_argument_sizes(self.function, self.given)
 
     def run(self) -> InferredSizes:
-        """Infer shapes, and learn from the next source, until nothing is open or can be learnt."""
+        """Infer shapes and learn from the next source, until every shape is known or no source helps."""
         outputs: Outputs = {}
         for _ in range(_MAX_ROUNDS):
             outputs, graph = self._infer()

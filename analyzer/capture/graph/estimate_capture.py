@@ -51,7 +51,7 @@ def capture_unrun_step(
         make: Returns the step; called again if it needs the variables' values.
         report: Called with the stage and the share done.
         options: How the step is built; they may name the card to predict for.
-        dump: Folder where XLA leaves compiled modules; None if it leaves none.
+        dump: Folder for the modules that XLA compiles; None if it writes none.
 
     Raises:
         TargetError: the step cannot be built or traced, or runs eagerly.

@@ -215,7 +215,7 @@ def collect_function_graphs(function: Any) -> dict[str, Any]:
 
 
 def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
-    """Return the traced ops of the named functions, each of which is one op of the executed step."""
+    """Return the traced ops of named functions; each function is one op of the executed step."""
     wanted = list(names)
     if not wanted:
         return []

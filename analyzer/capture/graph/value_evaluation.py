@@ -1,9 +1,9 @@
 """Values and list elements that decide shapes and follow from the step's inputs.
 
 Small stateless kernels run on the given inputs; an op that depends on state, weights or a branch is not
-evaluated. A loop's backward pass takes from lists what its forward pass put in (``TensorListPushBack``
-and ``TensorListPopBack``, ``while_v2.py``). No shape function looks into a list, so the elements' shapes
-are inferred here.
+evaluated. A loop's forward pass puts tensors into lists and its backward pass takes them out
+(``TensorListPushBack`` and ``TensorListPopBack``, ``while_v2.py``). No shape function looks into a list,
+so the elements' shapes are inferred here.
 """
 
 from __future__ import annotations

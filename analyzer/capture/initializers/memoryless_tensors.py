@@ -41,7 +41,7 @@ class StandIns:
         return self.make_unbacked(dtype, shape)
 
     def make_unbacked(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return zeros of this shape over memory that is never touched, whatever their size."""
+        """Return zeros of any size over memory that is never touched."""
         if dtype in (tf.bool, tf.string):  # bytes cannot be viewed as these
             return tf.zeros(list(shape), dtype)
         size_bytes = math.prod(shape) * dtype.size

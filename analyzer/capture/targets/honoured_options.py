@@ -50,11 +50,11 @@ class TargetForm(Choice):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an option cannot be used, and what to do.
+    """The reason for refusing an option, with a hint.
 
     Attributes:
         because: The reason, a clause without a full stop.
-        hint: What to do.
+        hint: The next step for the user.
     """
 
     because: str

@@ -33,7 +33,7 @@ _NEED_MODEL: Final = {
     ("ema", "off"): "Leaving out the moving average",
     ("clip", "off"): "Leaving out gradient clipping",
 }
-"""Remedies that need the model itself: kind, value (any if empty) -> what cannot be done without it."""
+"""Remedies that need the model itself: kind, value (any if empty) -> name for an error."""
 _OPTIMIZER_OPTIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("ema", "on"): {"use_ema": True},
     ("clip", "on"): {**dict.fromkeys(_CLIPPING), "global_clipnorm": 1.0},
@@ -52,7 +52,7 @@ _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step.
 
-    A custom step may hold its optimizer anywhere, so the optimizer is changed where it is made.
+    A custom step may hold its optimizer anywhere, so the optimizer is changed when it is made.
 
     Args:
         remedy: The remedies.

@@ -1,4 +1,4 @@
-"""Load what a target names and make it a step that can be called."""
+"""Load the object that a target names and make it a step that can be called."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def make_program(
         thing: The object that the target names.
         text: The target, as the user named it.
         options: How the step is built and run.
-        is_result: ``thing`` was returned by the user's function, so it is not called again.
+        is_result: ``thing`` was returned by the user's function; do not call it.
 
     Raises:
         TargetError: it is none of these.

@@ -98,7 +98,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _make_spec(model: Any, axes: Any, name: str) -> Any:
-    """Return the spec of an input of which only the axes but the batch are known.
+    """Return the spec of an input from its axes without the batch.
 
     An input with at most one axis holds token numbers if the model has an embedding. Keras casts floats
     before it looks them up, so a wrong guess changes only the dtype.

@@ -2,7 +2,7 @@
 
 Some ops need an input's value when they are compiled: the shape of a ``Reshape``, the number of segments
 of a sum. TensorFlow follows them backwards through the graph (``compiler/tf2xla/const_analysis.cc``,
-``BackwardsConstAnalysis``): everything that such a value is computed from must be known too, except
+``BackwardsConstAnalysis``): all values that it is computed from must also be known, except
 behind an op that reads only shapes. The arguments of the function that it reaches are part of the
 compiled function's key with their values (``compiler/jit/device_compilation_cluster_signature.cc``),
 variables included (``kConstantResource``). A value that passes through a branch makes all inputs of the
@@ -117,7 +117,7 @@ class FixedInputs:
 def _find_source(tensor: Any) -> Any:
     """Return the tensor that an ``IdentityN`` or a loop passes on (``IsConstTraversableOpType``).
 
-    A loop counts as passing on each of its inputs, whatever its body does.
+    A loop counts as passing on each of its inputs unchanged.
     """
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index]

@@ -28,7 +28,7 @@ def add_dump_flags(folder: Path, flags: str = "") -> str:
 
 
 def remove_dump_flags(flags: str) -> str:
-    """Return the user's flags: ``XLA_FLAGS`` without those of ``add_dump_flags``."""
+    """Return ``XLA_FLAGS`` without the flags from ``add_dump_flags``."""
     return _OURS.sub("", flags).strip()
 
 
