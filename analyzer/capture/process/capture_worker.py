@@ -327,7 +327,6 @@ def write_run(folder: Path, captured: Captured) -> None:
         graph = GraphFile(
             ops=tuple(captured.ops),
             inside=tuple(captured.inside),
-            compiling=tuple(one.requests for one in captured.compiled),
             traced=tuple(captured.traced),
         )
         (folder / GRAPH_FILE).write_bytes(pack(encode_graph(graph)))

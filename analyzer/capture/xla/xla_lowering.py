@@ -11,7 +11,6 @@ at the cost of a second compilation.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,6 @@ from analyzer.capture.graph.plain_graphs import (
 from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, open_stand_ins
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
-from analyzer.capture.xla.allocator_requests import Events, drop_short_lived, record_requests
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 from analyzer.capture.xla.xla_dumps import clear_folder, count_dumps, pack, read_dumped_plan
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
@@ -61,8 +59,6 @@ class LoweredFunction:
         module: The module before XLA's passes (HloModuleProto), for another device's compiler.
         plan: The compiled module and its buffer assignment (HloProto) without literals; empty if it was
             not compiled.
-        requests: The CPU allocations of lowering it, which folds constants: (number of a buffer, its
-            bytes) for an allocation, (number, 0) for a free.
         platform: The device that the plan is for: ``cpu`` or ``gpu``.
         fixed: The inputs whose values are compiled in, and the op inside that must know each; see
             ``compile_time_inputs``.
@@ -73,7 +69,6 @@ class LoweredFunction:
     function: str
     module: bytes
     plan: bytes
-    requests: tuple[tuple[int, int], ...] = ()
     platform: str = "cpu"
     fixed: tuple[tuple[int, str], ...] = ()
     compilations: int = 0
@@ -171,9 +166,7 @@ def compile_calls(
         values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index, _ in fixed}
         with open_stand_ins() as stand_ins:
             try:
-                module, plan, requests = _compile(
-                    name, inputs, stand_ins, dump, plans=plans, values=values
-                )
+                module, plan = _compile(name, inputs, stand_ins, dump, plans=plans, values=values)
             except (ValueError, tf.errors.OpError) as error:
                 reason = _get_reason(error)
                 is_whole_step = sum(op.type not in FRAME_TYPES for op in ops) <= 1
@@ -190,7 +183,6 @@ def compile_calls(
                 function=name,
                 module=module,
                 plan=plan,
-                requests=tuple(requests),
                 fixed=fixed,
             )
         )
@@ -310,8 +302,8 @@ def _compile(
     *,
     plans: bool,
     values: Mapping[int, Any],
-) -> tuple[bytes, bytes, Events]:
-    """Return a function's module, its plan (empty if not wanted) and the allocations of lowering.
+) -> tuple[bytes, bytes]:
+    """Return a function's module and its plan (empty if not wanted).
 
     Args:
         name: Name of the function.
@@ -334,12 +326,9 @@ def _compile(
             )
         )
 
-    recording: Any = contextlib.nullcontext([]) if dump is None else record_requests(dump.parent)
-    with recording as events:
-        module = get_stage("hlo_serialized")
-    requests = drop_short_lived(events)
+    module = get_stage("hlo_serialized")
     if not plans:
-        return module, b"", requests
+        return module, b""
     compiled = get_stage("optimized_hlo_proto_serialized")
     plan = b""
     if dump is not None:
@@ -352,7 +341,7 @@ def _compile(
         proto.hlo_module.Clear()
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
         plan = pack(proto)
-    return module, plan, requests
+    return module, plan
 
 
 def _make_operands(

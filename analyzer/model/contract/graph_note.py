@@ -17,7 +17,7 @@ from msgspec import Meta
 from analyzer.model.contract.element_sizes import check_size, tensor_bytes
 from analyzer.model.contract.fields import Bytes, Count, Index, Integer, Name, Shape, Word
 from analyzer.model.contract.reading import read_record
-from analyzer.model.contract.run_note import DAMAGED, check_requests
+from analyzer.model.contract.run_note import DAMAGED
 
 GRAPH_VERSION: Final = 1
 _MOST_EDGES: Final = 1 << 16
@@ -183,15 +183,12 @@ class GraphFile:
         schema_version: Version of this format.
         ops: The executed ops.
         inside: The traced ops of functions that run as one op.
-        compiling: For each compiled function, the allocations of its lowering: (number of a buffer,
-            its bytes) for an allocation, (number, 0) for a free.
         traced: The traced graph, with its functions.
     """
 
     schema_version: int = GRAPH_VERSION
     ops: tuple[Op, ...]
     inside: tuple[Op, ...] = ()
-    compiling: tuple[tuple[tuple[Index, Bytes], ...], ...] = ()
     traced: tuple[TracedGraph, ...] = ()
 
 
@@ -210,7 +207,6 @@ def encode_graph(graph: GraphFile) -> bytes:
         "schema_version": graph.schema_version,
         "ops": [_row(op) for op in graph.ops],
         "inside": [_row(op) for op in graph.inside],
-        "compiling": graph.compiling,
         "traced": [
             {"function": one.function, "ops": [[op.name, op.inputs, op.calls] for op in one.ops]}
             for one in graph.traced
@@ -250,8 +246,6 @@ def _check(graph: GraphFile) -> None:
             raise ValueError(f"op {op.name[:80]!r}: {error}") from None
     for name in (name for one in graph.traced for op in one.ops for name in op.inputs):
         check_tensor(name)
-    for events in graph.compiling:
-        check_requests(events)
 
 
 def _check_op(op: Op) -> None:

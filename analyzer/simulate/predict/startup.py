@@ -174,8 +174,6 @@ def build_up(
         history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
     if is_compiled and not on_host:
         _copy_inputs(history, note)
-    for events in note.compiling:
-        _compile(history, events)
     return history
 
 
@@ -244,16 +242,6 @@ def _rehome(history: BuildUp, note: RunNote, sizes_bytes: Sequence[int]) -> None
         if not owners[old]:
             history.death(old)
             history.keep(old, made.category, made.role, None)
-
-
-def _compile(history: BuildUp, events: Sequence[tuple[int, int]]) -> None:
-    """Play what lowering one function for XLA asks for: its constants are folded, and freed."""
-    numbers: dict[int, int] = {}
-    for number, size_bytes in events:
-        if size_bytes:
-            numbers[number] = history.birth(size_bytes, role="compiling with XLA")
-        else:
-            history.death(numbers.pop(number))
 
 
 def _variable(

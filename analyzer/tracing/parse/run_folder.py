@@ -61,15 +61,12 @@ class RunNote(RunFile):
         traced: The traced graph, with its functions.
         inside: The traced ops of functions that run as one op; see ``compiled``.
         compiled: The functions of the step that XLA compiles.
-        compiling: For each of them, the allocations of its lowering: (number of a buffer, its bytes) for
-            an allocation, (number, 0) for a free.
     """
 
     ops: tuple[Op, ...] = ()
     traced: tuple[TracedGraph, ...] = ()
     inside: tuple[Op, ...] = ()
     compiled: tuple[CompiledNote, ...] = ()
-    compiling: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 def read_run(path: Path) -> RunNote:
@@ -93,7 +90,6 @@ def read_run(path: Path) -> RunNote:
         traced=graph.traced,
         inside=graph.inside,
         compiled=compiled,
-        compiling=graph.compiling,
     )
 
 
