@@ -19,6 +19,7 @@ from analyzer.capture.initializers.initializer_requests import (
 )
 from analyzer.capture.initializers.memoryless_tensors import StandIns
 from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.gc_pause import pause_collector
 from analyzer.model.units import GRANULE_BYTES
 
 
@@ -208,10 +209,11 @@ def _get_size(shape: Any, dtype: Any) -> int:
 def _count_constants(initializer: Any, shape: Any, dtype: Any) -> int:
     """Return how many constants a graph keeps of an initializer, for its ops' shape functions."""
     graph = tf.Graph()
-    before = get_bytes_in_use()
-    try:
-        with graph.as_default():
-            initializer(shape, dtype=dtype)
-    except Exception:
-        return 0
-    return max(get_bytes_in_use() - before, 0) // GRANULE_BYTES
+    with pause_collector():  # garbage must not be freed while bytes are counted
+        before = get_bytes_in_use()
+        try:
+            with graph.as_default():
+                initializer(shape, dtype=dtype)
+        except Exception:
+            return 0
+        return max(get_bytes_in_use() - before, 0) // GRANULE_BYTES

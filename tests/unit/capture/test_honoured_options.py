@@ -67,7 +67,7 @@ def test_options_with_one_reason_share_one_error() -> None:
 def test_python_functions_refuse_options_too() -> None:
     with pytest.raises(InputError, match="--batch-size cannot be used"):
         analyzer.trace(sample_folder("infer"), batch_size=8)
-    with pytest.raises(InputError, match="gpu cannot be honoured"):
+    with pytest.raises(InputError, match="cannot run on another card"):
         analyzer.trace(sample_folder("infer"), gpu="t4")
     with pytest.raises(InputError, match="--optimizer cannot be used"):
         analyzer.estimate(sample_folder("infer"), optimizer="sgd")
