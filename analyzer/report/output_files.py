@@ -1,10 +1,8 @@
-"""Where a result is written to: files whole or not at all, anything else as it is.
+"""Write results: a regular file completely or not at all, anything else in place.
 
-A regular file is written beside itself and renamed, so that whoever reads it sees the old content or
-the new. What is no regular file (a device, a pipe, a descriptor of this process such as
-``/dev/stdout`` or a shell's ``>(command)``) is written into and never replaced, and so is a file that
-cannot be replaced as it is: one with other names (hard links), another owner, in a folder that takes no
-new file, or mounted by itself.
+A regular file is written next to its target and renamed, so a reader sees the old or the new content. A
+device, a pipe or a descriptor (``/dev/stdout``, a shell's ``>(command)``) is written in place. So is a
+file that a rename would change: one with hard links, another owner, in a read-only folder, or a mount.
 """
 
 from __future__ import annotations
@@ -26,39 +24,39 @@ from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
 
 _DESCRIPTORS: Final = re.compile(r"/dev/fd|/proc/(self|thread-self|\d+)(/task/\d+)?/fd")
-_MOST_LINKS: Final = 40  # what Linux follows
-_NOT_HERE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
-"""Why a file may not be made or renamed in a folder, and may be written to all the same."""
+_MOST_LINKS: Final = 40  # as in Linux
+_NO_RENAME: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
+"""Errors of creating or renaming a file in a folder whose existing file may still be writable."""
 
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Give a temporary file whose content goes to ``path`` when the block ends well.
+    """Yield a temporary file whose content becomes ``path`` if the block succeeds.
 
-    A new file gets the rights that the user's umask leaves; one that exists keeps its own. Links are
-    followed. A reader that closes its pipe has read enough: that is no error.
+    A new file gets the permissions of the user's umask; an existing one keeps its own. Links are
+    followed. A reader that closes its pipe early is no error.
 
     Raises:
-        InputError: ``path`` cannot be written to; it is as it was.
+        InputError: ``path`` cannot be written; it is unchanged.
     """
     try:
-        with _written(path) as temporary:
+        with _write(path) as temporary:
             yield temporary
     except OSError as error:
         raise _refusal(path, error) from None
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, whole or not at all."""
+    """Write a text file completely or not at all."""
     with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def check_output(path: Path) -> None:
-    """Refuse a path that cannot be written to, as far as that shows without writing.
+    """Check that a path is writable, as far as possible without writing.
 
     Raises:
-        InputError: it is a folder, is in none, or may not be written to.
+        InputError: it is a folder, its folder does not exist, or it is not writable.
     """
     try:
         if path.is_dir():
@@ -66,8 +64,8 @@ def check_output(path: Path) -> None:
         if is_descriptor(path):
             return
         if not path.parent.is_dir():
-            raise InputError(f"There is no folder {path.parent}.", hint="Make it first.")
-        temporary = _to_become(_real(path))
+            raise InputError(f"There is no folder {path.parent}.", hint="Create it first.")
+        temporary = _temporary_for(_real_path(path))
     except OSError as error:
         raise _refusal(path, error) from None
     if temporary is not None:
@@ -75,25 +73,25 @@ def check_output(path: Path) -> None:
 
 
 def is_descriptor(path: Path) -> bool:
-    """Say whether a path names a descriptor that some process has open, links followed."""
+    """Return whether a path, after links, is an open descriptor of a process."""
     return _descriptor_of(path) is not None
 
 
 def is_regular(path: Path) -> bool:
-    """Say whether writing to ``path`` makes or changes a file, and no device or pipe."""
+    """Return whether writing to a path makes or changes a file, not a device or pipe."""
     return not is_descriptor(path) and (not path.exists() or path.is_file())
 
 
 @contextlib.contextmanager
-def _written(path: Path) -> Iterator[Path]:
-    """Do as ``output_file`` says; errors of the system are raised as they are."""
-    target = _real(path)
-    temporary = None if is_descriptor(path) else _to_become(target)
+def _write(path: Path) -> Iterator[Path]:
+    """Do the work of ``output_file``, with the system's errors."""
+    target = _real_path(path)
+    temporary = None if is_descriptor(path) else _temporary_for(target)
     if temporary is None:
         with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
             content = Path(folder) / "output"
             yield content
-            _pour(content, path)
+            _copy_into(content, path)
         return
     try:
         yield temporary
@@ -103,60 +101,51 @@ def _written(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _real(path: Path) -> Path:
-    """Return the file behind links; a link that leads nowhere names the file to be made."""
+def _real_path(path: Path) -> Path:
+    """Return the file behind links; a dangling link names a new file."""
     real = Path(os.path.realpath(path))
     with contextlib.suppress(FileNotFoundError):
-        os.stat(real)  # a circle of links has no end, and is told here
+        os.stat(real)  # raises for a loop of links
     return real
 
 
-def _to_become(target: Path) -> Path | None:
-    """Make the empty file that is to become ``target``; None where that has to be written into.
+def _temporary_for(target: Path) -> Path | None:
+    """Create the empty file that will replace ``target``; None if it is written in place.
 
     Raises:
-        OSError: it may not be written to.
+        OSError: the target is not writable.
     """
     try:
-        there = target.stat()
+        status = target.stat()
     except FileNotFoundError:
-        return _beside(target, None)
-    if stat.S_ISDIR(there.st_mode):
+        return _create_next_to(target, None)
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    _check_writable(target, there)
-    if not stat.S_ISREG(there.st_mode) or there.st_nlink > 1:
+    if stat.S_ISREG(status.st_mode):
+        os.close(os.open(target, os.O_WRONLY))  # raises if it is not writable
+    elif not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         return None
     try:
-        return _beside(target, there)
+        return _create_next_to(target, status)
     except OSError as error:
-        if error.errno in _NOT_HERE:
+        if error.errno in _NO_RENAME:
             return None
         raise
 
 
-def _check_writable(target: Path, there: os.stat_result) -> None:
-    """Raise OSError where what exists may not be written to; a pipe is not opened for it."""
-    if stat.S_ISREG(there.st_mode):
-        os.close(os.open(target, os.O_WRONLY))
-    elif not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
-
-
-def _beside(target: Path, there: os.stat_result | None) -> Path:
-    """Make an empty file in ``target``'s folder, with the owner and the rights of what is ``there``.
-
-    Raises:
-        OSError: it cannot be made there, or cannot be given to the owner (EPERM).
-    """
+def _create_next_to(target: Path, status: os.stat_result | None) -> Path:
+    """Create an empty file in the target's folder, with its owner and permissions if it exists."""
     temporary = target.parent / f".analyze-{secrets.token_hex(6)}"
-    rights = 0o666 if there is None else 0o600  # less the umask, which the system sees to
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, rights))
-    if there is None:
+    mode = 0o666 if status is None else 0o600  # the system applies the umask
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    if status is None:
         return temporary
     try:
-        made = temporary.stat()
-        if (made.st_uid, made.st_gid) != (there.st_uid, there.st_gid):
-            os.chown(temporary, there.st_uid, there.st_gid)
+        created = temporary.stat()
+        if (created.st_uid, created.st_gid) != (status.st_uid, status.st_gid):
+            os.chown(temporary, status.st_uid, status.st_gid)
         shutil.copystat(target, temporary)
     except OSError:
         temporary.unlink()
@@ -165,39 +154,35 @@ def _beside(target: Path, there: os.stat_result | None) -> Path:
 
 
 def _replace(temporary: Path, target: Path) -> None:
-    """Let ``temporary`` become ``target``, or its content where the file itself cannot be replaced."""
+    """Rename ``temporary`` to ``target``, or copy its content if renaming is not possible."""
     with delay_signals():
         try:
             temporary.replace(target)
         except OSError as error:
-            if error.errno not in _NOT_HERE or not target.exists():
+            if error.errno not in _NO_RENAME or not target.exists():
                 raise
-            _pour(temporary, target)
+            _copy_into(temporary, target)
 
 
-def _pour(content: Path, path: Path) -> None:
-    """Write the content of a file into what ``path`` names; less where a reader wants no more."""
+def _copy_into(content: Path, path: Path) -> None:
+    """Copy a file's content into ``path``, until the end or until a reader closes its pipe."""
     with contextlib.suppress(BrokenPipeError):
-        with content.open("rb") as source, _opened(path) as sink:
+        with content.open("rb") as source, _open_in_place(path) as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Open what is written into: an own descriptor where it stands, anything else from its start."""
+def _open_in_place(path: Path) -> BinaryIO:
+    """Open an own descriptor at its position, anything else from its start."""
     number = _descriptor_of(path)
     if number is None or number < 0:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_TRUNC), "wb")
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # what was printed before comes before
+        stream.flush()  # keep the order of the output
     return os.fdopen(os.dup(number), "wb")
 
 
 def _descriptor_of(path: Path) -> int | None:
-    """Return the number of the descriptor of this process that ``path`` leads to.
-
-    Returns:
-        -1 for a descriptor of another process; None where it leads to none.
-    """
+    """Return the descriptor of this process behind a path; -1 for another process, None for none."""
     place = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(os.path.dirname(place))
@@ -213,9 +198,8 @@ def _descriptor_of(path: Path) -> int | None:
 
 
 def _refusal(path: Path, error: OSError) -> InputError:
+    is_full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
     return InputError(
         f"{path} cannot be written: {error.strerror or error}.",
-        hint="Make room there, or name another file."
-        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-        else "Name another file.",
+        hint="Free some space, or name another file." if is_full else "Name another file.",
     )

@@ -1,4 +1,4 @@
-"""The tables of a finished estimate, kept in its folder, so that they are not predicted anew."""
+"""Save the tables of a finished estimate in its folder, and read them instead of predicting again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.table_file import read_tables, write_tables
 
 TABLES_FILE: Final = "prediction.npz"
-"""The predicted tables, beside the report that was made of them."""
+"""The predicted tables, next to their report."""
 
 _DAMAGED: Final = (
     ArithmeticError,
@@ -44,26 +44,22 @@ _DAMAGED: Final = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a damaged zip, array or JSON raises."""
+"""Errors of reading a damaged zip file, array or JSON."""
 _SCHEMAS: Final = {"allocations": ALLOCATIONS, "events": EVENTS}
 
 
-def keep_tables(recording: Recording, folder: Path) -> None:
-    """Leave the tables of an estimate in its folder."""
+def save_tables(recording: Recording, folder: Path) -> None:
+    """Write the tables of an estimate to its folder."""
     tables = {"allocations": recording.allocations, "events": recording.events}
     with output_file(folder / TABLES_FILE) as temporary:
         write_tables(temporary, tables)
 
 
-def kept_analysis(folder: Path, report: ReportFile) -> Analysis:
-    """Return the analysis of the tables that ``folder`` keeps.
-
-    Args:
-        folder: The folder of a finished estimate.
-        report: What was said of the tables.
+def read_analysis(folder: Path, report: ReportFile) -> Analysis:
+    """Return the analysis of the saved tables of a finished estimate.
 
     Raises:
-        TraceError: the tables are damaged, or the report says something else than they.
+        TraceError: the tables are damaged or do not match the report.
     """
     try:
         return _analysis(folder, report, read_tables(folder / TABLES_FILE, _SCHEMAS))
@@ -75,10 +71,10 @@ def kept_analysis(folder: Path, report: ReportFile) -> Analysis:
 
 
 def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -> Analysis:
-    """Return the analysis of tables; refuse those that the report says something else of.
+    """Return the analysis of tables.
 
     Raises:
-        ValueError: the report says something else than the tables.
+        ValueError: the tables do not match the report.
     """
     _check(tables["allocations"], tables["events"], report)
     recording = Recording(
@@ -101,43 +97,43 @@ def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame])
         **tables,
     )
     analysis = analyse(recording)
-    peak, told = analysis.peak, report.peak
+    peak, stated = analysis.peak, report.peak
     if (peak.requested_bytes, peak.allocated_bytes, peak.requested_instant) != (
-        told.requested_bytes,
-        told.allocated_bytes,
-        told.instant,
+        stated.requested_bytes,
+        stated.allocated_bytes,
+        stated.instant,
     ) or analysis.categories != report.categories_at_peak.by_category():
-        raise ValueError("the tables are of another estimate than the report")
+        raise ValueError("the tables belong to another estimate than the report")
     return replace(analysis, findings=report.findings)
 
 
 def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) -> None:
-    """Check that the tables hold what a prediction can, so that nobody after this has to.
+    """Check that all values of the tables are possible in a prediction.
 
     Raises:
-        ValueError: an instant, a size, a category or a step lies beyond what there is.
+        ValueError: an instant, a size, a category or a step is out of range.
     """
     count, rows = len(events), len(allocations)
     born, dies = (allocations[name].to_numpy(dtype=np.int64) for name in ("born", "dies"))
     sizes = allocations[["requested_bytes", "allocated_bytes"]].to_numpy(dtype=np.int64)
     instants = [step.first_instant for step in report.steps]
     instants += [step.last_instant for step in report.steps]
-    holds = {
+    checks = {
         "instants": _within(born, -1, count - 1) and bool((born <= dies).all()),
         "ends": _within(dies, 0, count),
         "sizes": _within(sizes, 0, MOST_BYTES) and float(sizes.sum(dtype=np.float64)) < 2**62,
-        "turns": _within(_known(allocations["turns_at"]), -1, count),
-        "parts": _within(_known(allocations["part_of"]), 0, rows - 1),
+        "turns": _within(_known_values(allocations["turns_at"]), -1, count),
+        "parts": _within(_known_values(allocations["part_of"]), 0, rows - 1),
         "steps": _within(np.asarray(instants, dtype=np.int64), -1, count),
         "categories": set(allocations["category"].unique()) <= set(map(str, Category)),
         "events": _within(events["kind"].to_numpy(dtype=np.int64), -1, 1),
         "allocator": rows == 0 or report.allocator in set(allocations["allocator"].unique()),
     }
-    if wrong := [name for name, is_held in holds.items() if not is_held]:
-        raise ValueError(f"its {', '.join(wrong)} lie beyond what a prediction holds")
+    if wrong := [name for name, is_valid in checks.items() if not is_valid]:
+        raise ValueError(f"its {', '.join(wrong)} are out of range")
 
 
-def _known(column: pd.Series[int]) -> np.ndarray:
+def _known_values(column: pd.Series[int]) -> np.ndarray:
     known: np.ndarray = column.dropna().to_numpy(dtype=np.int64)
     return known
 
@@ -147,15 +143,15 @@ def _within(values: np.ndarray, low: int, high: int) -> bool:
 
 
 def _structure(folder: Path) -> GraphIndex:
-    """Return the graph that lies in the folder, read when first asked for.
+    """Return the graph in the folder.
 
     Raises:
-        TraceError: it is not there, or damaged.
+        TraceError: it is missing or damaged.
     """
     structure = index_note_graph(read_run(folder / RUN_FILE))
     if structure is None:
         raise TraceError(
-            f"{folder / RUN_FILE} holds no graph, and the finished estimate beside it is of one.",
-            hint="Make the estimate anew.",
+            f"{folder / RUN_FILE} has no graph, but the estimate next to it needs one.",
+            hint="Run the estimate again.",
         )
     return structure

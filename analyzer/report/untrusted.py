@@ -1,8 +1,7 @@
-"""Names and messages of a trace or a model, made harmless for each form of output.
+"""Escape names and messages of a trace or a model for each output.
 
-They are written by others: a name may hold what a terminal obeys, what Markdown or Rich takes for
-markup, what a spreadsheet runs as a formula. The page escapes by its template engine; everything else
-goes through here.
+They are untrusted: a name may contain terminal controls, Markdown or Rich markup, or a formula that a
+spreadsheet runs. HTML pages escape by their template engine; all other outputs use these functions.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ _LONGEST: Final = 20_000  # characters of a text from a file
 
 _FORMULA_STARTS: Final = frozenset("=+-@")
 _CELL_ENDS: Final = re.compile("[\n\r\t\v\f\x85\u2028\u2029;]")
-"""Where a reader of CSV may begin a cell of its own, whatever the quotes say: a line, a tab, and the
-semicolon that separates cells where the comma is a decimal point."""
+"""Characters at which a CSV reader may start a new cell despite quotes: line ends, tabs, and the
+semicolon, which separates cells in countries with a decimal comma."""
 
 _MARKDOWN_MARKS: Final = re.compile(r"([\\`*_\[\]|~])")
 _MARKDOWN_LINKS: Final = re.compile(r"(@|#(?=\d)|://|\bwww\.)")
-"""What GitHub links without markup: people, issues, addresses."""
+"""GitHub turns these into links without markup: people, issues, addresses."""
 
 _JOINT: Final = "\u2060"
-"""A character without width, at which no word is parted."""
+"""A character without width that does not split a word."""
 
 
-def is_obeyed(character: str) -> bool:
-    """Say whether a reader may act on the character: a control, a change of direction, a line's end."""
+def is_control(character: str) -> bool:
+    """Return whether a character is a control, a change of direction or a line end."""
     category = unicodedata.category(character)
     return category[0] == "C" or category in ("Zl", "Zp")
 
 
 def plain_text(text: object) -> str:
-    """Return ``text`` with the code of every character that is obeyed instead of shown."""
+    """Return ``text`` with control characters replaced by their codes."""
     return "".join(
-        f"\\u{ord(character):04x}" if is_obeyed(character) else character
+        f"\\u{ord(character):04x}" if is_control(character) else character
         for character in str(text)[:_LONGEST]
     )
 
 
 def printable(text: object, width: int = 80) -> str:
-    """Return ``text`` safe for a terminal: no control characters, cut in the middle to ``width``."""
+    """Return ``text`` for a terminal: without control characters, its middle cut to fit ``width``."""
     shown = plain_text(text)
     if len(shown) <= width:
         return shown
@@ -54,7 +53,7 @@ def printable(text: object, width: int = 80) -> str:
 
 
 def printable_path(text: object, width: int) -> str:
-    """Return ``text`` safe for a terminal; a path in it that is too long loses its first parts.
+    """Return ``text`` for a terminal; a path that is too long loses its first parts.
 
     ``kept for gradient_tape/model/conv/ReluGrad`` in 25 columns is ``kept for …/conv/ReluGrad``.
     """
@@ -76,7 +75,7 @@ def unbroken(text: object) -> str:
 
 
 def markdown_text(text: object) -> str:
-    """Return ``text`` as one line of Markdown in which nothing is markup, a link or a mention."""
+    """Return ``text`` as one line of Markdown without markup, links or mentions."""
     line = plain_text(" ".join(str(text).split()))
     line = line if len(line) <= 300 else f"{line[:300]}…"
     line = _MARKDOWN_MARKS.sub(r"\\\1", line)
@@ -85,29 +84,28 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_code(text: object) -> str:
-    """Return ``text`` as a code span in a cell of a table."""
+    """Return ``text`` as a code span for a table cell."""
     line = plain_text(" ".join(str(text).split()))[:200]
     return "`{}`".format(line.replace("`", "'").replace("|", "\\|"))
 
 
 def csv_cell(value: object) -> object:
-    """Return a cell: text that a spreadsheet would run as a formula is preceded by an apostrophe.
+    """Return a CSV cell, with an apostrophe before text that a spreadsheet would run as a formula.
 
-    Whatever a spreadsheet strips before it looks is stripped here: blanks, controls, and the forms in
-    which a character may be written (a fullwidth ``=`` is a ``=``). A zero, which most readers of such a
-    file refuse, and Python 3.10 does not write, is replaced.
+    The check skips blanks and controls and normalizes characters (a fullwidth ``=`` is a ``=``), as
+    spreadsheets do. U+0000 is replaced: most readers refuse it, and Python 3.10 does not write it.
     """
     if not isinstance(value, str):
         return "" if value is None or str(value) == "<NA>" else value
     value = value.replace("\0", "\ufffd")
     parts = _CELL_ENDS.split(value)
-    # A tab or a return at the very start is stripped with what stands before it.
+    # Spreadsheets strip a tab or line end at the start.
     is_formula = (len(parts) > 1 and not parts[0]) or any(map(_is_formula, parts))
     return f"'{value}" if is_formula else value
 
 
 def _is_formula(text: str) -> bool:
     for character in text:
-        if not is_obeyed(character) and not character.isspace():
+        if not is_control(character) and not character.isspace():
             return unicodedata.normalize("NFKC", character)[:1] in _FORMULA_STARTS
     return False

@@ -124,9 +124,9 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
 
 
 def _read_analysis(path: Path, report: ReportFile) -> Analysis:
-    from analyzer.report.saved_estimate import kept_analysis
+    from analyzer.report.saved_estimate import read_analysis
 
-    return kept_analysis(path, report)
+    return read_analysis(path, report)
 
 
 def open_estimate(

@@ -230,9 +230,9 @@ def leave_report(result: Result, folder: Path) -> Result:
     result.to_json(folder / REPORT_JSON)
     result.to_html(folder / REPORT_HTML)
     if result.report.kind is Kind.ESTIMATE:
-        from analyzer.report.saved_estimate import keep_tables
+        from analyzer.report.saved_estimate import save_tables
 
-        keep_tables(result.recording, folder)
+        save_tables(result.recording, folder)
     elif result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
     write_text(folder / DIGESTS_FILE, encode_digests(folder).decode())

@@ -1,13 +1,13 @@
-"""Columns of numbers and one JSON header as compressed text that a page can carry.
+"""Pack columns of numbers and a JSON header as compressed text for a page.
 
 The page decodes the same layout in ``decode.js``::
 
     base64(gzip( u32 header length | header, UTF-8 JSON | column bytes | column bytes | ... ))
 
-Each column is stored in the smallest unsigned type that holds it (float64 where none does), as
-differences where it never decreases, and with the bytes of equal significance side by side; both
-help gzip, and both are undone in a few lines. ``header["columns"]`` lists name, type, length, and
-whether it holds differences, in the order in which the bytes follow.
+Each column has the smallest unsigned type that fits (else float64). A column that never decreases is
+stored as differences, and bytes of equal significance are stored together; both help gzip.
+``header["columns"]`` lists name, type, length and whether it stores differences, in the order of the
+bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _COMPRESSION_LEVEL: Final = 6  # of gzip: zlib's default
 
 @dataclass
 class StringTable:
-    """Each text once; columns hold its place in the table. Place 0 is the empty text."""
+    """A table of texts without duplicates; columns store places in it. Place 0 is the empty text."""
 
     texts: list[str] = field(default_factory=lambda: [""])
     places: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def place(self, text: str) -> int:
-        """Return the place of ``text``, giving it one where it has none."""
+        """Return the place of ``text``; a new text is added."""
         known = self.places.get(text)
         if known is None:
             known = self.places[text] = len(self.texts)
@@ -55,11 +55,11 @@ class StringTable:
 
 
 def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str:
-    """Return header and columns as base64 text, for ``decode.js`` to read.
+    """Return header and columns as base64 text for ``decode.js``.
 
     Args:
-        header: Anything that JSON holds once ``plain`` has been at it.
-        columns: Name to numbers, shape (n,), none negative.
+        header: Values that ``plain`` can convert to JSON.
+        columns: Names and numbers, shape (n,), none negative.
     """
     stored = {name: _store(np.asarray(values)) for name, values in columns.items()}
     described = [
@@ -74,7 +74,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
 
 
 def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
-    """Return type code, length, whether differences, and the bytes of one column."""
+    """Return type, length, whether it stores differences, and the bytes of a column."""
     delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
     if delta:
         values = np.diff(values, prepend=values.dtype.type(0))
@@ -96,9 +96,9 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as plain JSON values: no NaN, no NumPy scalar, no enum, no missing mark."""
+    """Return ``value`` as JSON values: no NaN, NumPy scalar, enum or missing value."""
     kind = type(value)
-    if kind in _PLAIN:  # most values; the other questions cost more
+    if kind in _PLAIN:  # fast path: most values
         return value
     if kind is dict or isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

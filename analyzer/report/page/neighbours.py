@@ -1,9 +1,7 @@
-"""The part of the graph that the page needs: who makes a tensor, who reads it, and when.
+"""The part of the graph for the page: the producer and the readers of the largest tensors.
 
-The whole graph of a step has tens of thousands of nodes and would be most of the page. Only the
-tensors that hold the most bytes for the longest are taken, each with its producer and its readers.
-When an op ran is known from the buffers it asked for; a reader that asked for none leaves no trace,
-so the uses listed are the known ones.
+The whole graph has tens of thousands of nodes. The page has only the tensors with the largest product
+of bytes and lifetime. The time of an op is known if it requested a buffer; other uses are unknown.
 """
 
 from __future__ import annotations
@@ -27,13 +25,12 @@ class Neighbours:
     """Tensors with their ops, as ragged columns.
 
     Attributes:
-        ops: Rows ``[name, type, layer, source]``, which ``producers`` and ``consumers`` count.
-        tensors: Names of the tensors taken.
-        producers: Place in ``ops`` of each tensor's producer plus one, 0 where there is none.
+        ops: Rows ``[name, type, layer, source]``; ``producers`` and ``consumers`` are places in it.
+        tensors: Names of the tensors.
+        producers: Place of each tensor's producer plus one; 0 if it has none.
         consumers, consumer_offsets: Readers of tensor ``i`` are
             ``consumers[consumer_offsets[i]:consumer_offsets[i + 1]]``.
-        uses, use_offsets: The same for the states at which a *buffer* (in the order of the table)
-            is known to be read.
+        uses, use_offsets: The same for the known reading states of each *buffer* of the table.
     """
 
     ops: list[list[str]] = field(default_factory=list)
@@ -46,7 +43,7 @@ class Neighbours:
 
 
 def neighbours(ends: TensorLinks | None, table: pd.DataFrame) -> Neighbours:
-    """Return what the page shows around the tensors of ``table``; empty without a graph."""
+    """Return the neighbours of the largest tensors of ``table``; empty without a graph."""
     around = Neighbours()
     if ends is None or table.empty:
         return around
@@ -80,7 +77,7 @@ def _place(ends: TensorLinks, around: Neighbours, places: dict[str, int], op: st
 
 
 def _add_uses(ends: TensorLinks, table: pd.DataFrame, around: Neighbours) -> None:
-    """List the states at which each buffer of a taken tensor is read."""
+    """Add the states at which each buffer of a chosen tensor is read."""
     taken = set(around.tensors)
     births = {
         str(op): np.sort(states.to_numpy(dtype=np.int64)).tolist()

@@ -1,8 +1,7 @@
-"""What the page's script works on: the document, and the buffers as columns.
+"""The data of the page's script: the report, and the buffers as columns.
 
-The page counts *states*: state 0 is before the first event, state ``i + 1`` is just after event
-``i``. A buffer is alive at state ``s`` where ``born <= s < dies``, so every column is a plain
-unsigned number and nothing needs a mark for "before the trace".
+The page numbers *states*: state 0 is before the first event, state ``i + 1`` is after event ``i``. A
+buffer is alive at state ``s`` if ``born <= s < dies``, so all columns are unsigned numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.recording.records import Recording, Step
 from analyzer.model.recording.timeline import category_codes, category_sums, main_allocator_rows
 from analyzer.report.page.columns import StringTable
-from analyzer.report.page.kept_states import KeptStates, kept_states
 from analyzer.report.page.neighbours import Neighbours, neighbours
+from analyzer.report.page.page_states import PageStates, reduce_states
 
 MAX_BUFFERS: Final = 200_000
-"""Buffers listed one by one; above it the smallest by bytes x lifetime are kept only as sums."""
+"""Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums."""
 
 _CATEGORIES: Final = [category.value for category in Category]
 _FOLDED_COLUMNS: Final = (
@@ -51,12 +50,12 @@ Columns = dict[str, npt.NDArray[Any]]
 def payload(
     report: ReportFile, recording: Recording, comparison: DiffFile | None
 ) -> tuple[dict[str, object], Columns]:
-    """Return the header and the columns that ``pack`` takes.
+    """Return the header and the columns for ``pack``.
 
     Args:
-        report: The document.
+        report: The report.
         recording: Its tables.
-        comparison: The document of a comparison; None where one step is shown.
+        comparison: The difference to an earlier step; None for the page of one step.
     """
     strings = StringTable()
     table = main_allocator_rows(recording)
@@ -66,7 +65,7 @@ def payload(
     if recording.events.empty and len(table):
         # A prediction without events: the last change is the last instant.
         n_states = int(table["dies"].max()) + 1
-    kept = kept_states(table, n_states, *_steady(recording))
+    kept = reduce_states(table, n_states, *_steady(recording))
     listed, folded = _split(table)
     del table
     why = _reasons(listed, strings, report)
@@ -83,8 +82,8 @@ def payload(
     if kept is not None:
         columns["use_state"] = kept.instants(columns["use_state"] - 1) + 1
     header = {
-        "document": _shown(report) if kept is None else kept.document(_shown(report)),
-        "comparison": None if comparison is None else _shown(comparison),
+        "document": _json_of(report) if kept is None else kept.document(_json_of(report)),
+        "comparison": None if comparison is None else _json_of(comparison),
         "categories": _CATEGORIES,
         "states": n_states,
         "all_states": len(recording.events) + 1 if kept is not None else n_states,
@@ -102,12 +101,12 @@ def payload(
 
 
 def _steady(recording: Recording) -> tuple[int, int]:
-    """Return the first and last instant of the steady step, or of all where there is none."""
+    """Return the first and last instant of the steady step, or of the recording without steps."""
     steps = [step for step in recording.steps if step.last >= step.first]
     return (steps[-1].first, steps[-1].last) if steps else (0, len(recording.events) - 1)
 
 
-def _steps(recording: Recording, kept: KeptStates | None) -> list[tuple[Step, int, int]]:
+def _steps(recording: Recording, kept: PageStates | None) -> list[tuple[Step, int, int]]:
     """Return each step with its first and last instant on the page."""
     if kept is None:
         return [(step, step.first, step.last) for step in recording.steps]
@@ -116,8 +115,8 @@ def _steps(recording: Recording, kept: KeptStates | None) -> list[tuple[Step, in
     return [(step, *place) for step, place in zip(recording.steps, places, strict=True)]
 
 
-def _shown(report: ReportRecord) -> object:
-    """Return a report as JSON values, without U+0000, which no HTML can hold."""
+def _json_of(report: ReportRecord) -> object:
+    """Return a report as JSON values without U+0000, which HTML cannot contain."""
     return _without_nul(plain_report(report))
 
 
@@ -132,7 +131,7 @@ def _without_nul(value: object) -> object:
 
 
 def requested_at(recording: Recording, instant: int) -> dict[str, int]:
-    """Return the requested bytes of each category at ``instant``, as the page will draw them."""
+    """Return the requested bytes of each category at an instant, as the page draws them."""
     table = main_allocator_rows(recording)
     alive = table[(table["born"] <= instant) & (table["dies"] > instant)]
     categories = alive["category"].astype(str).to_numpy(dtype=object).copy()
@@ -178,7 +177,7 @@ def _category_codes(categories: pd.Series[Any]) -> npt.NDArray[np.int64]:
 
 
 def _names(table: pd.DataFrame, strings: StringTable) -> npt.NDArray[np.int64]:
-    """Name of a buffer: its variable, its tensor, its op, or its role, as the document names it."""
+    """Return the place of each buffer's name: its variable, tensor, op or role."""
     names = np.zeros(len(table), dtype=np.int64)
     for column in ("variable", "tensor", "op", "role"):
         names = np.where(names > 0, names, strings.encode(table[column]))
@@ -188,7 +187,7 @@ def _names(table: pd.DataFrame, strings: StringTable) -> npt.NDArray[np.int64]:
 def _reasons(
     table: pd.DataFrame, strings: StringTable, report: ReportFile
 ) -> npt.NDArray[np.int64]:
-    """Why each buffer is alive, where a row of the document about the same buffer says so."""
+    """Return the place of the text that says why a buffer is alive, from the report's rows."""
     reasons: dict[tuple[Any, ...], int] = {}
     rows: list[RetainedTensor | TensorAtPeak] = [*report.retained, *report.tensors_at_peak]
     for row in rows:
@@ -207,13 +206,13 @@ def _address_base(table: pd.DataFrame) -> int:
 
 
 def _addresses(table: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Offset from the lowest address plus one; 0 where the address is not known."""
+    """Return offsets from the lowest address, plus one; 0 for an unknown address."""
     offsets = table["address"].astype("Int64") - _address_base(table) + 1
     return np.asarray(offsets.fillna(0), dtype=np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
-    """Return bytes of the unlisted buffers, alive at each state where they change, by category."""
+    """Return the live bytes of unlisted buffers at each state, by category."""
     if folded.empty:
         return {}
     columns: Columns = {

@@ -1,8 +1,7 @@
-"""Which states of a long recording its page shows: a browser has to hold them all.
+"""Reduce the states of a long recording to those that its page shows.
 
-At a state that is kept every sum is exact, whatever is left out: a buffer is alive at it or is not. Kept
-are all states of the steady step, as far as there is room, and of every stretch of the others the one
-at which most is requested, so that no peak is lost.
+A page shows all states of the steady step, if they fit, and of each stretch of other states the one with
+the most requested bytes, so that no peak is lost. Sums are exact at each state that remains.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pandas as pd
 from analyzer.model.recording.timeline import running_sum
 
 MAX_STATES: Final = 500_000
-"""States at most; a page of a million took a browser over a gigabyte."""
+"""Limit of the states: a page with a million states took more than 1 GiB in a browser."""
 
 _INSTANTS: Final = ("instant", "allocated_instant")
 _STRETCHES: Final = MAX_STATES // 2
@@ -24,19 +23,18 @@ _STRETCHES: Final = MAX_STATES // 2
 States = npt.NDArray[np.int64]
 
 
-class KeptStates:
-    """The states that a page shows, by their number in the recording, in order.
+class PageStates:
+    """The states that a page shows.
 
     Attributes:
-        states: The states, shape ``(n,)``; 0 is before the first event.
+        states: Their numbers in the recording, in order, shape ``(n,)``; 0 is before the first event.
     """
 
     def __init__(self, states: States) -> None:
-        """Keep ``states``."""
         self.states = states
 
     def instants(self, instants: States) -> States:
-        """Return for each instant of the recording that of the page at which the same is there."""
+        """Return the page's instants for instants of the recording."""
         return np.searchsorted(self.states, instants + 1) - 1
 
     def table(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -61,8 +59,8 @@ class KeptStates:
         return value
 
 
-def kept_states(table: pd.DataFrame, states: int, first: int, last: int) -> KeptStates | None:
-    """Return the states to keep of a recording; None where all are kept.
+def reduce_states(table: pd.DataFrame, states: int, first: int, last: int) -> PageStates | None:
+    """Return the states of a recording that its page shows; None for all.
 
     Args:
         table: Rows of the allocations table.
@@ -85,4 +83,4 @@ def kept_states(table: pd.DataFrame, states: int, first: int, last: int) -> Kept
         top = int(live[step].argmax())
         begin = max(min(top - _STRETCHES // 2, len(step) - _STRETCHES), 0)
         step = step[begin : begin + _STRETCHES]
-    return KeptStates(np.unique(np.concatenate([[0], tops, step, [states - 1]])))
+    return PageStates(np.unique(np.concatenate([[0], tops, step, [states - 1]])))
