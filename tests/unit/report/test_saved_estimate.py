@@ -211,5 +211,5 @@ def test_a_finished_estimate_whose_graph_is_gone_says_so(folder: Path) -> None:
     del note["graph"]
     (folder / "run.json").write_text(json.dumps(note))
     (folder / DIGESTS_FILE).write_bytes(encode_digests(folder))
-    with pytest.raises(TraceError, match="holds no graph"):
+    with pytest.raises(TraceError, match="has no graph"):
         assert analyzer.open_trace(folder).analysis.recording.graph

@@ -1,5 +1,5 @@
-// The allocator's addresses over the shared axis. A chunk is a rectangle: requested bytes in its
-// category's colour, the unsplit rest hatched. What is not covered is free.
+// The allocator's addresses over time. A chunk is a rectangle: requested bytes have the colour of the
+// category, the unused rest of the chunk is grey. Everything else is free.
 
 const MAP_HEIGHT = 380;
 const REGION_GAP_BYTES = 1 << 20;
@@ -8,15 +8,13 @@ const REGION_SPACE = 8;
 function createMap(container, recording, axis, state) {
   const { columns } = recording;
   if (!columns.address.some((address) => address > 0)) {
-    container.append(element('p', { class: 'empty', text: 'There are no addresses in this recording, so no map of the allocator. A trace of a real run has them.' }));
+    container.append(element('p', { class: 'empty', text: 'This recording has no addresses. A trace of a real run has them.' }));
     return { update() {}, reset() {}, focusSearch() {} };
   }
   /** @type {{ start: number, end: number, size?: number, top?: number, height?: number }[]} */
   const regions = findRegions(columns);
   const note = element('p', { class: 'note' });
   const chartBox = element('div', { class: 'chart' });
-  let hatch = null;
-  let hatchTheme = null;
 
   const regionOf = assignRegions(columns, regions);
   let shownRegions = regions;
@@ -24,7 +22,6 @@ function createMap(container, recording, axis, state) {
   const toY = (region, address) => region.top + (1 - (address - region.start) / region.size) * region.height;
 
   function draw(context, width, canvasHeight) {
-    if (hatchTheme !== colours.page) { hatch = hatchPattern(context, colours.page); hatchTheme = colours.page; }
     const left = AXIS_PADDING.left;
     const right = width - AXIS_PADDING.right;
     context.textAlign = 'right';
@@ -73,8 +70,6 @@ function createMap(container, recording, axis, state) {
     }
     context.fillStyle = colours.faint;
     context.fill(waste);
-    context.fillStyle = hatch;
-    context.fill(waste);
     if (chosen) { context.strokeStyle = colours.accent; context.lineWidth = 2; context.strokeRect(...chosen); context.lineWidth = 1; }
   }
 
@@ -108,21 +103,17 @@ function createMap(container, recording, axis, state) {
       state.update({ at: axis.stateAtPosition(axis.fromX(x, chart.width)), ...(b === null ? {} : { buffer: b }) });
     },
     hover: (x, y, event) => {
-      chart.hoverX = x;
-      chart.redrawOverlay();
       const b = bufferAt(x, y);
       if (b === null) showTooltip(event, 'free', [describeInstant(recording, axis.stateAtPosition(axis.fromX(x, chart.width)))]);
-      else showTooltip(event, recording.nameOf(b), [...lifetimeLines(recording, b), [null, 'unsplit waste', columns.allocated[b] - columns.requested[b]], `address ${addressText(recording, columns.address[b])}`]);
+      else showTooltip(event, recording.nameOf(b), [...lifetimeLines(recording, b), [null, 'unused in the chunk', columns.allocated[b] - columns.requested[b]], `address ${addressText(recording, columns.address[b])}`]);
     },
-    leave: () => { chart.hoverX = null; chart.redrawOverlay(); },
   });
 
-  const table = createTable({
+  const table = stateTable(state, {
     name: 'Chunks and gaps in order of address', initialSort: { key: 'address', descending: false },
     rows: () => chunkRows(recording, regions, regionOf, state.values.at),
     onPick: (row) => { if (row.buffer !== null) state.update({ buffer: row.buffer }); },
     isPicked: (row) => row.buffer !== null && row.buffer === state.values.buffer,
-    onChoice: () => state.touch('choices'),
     filters: [{ label: 'kind', value: (row) => row.kind, text: (kind) => CATEGORY_LABELS[kind] || kind }],
     columns: [
       { key: 'name', label: 'Chunk', kind: 'text', grow: true, value: (row) => row.name },
@@ -141,7 +132,7 @@ function createMap(container, recording, axis, state) {
         table.update();
         const free = table.rows().filter((row) => row.free);
         const largest = free.reduce((most, row) => Math.max(most, row.free), 0);
-        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses that chunks were ever seen in. At the instant ${formatCount(free.length)} free gaps, the largest ${formatBytes(largest)}. Hatched: allocated but not asked for.`);
+        note.textContent = unbroken(`${formatCount(regions.length)} ${regions.length === 1 ? 'range' : 'ranges'} of addresses with chunks. At the instant there are ${formatCount(free.length)} free gaps, the largest has ${formatBytes(largest)}. Grey: allocated but not requested.`);
       }
       if (keys.has('buffer')) table.repaint();
       if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
@@ -153,7 +144,7 @@ function createMap(container, recording, axis, state) {
 
 const addressText = (recording, address) => `0x${(recording.header.address_base + address - 1).toString(16)}`;
 
-// Ranges of addresses that chunks ever covered; a hole of more than a mebibyte parts two of them.
+// Ranges of addresses with chunks; a gap of more than 1 MiB separates two ranges.
 function findRegions({ address, allocated }) {
   const order = Array.from(address.keys()).filter((b) => address[b] > 0).sort((a, b) => address[a] - address[b]);
   /** @type {{ start: number, end: number, size?: number }[]} */
@@ -168,7 +159,7 @@ function findRegions({ address, allocated }) {
   return regions;
 }
 
-// Put the ranges below each other, each as high as its share of the bytes; return the height of all.
+// Place the ranges below each other, with heights by their bytes; return the total height.
 function placeRegions(regions) {
   const usable = MAP_HEIGHT - 20 - REGION_SPACE * regions.length;
   const regionBytes = regions.reduce((sum, region) => sum + region.size, 0);
@@ -182,15 +173,7 @@ function placeRegions(regions) {
 }
 
 function assignRegions({ address }, regions) {
-  return Uint32Array.from(address, (at) => {
-    let low = 0;
-    let high = regions.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (regions[middle].start <= at) low = middle; else high = middle - 1;
-    }
-    return low;
-  });
+  return Uint32Array.from(address, (at) => Math.max(0, lowestThat((place) => regions[place].start > at, 0, regions.length) - 1));
 }
 
 function chunkRows(recording, regions, regionOf, at) {

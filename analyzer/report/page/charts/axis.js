@@ -1,5 +1,5 @@
-// The horizontal axis that the timeline, the lifetimes and the allocator map share, and its gestures.
-// A position is a state number on the axis of events, picoseconds on the axis of time.
+// The x axis of the timeline, the lifetimes and the allocator map, and its gestures.
+// A position is a state number on the axis of events, and picoseconds on the axis of time.
 
 const AXIS_PADDING = { left: 64, right: 12 };
 
@@ -20,28 +20,16 @@ function createAxis(recording, state) {
   const positionOf = (s) => (positions ? positions[Math.max(0, Math.min(states, s))] : s);
   function stateAtPosition(position) {
     if (!positions) return Math.max(0, Math.min(states - 1, Math.floor(position)));
-    let low = 0;
-    let high = states - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (positions[middle] <= position) low = middle; else high = middle - 1;
-    }
-    return low;
+    return Math.max(0, lowestThat((s) => positions[s] > position, 0, states) - 1);
   }
-  // The first state that begins at a position or after it.
+  // The first state that begins at a position or later.
   function stateFromPosition(position) {
     if (!positions) return Math.max(0, Math.min(states, Math.ceil(position)));
-    let low = 0;
-    let high = states;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (positions[middle] >= position) high = middle; else low = middle + 1;
-    }
-    return low;
+    return lowestThat((s) => positions[s] >= position, 0, states);
   }
   const whole = () => [positionOf(0), positionOf(states)];
 
-  // A part that lies in the whole and is not too short to draw; whole states stay whole states.
+  // The nearest part of the recording that is not too short to draw.
   function within(from, to) {
     const [first, last] = whole();
     const shortest = positions ? (last - first) / 1e7 : 4;
@@ -62,7 +50,7 @@ function createAxis(recording, state) {
     isView(from, to) { const [start, end] = within(from, to); return axis.view[0] === start && axis.view[1] === end; },
     showAll() { axis.setView(...whole()); },
     isAll() { const [first, last] = whole(); return axis.view[0] <= first && axis.view[1] >= last; },
-    // The states that the view lies between: showing them again shows the same.
+    // The states around the view; showing them again gives the same view.
     viewStates: () => [stateAtPosition(axis.view[0]), stateFromPosition(axis.view[1])],
     visibleStates: () => [stateAtPosition(axis.view[0]), stateAtPosition(axis.view[1])],
     showState(s) {
@@ -111,8 +99,8 @@ function niceStep(rough) {
   return [1, 2, 5, 10].map((digit) => digit * power).find((step) => step >= rough) || 10 * power;
 }
 
-// Wheel, drag to look closer, Shift and drag to move, double click, arrows. `pick(x, y)` on click.
-function attachAxisGestures(chart, axis, recording, state, { pick, hover, leave, brush = true }) {
+// Wheel, drag to zoom, Shift and drag to move, double click, arrows. `pick(x, y)` is called on click.
+function attachAxisGestures(chart, axis, recording, state, { pick, hover }) {
   const { canvas } = chart;
   let drag = null;
   const xOf = (event) => event.clientX - canvas.getBoundingClientRect().left;
@@ -130,11 +118,16 @@ function attachAxisGestures(chart, axis, recording, state, { pick, hover, leave,
 
   canvas.addEventListener('pointerdown', (event) => {
     if (event.button !== 0) return;
-    drag = { startX: xOf(event), lastX: xOf(event), moves: event.shiftKey || !brush };
-    try { canvas.setPointerCapture(event.pointerId); } catch (gone) { /* the pointer was lifted already */ }
+    drag = { startX: xOf(event), lastX: xOf(event), moves: event.shiftKey };
+    try { canvas.setPointerCapture(event.pointerId); } catch (gone) { /* the pointer is up again */ }
   });
   canvas.addEventListener('pointermove', (event) => {
-    if (!drag) { hover(xOf(event), yOf(event), event); return; }
+    if (!drag) {
+      chart.hoverX = xOf(event);
+      chart.redrawOverlay();
+      hover(xOf(event), yOf(event), event);
+      return;
+    }
     if (drag.moves) axis.pan(axis.fromX(drag.lastX, chart.width) - axis.fromX(xOf(event), chart.width));
     drag.lastX = xOf(event);
     chart.brush = !drag.moves && Math.abs(drag.lastX - drag.startX) > 4 ? [drag.startX, drag.lastX] : null;
@@ -153,7 +146,7 @@ function attachAxisGestures(chart, axis, recording, state, { pick, hover, leave,
     chart.redrawOverlay();
   });
   canvas.addEventListener('pointercancel', () => { drag = null; chart.brush = null; });
-  canvas.addEventListener('pointerleave', () => { if (!drag) { hideTooltip(); leave(); } });
+  canvas.addEventListener('pointerleave', () => { if (!drag) { hideTooltip(); chart.hoverX = null; chart.redrawOverlay(); } });
   canvas.addEventListener('dblclick', () => axis.showAll());
   canvas.addEventListener('keydown', (event) => onAxisKey(event, axis, recording, state));
 }
@@ -183,7 +176,7 @@ function nextStepStart(recording, at, forward) {
   return forward > 0 ? Math.min(...beyond) : Math.max(...beyond);
 }
 
-// Lines that follow the pointer and the chosen instant, on every chart of the shared axis.
+// Lines at the pointer and at the chosen instant, in each chart with this axis.
 function drawAxisCursor(context, chart, axis, state, width, height) {
   const line = (x, colour, dash) => {
     if (x < AXIS_PADDING.left - 1 || x > width - AXIS_PADDING.right + 1) return;

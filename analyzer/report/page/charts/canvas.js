@@ -1,4 +1,4 @@
-// A canvas that keeps its size and the theme, with a second one above it for what follows the pointer.
+// A canvas that follows the size of its box and the theme, and a second one above it for the cursor.
 
 const colours = {};
 
@@ -32,10 +32,7 @@ function createCanvas(container, { height, label, draw, overlay = null, focusabl
   function redraw() {
     if (pending) return;
     pending = true;
-    requestAnimationFrame(() => {
-      pending = false;
-      paintNow();
-    });
+    requestAnimationFrame(() => { pending = false; paintNow(); });
   }
 
   function paintNow() {
@@ -47,10 +44,7 @@ function createCanvas(container, { height, label, draw, overlay = null, focusabl
   function redrawOverlay() {
     if (pendingOverlay || pending || !overlay) return;
     pendingOverlay = true;
-    requestAnimationFrame(() => {
-      pendingOverlay = false;
-      if (chart.width > 0) paint(above, overlay);
-    });
+    requestAnimationFrame(() => { pendingOverlay = false; if (chart.width > 0) paint(above, overlay); });
   }
 
   function resize() {
@@ -69,57 +63,26 @@ function createCanvas(container, { height, label, draw, overlay = null, focusabl
     redraw();
   }
 
-  function setHeight(pixels) {
-    wanted = pixels;
-    resize();
-  }
+  function setHeight(pixels) { wanted = pixels; resize(); }
 
   new ResizeObserver(resize).observe(container);
   resize();
   return chart;
 }
 
-// Dark or light ink, whichever stands out more on a colour written as #rrggbb.
+// Dark or light ink, the one with more contrast on a colour written as #rrggbb.
 function inkOn(colour) {
-  const inks = ['#14171b', '#ffffff'];
-  return contrastOf(colour, inks[0]) >= contrastOf(colour, inks[1]) ? inks[0] : inks[1];
-}
-
-function contrastOf(one, other) {
-  const [low, high] = [luminanceOf(one), luminanceOf(other)].sort((a, b) => a - b);
-  return (high + 0.05) / (low + 0.05);
-}
-
-// Relative luminance by WCAG 2.
-function luminanceOf(colour) {
   const [red, green, blue] = [1, 3, 5].map((start) => {
     const part = parseInt(colour.slice(start, start + 2), 16) / 255;
     return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
   });
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-}
-
-function hatchPattern(context, colour) {
-  const tile = document.createElement('canvas');
-  tile.width = 6;
-  tile.height = 6;
-  const lines = tile.getContext('2d');
-  lines.strokeStyle = colour;
-  lines.lineWidth = 1;
-  lines.beginPath();
-  for (const start of [-6, 0, 6]) { lines.moveTo(start, 6); lines.lineTo(start + 6, 0); }
-  lines.stroke();
-  return context.createPattern(tile, 'repeat');
+  const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue; // relative, by WCAG 2
+  return luminance > 0.186 ? '#14171b' : '#ffffff'; // at 0.186 both inks have the same contrast
 }
 
 function fitText(context, text, width) {
   const shown = shortName(text, 120);
   if (context.measureText(shown).width <= width) return shown;
-  let low = 0;
-  let high = shown.length;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (context.measureText(`${shown.slice(0, middle)}…`).width <= width) low = middle; else high = middle - 1;
-  }
-  return low > 1 ? `${shown.slice(0, low)}…` : '';
+  const tooLong = lowestThat((length) => context.measureText(`${shown.slice(0, length)}…`).width > width, 1, shown.length);
+  return tooLong > 2 ? `${shown.slice(0, tooLong - 1)}…` : '';
 }

@@ -1,4 +1,4 @@
-// Texts beside the marks of a chart: each goes to the nearest place where no other text is.
+// Texts next to the marks of a chart, each at the nearest free place.
 
 const LABEL_HEIGHT = 13;
 
@@ -12,7 +12,7 @@ function createLabels(context, { left, right, top, bottom }) {
   const isFree = (box) => box.top >= top && box.bottom <= bottom
     && taken.every((other) => box.left >= other.right + 3 || box.right <= other.left - 3 || box.top >= other.bottom || box.bottom <= other.top);
 
-  // Places are [x, y, alignment], the best first; each is tried where it is, then in rows around it.
+  // Places are [x, y, alignment], the best first; rows above and below are tried too.
   function find(text, places) {
     for (let row = 0; row * LABEL_HEIGHT < bottom - top; row += 1) {
       for (const [x, y, align] of places) {
@@ -27,9 +27,9 @@ function createLabels(context, { left, right, top, bottom }) {
 
   return {
     taken,
-    // Keep a place free for a text that is drawn elsewhere.
+    // Reserve the place of a text that is drawn elsewhere.
     reserve(text, x, y) { taken.push(boxOf(text, x, y, 'left')); },
-    // Write a text with a halo; where every place is taken it is left out rather than written over.
+    // Write a text with a halo; skip it if no place is free.
     write(text, places, colour) {
       const box = find(text, places);
       if (!box) return;

@@ -1,10 +1,10 @@
-// Layers in the order of the model, gathered by the block that their names share: block2a_expand_conv
-// and block2a_bn are both of block2a, block2a and block2b both of block2.
+// Layers in the order of the model, grouped into blocks by their names: block2a_expand_conv and
+// block2a_bn belong to block2a, block2a and block2b to block2.
 
-const MOST_SIBLINGS = 40; // more layers than this beside each other are gathered in runs
+const MOST_SIBLINGS = 40; // more layers in a row are grouped in runs
 
-// The words of a layer's name. A number belongs to the word before it, as in block_1 and conv2d_7;
-// where that has a number of its own, to the word after it, as in block6_2_conv.
+// The words of a layer's name. A number belongs to the word before it (block_1, conv2d_7), or to the
+// word after it if the word before has a number (block6_2_conv).
 function nameWords(name) {
   const words = [];
   const parts = name.split('_');
@@ -20,8 +20,8 @@ function nameWords(name) {
   return words;
 }
 
-// Gather nodes with a `key` and an `order` each, sorted by it; `makeGroup(key, label, nodes)` makes a node
-// of some. Words with a number name a block wherever its layers are; other words gather neighbours only.
+// Group nodes, which are sorted by `order`; `makeGroup(key, label, nodes)` creates the node of a group. A
+// word with a number names a block of layers anywhere; other words group neighbours only.
 function gatherBlocks(nodes, makeGroup) {
   const gather = (items, depth) => {
     const buckets = [];
@@ -44,7 +44,7 @@ function gatherBlocks(nodes, makeGroup) {
       node.label = words.slice(depth).join('_'); // the block's name is on the box above
       return node;
     });
-    // A block is where most of it is: what it draws at random for dropout is often made before all else.
+    // The largest layer gives the place of a block: random tensors of dropout are often made first.
     const inOrder = (a, b) => a.order - b.order;
     return gatherRuns(gatherStems(made.sort(inOrder), makeGroup).sort(inOrder), makeGroup);
   };
@@ -52,7 +52,7 @@ function gatherBlocks(nodes, makeGroup) {
   return nodes.length > 1 ? gather(items, 0) : nodes;
 }
 
-// block2a, block2b and block2c beside each other are parts of block2.
+// block2a, block2b and block2c are parts of block2.
 function gatherStems(nodes, makeGroup) {
   const stemOf = (node) => (/^(.*\d)[a-z]$/.exec(node.label) || [])[1];
   const members = new Map();
@@ -68,7 +68,7 @@ function gatherStems(nodes, makeGroup) {
   });
 }
 
-// Names without a block, such as conv2d_17: neighbours in the model, named by the first and the last.
+// Runs of neighbours without a block, such as conv2d_17, named by the first and the last.
 function gatherRuns(nodes, makeGroup) {
   if (nodes.length <= MOST_SIBLINGS) return nodes;
   const length = Math.ceil(Math.sqrt(nodes.length));
@@ -81,8 +81,8 @@ function gatherRuns(nodes, makeGroup) {
   return runs;
 }
 
-// The place of each layer in the model: where its largest activation is made first; a layer without one
-// comes after the layer that was built before it.
+// The place of each layer in the model: the birth of its largest activation; a layer without activations
+// follows the layer that was built before it.
 function layerOrder(recording) {
   const { category, layer, requested } = recording.columns;
   const activation = recording.categories.indexOf('activation');

@@ -1,5 +1,4 @@
-// From the model to its blocks, layers and their ops and variables, or from files to lines to ops, as
-// an icicle.
+// An icicle chart: model, blocks, layers, ops and variables; or files, lines and ops.
 
 const ICICLE_ROW = 22;
 const LEAST_BOX = 0.4; // of the boxes that are drawn, in pixels
@@ -22,11 +21,10 @@ function createIcicle(container, recording, axis, state) {
   const chartBox = element('div', { class: 'chart' });
   const controls = element('div', { class: 'controls' });
   const unit = element('p', { class: 'note' });
-  const table = createTable({
+  const table = stateTable(state, {
     name: 'Parts of the chosen layer', rows: () => (focus ? focus.children : []), initialSort: { key: 'bytes', descending: true },
     onPick: (node) => { if (node.children.length) choose(node); else if (node.buffer !== null) state.update({ buffer: node.buffer }); },
-    isPicked: (node) => node.children.length === 0 && node.buffer !== null && node.buffer === state.values.buffer,
-    onChoice: () => state.touch('choices'),
+    bufferOf: (node) => (node.children.length ? null : node.buffer),
     columns: [
       { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.key },
       { key: 'bytes', label: 'Bytes', csv: 'bytes', kind: 'size', value: (node) => node.bytes },
@@ -46,7 +44,7 @@ function createIcicle(container, recording, axis, state) {
     place(focus, 0, width, 0);
     for (const box of boxes) {
       const { node, x, w, depth } = box;
-      const isPicked = node.children.length === 0 && node.buffer !== null && node.buffer === state.values.buffer;
+      const isPicked = !node.children.length && node.buffer !== null && node.buffer === state.values.buffer;
       const fill = node === hovered ? colours.accent : depth === 0 ? colours.band : colours.category[node.topCategory];
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
@@ -77,7 +75,7 @@ function createIcicle(container, recording, axis, state) {
     }
   }
 
-  // Rows of the boxes that are wide enough to be drawn.
+  // Number of rows with boxes that are wide enough to draw.
   const depthOf = (node, w) => 1 + node.children.reduce((most, child) => {
     const childWidth = w * child.bytes / node.bytes;
     return childWidth >= LEAST_BOX ? Math.max(most, depthOf(child, childWidth)) : most;
@@ -123,7 +121,7 @@ function createIcicle(container, recording, axis, state) {
     measureSelect.value = measure;
     modeSelect.value = layerMode;
     unit.textContent = unbroken(measure === 'bytetime'
-      ? `Requested bytes times the ${axis.isTime() ? 'seconds' : 'events'} they are held, for the part of the timeline in view, divided by its length: the average bytes held.`
+      ? `Average requested bytes over the ${axis.isTime() ? 'time' : 'events'} in view.`
       : `Requested bytes at ${describeInstant(recording, at)}${layerMode === 'layer' ? ', layers in the order of the model' : ''}.`);
   }
 
@@ -145,8 +143,7 @@ function createIcicle(container, recording, axis, state) {
   };
 }
 
-// The longest of the names of a part that fits with its bytes, else the shortest alone: a number is
-// left out before it is cut.
+// The longest name of a part that fits with its bytes, else a name alone: a number is never cut.
 function boxLabel(context, node, width) {
   const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), ...(isBlock(node) ? /\d+[a-z]?$/.exec(node.label) || [] : [])];
   const fits = (text) => context.measureText(text).width <= width;
@@ -163,7 +160,7 @@ function partOf(node) {
   return keys.join(PART_SEPARATOR);
 }
 
-// The node of a path, or the last one on the way that is there at this instant.
+// The node of a path, or its last ancestor that exists at this instant.
 function findPart(root, part) {
   let node = root;
   let rest = part;
@@ -218,7 +215,7 @@ function groupNode(key, label, children) {
   return node;
 }
 
-// Layers in the order of the model and in their blocks, then everything else, the largest first.
+// Blocks of layers in the order of the model, then everything else, largest first.
 function finishTree(node, parent) {
   node.parent = parent;
   let most = -1;
@@ -247,7 +244,7 @@ function* measuredBuffers(recording, axis, at, measure) {
 
 const part = (key, label = key, isLayer = false) => ({ key, label, isLayer });
 
-// The path of a buffer through the tree. A text that many buffers share is taken apart once.
+// The path of a buffer through the tree; shared texts are split once.
 function createPaths(recording) {
   const { columns, textOf } = recording;
   const made = new Map();
@@ -268,7 +265,7 @@ function createPaths(recording) {
   return function pathOf(b, layerMode) {
     if (layerMode === 'source') return [...sourceOf(b), part(nameOf(b))];
     const layer = textOf('layer', b);
-    // Without a layer the scopes in the name are the next best thing.
+    // Without a layer, use the scopes of the name.
     if (!layer) return [part('(no layer)'), ...scopes(nameOf(b), false)];
     const leaf = textOf('variable', b)
       ? once('variable', `${columns.layer[b]} ${columns.variable[b]}`, () => part(textOf('variable', b), variableLabel(textOf('variable', b), layer)))
@@ -277,8 +274,8 @@ function createPaths(recording) {
   };
 }
 
-// What a variable is called within its layer: kernel for dense/kernel, and kernel_momentum for the
-// optimizer's adam/dense_kernel_momentum.
+// A variable's name within its layer: kernel for dense/kernel, kernel_momentum for
+// adam/dense_kernel_momentum.
 function variableLabel(variable, layer) {
   if (variable.startsWith(`${layer}/`)) return variable.slice(layer.length + 1);
   const own = variable.slice(variable.indexOf('/') + 1);

@@ -1,5 +1,5 @@
-// The largest buffers as bars from birth to death, with the uses that are known from the graph.
-// The longest stretch without a use is drawn light: held, not read.
+// The largest buffers as bars from birth to death, with their known uses.
+// The longest time without a use is drawn light.
 
 const LIFETIME_ROW = 15;
 const LIFETIME_ROWS = 60;
@@ -20,17 +20,17 @@ function createLifetimes(container, recording, axis, state) {
     }
     const weight = (b) => columns.requested[b];
     candidates.sort((a, b) => weight(b) - weight(a));
-    // What is less than a ten-thousandth of the peak hides what matters, unless there is little else.
+    // Skip buffers below 1/10,000 of the peak if there are enough larger ones.
     const least = recording.total[recording.peakState] / 1e4;
     const worth = candidates.filter((b) => weight(b) >= least);
     const shown = worth.length >= 10 ? worth : candidates;
     rows = shown.slice(0, LIFETIME_ROWS);
-    // The chosen tensor is among them whatever its size, unless it does not live in the part in view.
+    // Always show the chosen tensor if it is alive in the part in view.
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
     if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
-    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads, in which it is only held.${
-      isAway ? ' The chosen tensor does not live in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
+    key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads.${
+      isAway ? ' The chosen tensor is not alive in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
     rows.sort((a, b) => columns.born[a] - columns.born[b] || weight(b) - weight(a));
     chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
   }
@@ -90,19 +90,14 @@ function createLifetimes(container, recording, axis, state) {
   attachAxisGestures(chart, axis, recording, state, {
     pick: (x, y) => { const b = bufferAt(y); if (b !== undefined) state.update({ buffer: b }); },
     hover: (x, y, event) => {
-      chart.hoverX = x;
-      chart.redrawOverlay();
       const b = bufferAt(y);
       if (b === undefined) hideTooltip(); else showTooltip(event, recording.nameOf(b), lifetimeLines(recording, b));
     },
-    leave: () => { chart.hoverX = null; chart.redrawOverlay(); },
   });
 
-  const table = createTable({
+  const table = stateTable(state, {
     name: 'Lifetimes in view', rows: () => rows, initialSort: { key: 'born', descending: false },
-    onPick: (b) => state.update({ buffer: b }),
-    isPicked: (b) => b === state.values.buffer,
-    onChoice: () => state.touch('choices'),
+    bufferOf: (b) => b,
     columns: [
       { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
       { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
@@ -123,12 +118,12 @@ function createLifetimes(container, recording, axis, state) {
     focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },
     reset: () => table.reset(),
     table, rows: () => rows,
-    // Scroll the page to the chosen tensor's bar where it is out of sight.
+    // Scroll the page to the chosen tensor's bar if it is out of view.
     reveal() {
       const row = rows.indexOf(state.values.buffer);
       if (row < 0) return;
       const pane = byId('detail').getBoundingClientRect();
-      const end = pane.left === 0 && pane.height ? pane.top : innerHeight; // a sheet covers the end of the window
+      const end = pane.left === 0 && pane.height ? pane.top : innerHeight; // on a narrow screen a sheet covers the end
       const y = chart.canvas.getBoundingClientRect().top + row * LIFETIME_ROW;
       if (y < 60 || y > end - 40) scrollBy(0, y - end / 2);
     },
@@ -155,8 +150,8 @@ function usesOf(columns, b) {
   return columns.use_state.slice(columns.use_offset[b], columns.use_offset[b + 1]);
 }
 
-// The longest stretch between birth, known uses and death; null where no use is known. A reader that
-// asks for no memory leaves no trace of when it ran, so a life may end without a known use.
+// The longest time between birth, known uses and death; null if no use is known. The time of a reader
+// that requests no memory is unknown.
 function longestWait(columns, b) {
   const known = usesOf(columns, b);
   if (known.length === 0) return null;

@@ -1,13 +1,12 @@
-// Around one tensor: the op that makes it and what that op reads, the ops that read it and what they
-// make. Every name is a button, so that one can walk from tensor to tensor.
+// One tensor with its producer and its readers, and their other tensors. Each name is a button.
 
 function createGraph(container, recording, state) {
   const graph = readGraph(recording);
   if (graph.size === 0) {
-    container.append(element('p', { class: 'empty', text: 'There is no graph beside this recording, so it is not known who reads a tensor.' }));
+    container.append(element('p', { class: 'empty', text: 'This recording has no graph, so the readers of a tensor are unknown.' }));
     return { update() {}, reset() {}, focusSearch() {} };
   }
-  const note = element('p', { class: 'note', text: `The ${formatCount(graph.size)} tensors that hold most for longest are here, each with its producer and its readers. Choose one in any table or chart.` });
+  const note = element('p', { class: 'note', text: `The ${formatCount(graph.size)} tensors with the largest product of bytes and lifetime, with producer and readers. Choose one in any table or chart.` });
   const picture = element('div', { class: 'graph' });
   container.append(note, picture);
   let tensor = null;
@@ -23,7 +22,7 @@ function createGraph(container, recording, state) {
       readers[0].holdsText = 'the last known reader, just before the tensor is freed';
     }
     picture.replaceChildren(
-      column('Made by', node.producer === null ? [note_('nothing in the graph: an input or a variable')] : [opCard({ op: node.producer, ran: lastRun(graph.ops[node.producer][0], buffer) }, graph.readsOf(node.producer), 'reads')]),
+      column('Made by', node.producer === null ? [note_('no op: it is an input or a variable')] : [opCard({ op: node.producer, ran: lastRun(graph.ops[node.producer][0], buffer) }, graph.readsOf(node.producer), 'reads')]),
       column('Tensor', [tensorCard(name, buffer)]),
       column(readers.length ? `Read by ${readers.length}` : 'Read by', readers.length ? readers.map((reader) => opCard(reader, graph.makesOf(reader.op), 'makes')) : [note_('no op in the graph')]));
   }
@@ -31,7 +30,7 @@ function createGraph(container, recording, state) {
   const note_ = (text) => element('p', { class: 'empty', text });
   const column = (title, cards) => element('section', { class: 'graph-column' }, element('h3', { text: title }), ...cards);
 
-  // When an op last asked for memory while the buffer lived; null where it asked for none.
+  // The last request of an op during the buffer's lifetime; null if it made none.
   function lastRun(name, b) {
     const ran = (graph.births.get(name) || []).filter((s) => b === null || (recording.columns.born[b] <= s && s <= recording.columns.dies[b]));
     return ran.length ? ran[ran.length - 1] : null;
@@ -56,7 +55,7 @@ function createGraph(container, recording, state) {
     return element('article', { class: 'card' },
       element('strong', { class: 'name', text: shortName(name, 160), title: name.slice(0, 2000) }),
       element('span', { class: 'facts', text: [type, layer && shortName(layer, 80), source && shortName(source, 80)].filter(Boolean).join(' · ') }),
-      element('span', { class: 'facts', text: ran === null ? 'asks for no memory of its own: when it runs is not known' : `last asks for memory at instant ${formatCount(ran - 1)}` }),
+      element('span', { class: 'facts', text: ran === null ? 'requests no memory, so its time is unknown' : `last request at instant ${formatCount(ran - 1)}` }),
       holdsText ? element('span', { class: 'holds', text: holdsText }) : null,
       tensors.length ? element('details', { open: tensors.length <= 6 }, element('summary', { text: `${verb} ${tensors.length} known ${tensors.length === 1 ? 'tensor' : 'tensors'}` }), element('ul', {}, tensors.map((name_) => element('li', {}, tensorButton(name_))))) : null);
   }
@@ -82,7 +81,7 @@ function createGraph(container, recording, state) {
       if (graph.tensors.has(name)) show(name);
       else if (buffer !== null) {
         tensor = null;
-        picture.replaceChildren(note_(`${shortName(recording.nameOf(buffer), 120)} is not among the tensors of the graph that are kept in this page${recording.textOf('tensor', buffer) ? '' : recording.textOf('variable', buffer) ? ': it is the memory of a variable, which lives outside the graph' : ': no tensor of the graph is known for it'}.`));
+        picture.replaceChildren(note_(`${shortName(recording.nameOf(buffer), 120)} is not in this page's part of the graph${recording.textOf('tensor', buffer) ? '' : recording.textOf('variable', buffer) ? ': variables are outside the graph' : ': its tensor is unknown'}.`));
       } else if (tensor === null) show(graph.first);
     },
     reset() {}, focusSearch() {}, shownTensor: () => tensor,
@@ -113,7 +112,7 @@ function readGraph(recording) {
   };
 }
 
-// The buffer of a tensor: the one alive at the instant, else the last one.
+// The buffer of a tensor that is alive at the instant, else its last buffer.
 function bufferOf(recording, tensor, at) {
   let found = null;
   const place = recording.strings.indexOf(tensor);

@@ -1,5 +1,5 @@
-// Requested bytes stacked by category over the shared axis, with the lines that matter beside them.
-// Each pixel column shows the instant with the largest total in it: one real instant, no peak lost.
+// Requested bytes by category over time, with lines for the pool and the limit.
+// Each pixel column shows the instant with the largest total in it, so no peak is lost.
 
 const TIMELINE_FOOT = 20;
 const TIMELINE_HEAD = 18;
@@ -28,7 +28,7 @@ function columnStates(axis, recording, width) {
   return { picked, mostAllocated };
 }
 
-// Lines beside the stack: a curve, or one level where only that is known.
+// Lines for the pool and the limits: a curve, or a level if only that is known.
 function timelineLines(recording) {
   const { document: doc } = recording;
   const replayed = doc.what_if || null;
@@ -50,7 +50,7 @@ function createTimeline(container, recording, axis, state) {
   let top = 1;
   let labels = null;
 
-  // The most of each line in view.
+  // The highest value of a line in view.
   const highestOf = ({ curve, level }) => (curve ? columns.picked.reduce((most, s) => (curve[s] > most ? curve[s] : most), 0) : level);
 
   function scale(width) {
@@ -81,7 +81,7 @@ function createTimeline(container, recording, axis, state) {
     drawAxisLabels(context, axis, recording, width, height - 8);
     for (const failure of failures) drawFailure(context, failure, width, height);
     drawPins(context, width, height);
-    // The names of the lines go where the marks left room: a line is as long as the chart.
+    // Names of lines come last: they can go anywhere along the line.
     for (const line of lines) nameLine(line, width, height);
   }
 
@@ -171,7 +171,7 @@ function createTimeline(container, recording, axis, state) {
     }
   }
 
-  // What was asked for when it failed, on top of what was in use: a box that the limit cuts through.
+  // A failed request as a box on top of the bytes in use.
   function drawFailure(context, failure, width, height) {
     if (!isInView(failure.instant + 1)) return;
     const x = axis.toX((axis.positionOf(failure.instant + 1) + axis.positionOf(failure.instant + 2)) / 2, width);
@@ -188,13 +188,13 @@ function createTimeline(container, recording, axis, state) {
     context.setLineDash([]);
     const middle = Math.max((2 * y + base) / 3, 10);
     const places = [[x + 14, middle, 'left'], [x - 14, middle, 'right']];
-    labels.write(`${formatBytes(failure.requested_bytes)} more fail${failure.isReplayed ? ' when replayed' : ' here'}`, x > width / 2 ? places.reverse() : places, colours.limit);
+    labels.write(`${formatBytes(failure.requested_bytes)} request fails${failure.isReplayed ? ' when replayed' : ''}`, x > width / 2 ? places.reverse() : places, colours.limit);
   }
 
   function drawPins(context, width, height) {
     pin(recording.peakState, `peak ${formatBytes(total[recording.peakState] || 0)}`);
     if (total[recording.highestState] > total[recording.peakState]) {
-      pin(recording.highestState, `highest ever ${formatBytes(total[recording.highestState])}`);
+      pin(recording.highestState, `highest ${formatBytes(total[recording.highestState])}`);
     }
     function pin(s, text) {
       const x = axis.toX((axis.positionOf(s) + axis.positionOf(s + 1)) / 2, width);
@@ -206,7 +206,7 @@ function createTimeline(container, recording, axis, state) {
       context.lineTo(x - 5, y - 9);
       context.lineTo(x + 5, y - 9);
       context.fill();
-      // Beside the mark and clear of the line of the allocated bytes there.
+      // Next to the mark, above the line of allocated bytes.
       const room = context.measureText(text).width + 10;
       const above = (from, to) => {
         const lines = columns.mostAllocated.subarray(Math.max(0, Math.floor(from - AXIS_PADDING.left)), Math.max(1, Math.ceil(to - AXIS_PADDING.left)));
@@ -226,11 +226,8 @@ function createTimeline(container, recording, axis, state) {
     pick: (x) => state.update({ at: stateAtX(x) }),
     hover: (x, y, event) => {
       const s = stateAtX(x);
-      chart.hoverX = x;
-      chart.redrawOverlay();
       showTooltip(event, describeInstant(recording, s), instantLines(recording, s));
     },
-    leave: () => { chart.hoverX = null; chart.redrawOverlay(); },
   });
   return { chart, stateAtX, labels: () => labels.taken };
 }
@@ -257,7 +254,7 @@ function instantLines(recording, s) {
   return lines;
 }
 
-// The whole recording in small, with the part in view as a window that can be moved.
+// The whole recording in small, with the part in view as a movable window.
 function createMinimap(container, recording, axis) {
   const wholeAxis = {
     ...axis,
@@ -299,7 +296,7 @@ function createMinimap(container, recording, axis) {
     const at = position(event);
     const inside = !axis.isAll() && at >= axis.view[0] && at <= axis.view[1];
     dragFrom = { at, offset: inside ? at - axis.view[0] : null };
-    try { chart.canvas.setPointerCapture(event.pointerId); } catch (gone) { /* lifted already */ }
+    try { chart.canvas.setPointerCapture(event.pointerId); } catch (gone) { /* the pointer is up again */ }
   });
   chart.canvas.addEventListener('pointermove', (event) => {
     if (!dragFrom) return;
@@ -313,7 +310,7 @@ function createMinimap(container, recording, axis) {
   return chart;
 }
 
-// The numbers of the chosen instant: what the chart shows, as text.
+// The numbers of the chosen instant as text.
 function renderInstant(recording, state) {
   const { at } = state.values;
   const move = (target) => () => state.update({ at: target });

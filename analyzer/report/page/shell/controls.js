@@ -1,4 +1,4 @@
-// The buttons of the timeline. Made once, so that what is chosen and what is in focus stays.
+// The controls of the timeline. They are created once, so they keep their focus.
 
 function createControls(container, recording, axis, state, resetAll) {
   const button = (text, title, onclick) => element('button', { type: 'button', text, title, onclick });
@@ -13,7 +13,7 @@ function createControls(container, recording, axis, state, resetAll) {
   container.replaceChildren(...[
     stepSelect, axisSelect,
     button('−', 'Zoom out', () => axis.zoom(1 / 0.5)), button('+', 'Zoom in', () => axis.zoom(0.5)),
-    button('Reset', 'Back to how the page opens (Esc)', resetAll)].filter(Boolean));
+    button('Reset', 'Reset the page (Esc)', resetAll)].filter(Boolean));
 
   return function update() {
     if (axisSelect) axisSelect.value = state.values.axis;

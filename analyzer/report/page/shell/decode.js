@@ -14,7 +14,7 @@ async function unzip(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// Bytes of equal significance lie side by side; put each number together again.
+// Bytes of equal significance are stored together; rebuild each number.
 function readColumn(bytes, offset, { type, length, delta }) {
   const ArrayType = COLUMN_ARRAYS[type];
   const width = ArrayType.BYTES_PER_ELEMENT;

@@ -1,6 +1,15 @@
-// The recording: bytes by category at every state, and questions about buffers.
-// State 0 is before the first event, state i + 1 just after event i. Buffer b is alive at state s
-// where born[b] <= s < dies[b]; before turns[b] it counts as a temporary.
+// The recording: bytes by category at each state, and its buffers.
+// State 0 is before the first event, state i + 1 is after event i. Buffer b is alive at state s if
+// born[b] <= s < dies[b]; before turns[b] it counts as a temporary.
+
+// The lowest whole number from `low` to `high` that passes a test; `high` if none below it does.
+function lowestThat(test, low, high) {
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (test(middle)) high = middle; else low = middle + 1;
+  }
+  return low;
+}
 
 function createRecording({ header, columns }) {
   const { states, categories, strings } = header;
@@ -66,7 +75,7 @@ function createRecording({ header, columns }) {
   };
 }
 
-// From the changes of a size to its value at every state; not a number where it is not known.
+// The value of a size at each state, from its changes; NaN if it is unknown.
 function changesToCurve(changes, states, end = states) {
   if (!changes || changes.length === 0) return null;
   const curve = new Float64Array(states).fill(NaN);
@@ -85,26 +94,21 @@ function indexOfLargest(values, from, to) {
 
 function aliveAt(born, dies, state) {
   const alive = [];
-  // Buffers are in order of birth: none after the first one born later can be alive.
+  // Buffers are in order of birth.
   for (let b = 0; b < born.length && born[b] <= state; b += 1) if (state < dies[b]) alive.push(b);
   return alive;
 }
 
-// The buffer that is born or freed at a state; null where another allocator's event made it.
+// The buffer that is allocated or freed at a state; null for an event of another allocator.
 function eventAt(state, born, dies) {
   if (state === 0) return null;
-  let low = 0;
-  let high = born.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (born[middle] < state) low = middle + 1; else high = middle;
-  }
-  if (low < born.length && born[low] === state) return { kind: 'allocates', buffer: low };
+  const buffer = lowestThat((b) => born[b] >= state, 0, born.length);
+  if (buffer < born.length && born[buffer] === state) return { kind: 'allocates', buffer };
   const freed = dies.indexOf(state);
   return freed < 0 ? null : { kind: 'frees', buffer: freed };
 }
 
-// Summits that stand at least 3 % of the highest above the valleys on both sides.
+// Peaks that are at least 3 % of the highest one above the minima on both sides.
 function findLocalPeaks(total) {
   const rise = 0.03 * total.reduce((most, bytes) => Math.max(most, bytes), 0);
   const peaks = [];

@@ -1,4 +1,4 @@
-// Elements and text. Text of the trace enters the page here and only as text.
+// Elements and text. Text of a trace enters the page only here, as text.
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -43,7 +43,7 @@ function selectElement(label, choices, chosen, onchange) {
   return select;
 }
 
-// Lines of the tooltip are texts or [category, label, bytes].
+// A line of the tooltip is a text or [category, label, bytes].
 function showTooltip(event, title, lines) {
   const tooltip = byId('tooltip');
   tooltip.replaceChildren(element('strong', { text: shortName(title, 120) }), ...lines.map((line) => (

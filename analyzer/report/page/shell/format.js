@@ -1,4 +1,4 @@
-// Numbers as text. formatBytes agrees with analyzer/model/units.py to the last digit.
+// Numbers as text. formatBytes gives the same text as analyzer/model/units.py.
 
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 const CATEGORY_LABELS = {
@@ -7,8 +7,8 @@ const CATEGORY_LABELS = {
   constant: 'Constants', unattributed: 'Unattributed',
 };
 
-// toFixed rounds an exact tie up, Python rounds it to the even digit. A binary number is a tie at
-// `digits` decimals only where it is an odd multiple of 1 / 2^(digits + 1).
+// toFixed rounds a tie up, Python rounds it to the even digit. A binary number is a tie at `digits`
+// decimals only if it is an odd multiple of 1 / 2^(digits + 1).
 function toFixedEven(value, digits) {
   const halves = value * 2 ** (digits + 1);
   if (!Number.isInteger(halves) || halves % 2 !== 1) return value.toFixed(digits);
@@ -43,20 +43,20 @@ function formatSeconds(seconds) {
   return seconds === 0 ? '0 s' : `${(seconds * 1e9).toFixed(0)} ns`;
 }
 
-// In running text a line never ends between a number and its unit.
+// A line of text never ends between a number and its unit.
 const unbroken = (text) => String(text).replace(/(\d) (?=(?:B|[KMGT]iB|bytes|[mµn]?s|%|[x×])(?![A-Za-z]))/g, '$1\u00a0');
 
-// A long name loses its middle. The ends of paths tell them apart, other names begin and end alike.
+// A long name loses its middle; paths keep more of their end.
 function middleName(text, limit) {
   if (!(text.length > limit)) return shortName(text);
   const head = Math.floor(limit * (text.includes('/') ? 0.15 : 0.45));
   return shortName(`${text.slice(0, head)}…${text.slice(text.length - (limit - head - 1))}`);
 }
 
-// Names may hold anything, line breaks and direction marks included; one line of a table shows the
-// first part of one, with what cannot be seen made visible. The whole text is in its details.
+// The start of a name in one line, with controls made visible. Names may contain any character; the
+// whole text is in the details.
 function shortName(text, limit = 200) {
   const visible = text.length > limit ? `${text.slice(0, limit)}…` : text;
-  // eslint-disable-next-line no-control-regex -- what must not be shown is what is looked for
+  // eslint-disable-next-line no-control-regex -- it searches for controls
   return visible.replace(/[\n\r\u2028\u2029]+/g, ' ⏎ ').replace(/[\u0000-\u001f\u202a-\u202e\u2066-\u2069]/g, '\ufffd');
 }

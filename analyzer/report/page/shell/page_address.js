@@ -1,6 +1,6 @@
-// The view in the address of the page, so that it can be sent, reloaded and gone back to.
+// The view in the address of the page, for links, reloading and the history.
 
-const FILTER = 'f.'; // before the names of a table's filters, which may be anything
+const FILTER = 'f.'; // prefix for the names of a table's filters
 
 function readHash() {
   const fields = new URLSearchParams(location.hash.slice(1));
@@ -18,7 +18,7 @@ function readHash() {
   };
 }
 
-// The fragment for what is not as the page opens; empty where everything is.
+// The fragment for everything that differs from the opening view.
 function hashOf({ choices, ...fields }) {
   const kept = new URLSearchParams();
   const keep = (key, value) => { if (value !== null && value !== undefined && value !== '') kept.set(key, value); };
@@ -31,8 +31,8 @@ function hashOf({ choices, ...fields }) {
   return `#${kept}`;
 }
 
-// Browsers refuse an address that changes many times a second: the first change is written at once,
-// what follows soon after it together. `follow` is called where someone else changed the address.
+// Browsers refuse frequent changes of the address: the first one is written at once, later ones are
+// joined. `follow` is called if someone else changes the address.
 function createAddress(fieldsOf, follow) {
   const PAUSE_MS = 250;
   let pending = null;

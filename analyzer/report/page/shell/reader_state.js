@@ -1,4 +1,4 @@
-// What the reader chose: one object, one way to change it, one redraw a frame.
+// The reader's choices: one object, one way to change it, one redraw per frame.
 
 function createState(initial) {
   const values = { ...initial };

@@ -1,4 +1,4 @@
-// Decode, build the views, and let one state drive them all.
+// Decode the data, build the views, and connect them to one state.
 
 function createTabs(views, state) {
   const list = byId('tabs');
@@ -50,7 +50,7 @@ function start(decoded) {
   const renderControls = createControls(byId('timeline-controls'), recording, axis, state, resetAll);
   const address = createAddress(fieldsOfView, follow);
 
-  // The choices of a view's table: each view has its own, the address holds those of the one in view.
+  // Each view has its own table and choices; the address contains those of the current view.
   const tableOf = ({ content }) => (content && content.choose ? content : content && content.table && content.table.choose ? content.table : null);
 
   function showTab(keys) {
@@ -104,7 +104,7 @@ function start(decoded) {
     };
   }
 
-  // Show what an address asks for; what it does not name, or names wrongly, is as the page opens.
+  // Show the view of an address; missing or invalid fields are as in the opening view.
   function follow(asked) {
     const isState = (s) => s !== null && s >= 0 && s < recording.states;
     const view = views.find(({ name }) => name === asked.tab) || views[0];
@@ -124,7 +124,7 @@ function start(decoded) {
     state.touch('choices');
   }
 
-  // Back to how the page opens, in the view that the reader is in.
+  // Back to the opening state, in the current view.
   function resetAll() {
     axis.useTime(false);
     axis.showStates(...openingStates);
@@ -170,9 +170,8 @@ function start(decoded) {
   }));
 }
 
-// Building a model and tracing it can take a hundred times the events of a step, and the first step
-// begins with them: the page opens where the step of the peak moves, with some of what is around it.
-// The small chart shows the whole.
+// Building and tracing a model can take a hundred times the events of a step and precede it. So the page
+// opens at the step of the peak with a margin. The small chart shows the whole recording.
 function statesOfPeakStep(recording) {
   const step = recording.stepAt(recording.peakState);
   const whole = [0, recording.states];

@@ -1,18 +1,16 @@
-// How wide each column of a table is. What a reader compares is never cut: numbers, and words of a
-// small vocabulary, get the room of their widest text. Names share what is left; where even that is
-// too little, the columns with the highest rank are left out first.
+// The widths of a table's columns. Numbers and short words get the room of their widest text. Names
+// share the rest; if that is too little, the columns with the highest rank are dropped.
 
 const CELL_PADDING = 20; // left and right of a cell together, in pixels
 const SWATCH_WIDTH = 20; // of a swatch and the space after it
 const isNumeric = ({ kind }) => kind === 'size' || kind === 'count' || kind === 'instant' || kind === 'address';
 const isWhole = (column) => isNumeric(column) || column.kind === 'category' || column.kind === 'dtype' || column.kind === 'short';
-const LEAST_NAME = 170; // of the column of names, and of any other text: some twenty letters, in pixels
+const LEAST_NAME = 170; // pixels of the column of names, about twenty letters
 const LEAST_TEXT = 120;
-const NAME_SHARE = 0.25; // of the room, that names keep before other columns are shown
+const NAME_SHARE = 0.25; // of the room, for names
 const MOST_SHORT = 190; // of a column of short texts such as shapes, in pixels
 
-// Width of a text in the font of cells of a kind, from the widths of its letters: no layout is forced
-// once the letters are known.
+// Width of a text in the font of a kind of cells, from cached widths of letters.
 const letterWidths = new Map();
 function textWidth(kind, text) {
   const known = letterWidths.get(kind) ?? letterWidths.set(kind, new Map()).get(kind);
@@ -24,7 +22,7 @@ function textWidth(kind, text) {
 }
 
 function measureLetters(kind, letters, known) {
-  const times = 16; // so that a fraction of a pixel counts
+  const times = 16; // for fractions of a pixel
   const spans = letters.map((letter) => element('span', { text: letter.repeat(times) }));
   const cell = element(kind === 'head' ? 'th' : 'td', { class: `ruler col-${kind}` }, spans);
   const part = element(kind === 'head' ? 'thead' : 'tbody', {}, element('tr', {}, cell));
@@ -34,7 +32,7 @@ function measureLetters(kind, letters, known) {
   table.remove();
 }
 
-// The least a column can do with, from its label and the texts that it has to show.
+// The room that a column needs for its label and some texts.
 function neededWidth(column, texts, room) {
   const label = textWidth('head', `${column.label} ↓`);
   if (!isWhole(column)) return CELL_PADDING + Math.max(label, column.grow ? Math.max(LEAST_NAME, NAME_SHARE * room) : LEAST_TEXT);
@@ -44,8 +42,7 @@ function neededWidth(column, texts, room) {
   return CELL_PADDING + Math.max(label, widest + (column.swatch ? SWATCH_WIDTH : 0));
 }
 
-// Choose the columns that fit into `room` and say how wide each is. `wanted` is what a column of
-// names would take for its longest.
+// The columns that fit into `room`, and their widths. `wanted` is the width of the longest name.
 function fitColumns(columns, least, wanted, room) {
   const sum = (chosen) => chosen.reduce((all, column) => all + least.get(column), 0);
   let chosen = [...columns];
@@ -68,7 +65,7 @@ function fitColumns(columns, least, wanted, room) {
     }
     open = open.filter((column) => widths.get(column) < wanted.get(column));
   }
-  // What no name needs goes between the columns, so that a row stays one line to the eye.
+  // Share the spare room between all columns.
   if (spare >= 1) for (const column of chosen) widths.set(column, widths.get(column) + spare / chosen.length);
   return { chosen, widths };
 }

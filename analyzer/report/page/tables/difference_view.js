@@ -1,4 +1,4 @@
-// Two runs, or a prediction and a measurement: both curves, and the difference part by part.
+// The difference of two steps: both curves, and a table by layer or op.
 
 function createCompare(container, comparison, state) {
   const { a, b, timelines } = comparison;
@@ -35,7 +35,7 @@ function createCompare(container, comparison, state) {
       context.beginPath();
       curve.requested_bytes.forEach((bytes, i) => {
         const x = left + curve.progress_ratio[i] * inner;
-        // Bytes hold until the next instant: a step, not a slope.
+        // Bytes stay the same until the next instant.
         if (i === 0) context.moveTo(x, toY(bytes)); else context.lineTo(x, toY(curve.requested_bytes[i - 1]));
         context.lineTo(x, toY(bytes));
       });
@@ -52,9 +52,8 @@ function createCompare(container, comparison, state) {
   const chart = createCanvas(chartBox, { height: 220, label: 'Requested bytes over the steady step of both runs; the table above has their peaks.', draw, focusable: false });
 
   function build() {
-    table = createTable({
+    table = stateTable(state, {
       name: `Difference ${grouping === 'layers' ? 'by layer' : 'by op'}`, rows: () => comparison[grouping],
-      onChoice: () => state.touch('choices'),
       initialSort: { key: 'distance', descending: true },
       filters: [{ label: 'change', value: (row) => row.change }, ...(grouping === 'ops' ? [{ label: 'type', value: (row) => row.type || '' }] : [])],
       columns: [
@@ -82,7 +81,7 @@ function compareRow(label, row, path, category = null) {
   return element('tr', {}, element('th', { scope: 'row' }, category ? swatchElement(category) : null, ` ${label}`), element('td', {}, size(row.a_bytes, 'a_bytes')), element('td', {}, size(row.b_bytes, 'b_bytes')), element('td', {}, delta));
 }
 
-// The difference in percent; nothing where it would be none, and how many times for a multiple.
+// The difference in percent, or as a factor from 10 times on; empty for a tiny one.
 function formatGrowth(deltaBytes, fromBytes) {
   const ratio = fromBytes ? deltaBytes / fromBytes : 0;
   if (Math.abs(ratio) < 0.0005) return '';

@@ -1,7 +1,7 @@
-// Every finding with its evidence, in the document's order: by severity, then by what it saves.
+// All findings with their evidence, in the order of the report.
 
 function renderFindings(container, findings, state) {
-  if (findings.length === 0) container.append(element('p', { class: 'empty', text: 'Nothing found.' }));
+  if (findings.length === 0) container.append(element('p', { class: 'empty', text: 'There are no findings.' }));
   const words = element('input', { type: 'search', class: 'search', placeholder: 'Search', 'aria-label': 'Search findings', oninput: () => { filter(words.value); state.touch('choices'); } });
   const severity = selectElement('severity', [['', 'Any severity'], ...[...new Set(findings.map((finding) => finding.severity))].map((name) => [name, name])], '', () => { filter(words.value); state.touch('choices'); });
   const cards = findings.map(findingCard);

@@ -3,15 +3,13 @@
 function createTensorTable(recording, state) {
   const { columns, textOf, nameOf } = recording;
   const categoryOf = (b) => recording.categories[recording.categoryAt(b, state.values.at)];
-  return createTable({
+  return stateTable(state, {
     name: 'Tensors alive at the instant',
     rows: () => recording.aliveAt(state.values.at),
     initialSort: { key: 'requested', descending: true },
-    onPick: (b) => state.update({ buffer: b }),
-    isPicked: (b) => b === state.values.buffer,
-    onChoice: () => state.touch('choices'),
+    bufferOf: (b) => b,
     note: recording.header.folded_buffers
-      ? `${formatCount(recording.header.folded_buffers)} small or short-lived buffers are in the timeline's sums but not listed.${recording.header.all_states > recording.states ? ` Of ${formatCount(recording.header.all_states)} instants the timeline has ${formatCount(recording.states)}: those of the steady step, and the highest of each stretch of the others.` : ''}` : '',
+      ? `${formatCount(recording.header.folded_buffers)} small or short-lived buffers are in the sums of the timeline but not in this list.${recording.header.all_states > recording.states ? ` The timeline has ${formatCount(recording.states)} of ${formatCount(recording.header.all_states)} instants: all of the steady step, and local peaks of the others.` : ''}` : '',
     filters: [
       { label: 'category', value: categoryOf, text: (name) => CATEGORY_LABELS[name] },
       { label: 'layer', value: (b) => textOf('layer', b) },
@@ -35,7 +33,7 @@ function createTensorTable(recording, state) {
 function createOpTable(recording, state) {
   let aliveByOp = new Map();
   const listed = new Set(recording.document.ops.map((op) => op.name));
-  return createTable({
+  return stateTable(state, {
     name: 'Ops',
     rows: () => {
       aliveByOp = new Map();
@@ -69,14 +67,12 @@ function createOpTable(recording, state) {
 
 function createRetainedTable(recording, state) {
   const find = retainedFinder(recording);
-  return createTable({
+  return stateTable(state, {
     name: 'Retained tensors',
     rows: () => recording.document.retained || [],
     initialSort: { key: 'requested_bytes', descending: true },
-    note: 'Made in the forward pass and alive at the peak because something later still needs them.',
-    onPick: (row) => { const b = find(row); if (b !== null) state.update({ buffer: b }); },
-    isPicked: (row) => state.values.buffer !== null && find(row) === state.values.buffer,
-    onChoice: () => state.touch('choices'),
+    note: 'Activations of the forward pass that are alive at the peak because a later op needs them.',
+    bufferOf: find,
     filters: [
       { label: 'category', value: (row) => row.category || '', text: (name) => CATEGORY_LABELS[name] || name },
       { label: 'layer', value: (row) => row.layer || '' },
@@ -97,7 +93,7 @@ function createRetainedTable(recording, state) {
 
 const shapeText = (shape) => (Array.isArray(shape) ? `[${shape.join(', ')}]` : shape || '');
 
-// The buffer that a row of the document is about: same op, same size, alive at the peak.
+// The buffer of a row of the report: same op, same size, alive at the peak.
 function retainedFinder(recording) {
   const { columns, textOf, peakState } = recording;
   const alive = recording.aliveAt(peakState);

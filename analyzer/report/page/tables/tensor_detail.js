@@ -1,4 +1,4 @@
-// The chosen tensor, in a pane beside the view or, on narrow screens, in a sheet below it.
+// The chosen tensor, in a pane next to the view, or in a sheet on narrow screens.
 
 function createDetail(container, recording, state) {
   return () => {
@@ -18,8 +18,8 @@ function createDetail(container, recording, state) {
         element('button', { type: 'button', text: 'Close', title: 'Close (Esc)', onclick: () => state.update({ buffer: null }) })),
       element('p', { class: 'text name', text: recording.nameOf(b) }),
       element('div', { class: 'jumps' },
-        element('button', { type: 'button', text: 'Graph', title: 'Who makes and reads it', onclick: () => state.update({ tab: 'graph' }) }),
-        element('button', { type: 'button', text: 'Lifetime', title: 'Its life among the largest', onclick: () => state.update({ tab: 'lifetimes' }) }),
+        element('button', { type: 'button', text: 'Graph', title: 'Its producer and readers', onclick: () => state.update({ tab: 'graph' }) }),
+        element('button', { type: 'button', text: 'Lifetime', title: 'Its lifetime among the largest', onclick: () => state.update({ tab: 'lifetimes' }) }),
         element('button', { type: 'button', text: 'Birth', title: 'Go to the instant of its birth', onclick: () => state.update({ at: Math.min(columns.born[b], recording.states - 1) }) })),
       element('dl', {},
         fact('category', swatchElement(category), ` ${CATEGORY_LABELS[category]}${role}`),
@@ -34,8 +34,8 @@ function createDetail(container, recording, state) {
   };
 }
 
-// Do what may open or close the pane, and leave what the reader was looking at where it was: the part
-// of the view that was pressed last, or the first one. A row that the sheet would cover comes above it.
+// Open or close the pane without moving the part of the view that was pressed last, or the first one. A
+// row that the sheet would cover moves above it.
 function keepInPlace(view, pane, act) {
   const { pressed } = keepInPlace;
   const anchor = pressed && view.panel.contains(pressed) ? pressed : view.panel.querySelector('.scroller, .chart');

@@ -1,11 +1,20 @@
-// A table of any length: only the rows in view are elements. Search, sort, filter, sum, CSV.
+// A table of any length: only rows in view are elements. It can search, sort, filter, sum and copy CSV.
 //
 // columns: [{ key, label, value(row), kind: 'text' | 'short' | 'dtype' | 'category' | 'size' | 'count' | 'instant' | 'address', rank, grow, swatch, format }]
-// A hidden column is searched and copied but not shown; one with a rank is left out where there is
-// little room, the highest rank first.
-// A column's value is what is sorted, searched and copied; sizes are shown readable, exact on hover.
+// A hidden column is searched and copied but not shown. A narrow table drops the highest rank first.
+// Sorting, search and CSV use a column's value; sizes are shown in units, exact bytes on hover.
 
 const ROW_HEIGHT = 26;
+
+// A table whose rows may be buffers: a click chooses one, and a choice changes the page's address.
+function stateTable(state, options) {
+  const { bufferOf } = options;
+  const ofBuffer = bufferOf && {
+    onPick: (row) => { if (bufferOf(row) !== null) state.update({ buffer: bufferOf(row) }); },
+    isPicked: (row) => bufferOf(row) !== null && bufferOf(row) === state.values.buffer,
+  };
+  return createTable({ ...ofBuffer, onChoice: () => state.touch('choices'), ...options });
+}
 
 /** @param {any} options */
 function createTable({ name, columns, rows, filters = [], onPick = null, isPicked = () => false, onChoice = () => {}, initialSort, note = '' }) {
@@ -31,7 +40,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   const root = element('div', { class: 'table-view' },
     element('div', { class: 'controls' }, searchBox, filterBoxes, copy, summary),
     note ? element('p', { class: 'note', text: unbroken(note) }) : null, scroller);
-  // A table is often made before it is in the page, and then has no width to share out.
+  // A new table has no width before it is in the page.
   new ResizeObserver(() => layOut()).observe(scroller);
 
   function update() {
@@ -55,7 +64,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     }).filter(Boolean));
   }
 
-  // A list of thousands of layers is made when someone opens it, not at each change of the instant.
+  // A list of thousands of layers is filled when it is opened.
   function fillSelect(select, choices) {
     const { value } = select;
     select.append(...choices.filter(([choice]) => choice !== value).slice(0, 5000).map(([choice, text]) => element('option', { value: choice, text: shortName(text, 60) })));
@@ -122,7 +131,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     return isNumeric(column) ? formatCount(value) : shortName(String(value));
   }
 
-  // The least and the largest number of a column are among its widest texts; names count by length.
+  // The smallest and largest numbers are the widest; names count by length.
   let wanted = new Map();
   function measure() {
     wanted = new Map();
@@ -146,7 +155,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     fit();
   }
 
-  // Note the room that a column needs for some texts and say whether it is more than before.
+  // Record the room for some texts; return whether it is more than before.
   function need(column, texts) {
     const needed = neededWidth(column, texts, scroller.clientWidth);
     if (needed <= (least.get(column) ?? -1)) return false;
@@ -192,7 +201,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     };
     table.setAttribute('aria-rowcount', shown.length + 1);
     if (shown.length === 0) {
-      body.replaceChildren(element('tr', {}, element('td', { colspan: fitted.chosen.length, class: 'empty', text: all.length ? 'Nothing matches.' : 'Nothing here at this instant.' })));
+      body.replaceChildren(element('tr', {}, element('td', { colspan: fitted.chosen.length, class: 'empty', text: all.length ? 'No rows match.' : 'No rows at this instant.' })));
       return;
     }
     const focused = body.contains(document.activeElement) ? document.activeElement.closest('tr').getAttribute('aria-rowindex') : null;
@@ -233,7 +242,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     try {
       await navigator.clipboard.writeText(csv);
     } catch (refused) {
-      // Pages opened from disk may not use the clipboard directly.
+      // Pages opened from disk cannot use the clipboard API.
       const area = element('textarea', { class: 'unseen', text: csv });
       document.body.append(area);
       area.select();
@@ -244,7 +253,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     setTimeout(() => { copy.textContent = 'Copy CSV'; }, 1800);
   }
 
-  // What the reader chose: words, order, filters. A key or a filter that is not known is passed over.
+  // The reader's choices: words, order, filters. Unknown keys and filters are ignored.
   function choices() {
     const isInitial = sort.key === initialSort.key && sort.descending === initialSort.descending;
     return { words: query, sort: isInitial ? '' : `${sort.descending ? '-' : ''}${sort.key}`, filters: { ...chosen } };
@@ -261,7 +270,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     apply();
   }
 
-  // Scroll the rows, not the page, so that the picked one is among those in view.
+  // Scroll the rows so that the picked one is in view.
   function reveal() {
     const place = shown.findIndex(isPicked);
     const top = place * ROW_HEIGHT;
@@ -276,7 +285,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   };
 }
 
-// Exact bytes; a text that a spreadsheet would run as a formula is kept a text by a quote mark.
+// Exact bytes; an apostrophe before a text that a spreadsheet would run as a formula.
 function toCsv(columns, rows) {
   const cell = (value) => {
     let text = value === null || value === undefined ? '' : String(value);

@@ -283,6 +283,6 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, monkeypatch: pytest.Mo
         ["diff", "run", trace, "--markdown", trace],
     ):
         done = analyze(*command)
-        assert (done.code, "is read" in done.err) == (2, True), done.err
+        assert (done.code, "is an input" in done.err) == (2, True), done.err
     assert before == {path: path.read_bytes() for path in before}
     assert analyze("trace", "run", "-q", "--json", "run/report.json").code == 0
