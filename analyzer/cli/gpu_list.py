@@ -180,29 +180,33 @@ def _own_line(card: OwnCard) -> str:
 
 
 def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
-    from analyzer.report.terminal.fitted_tables import TableColumn, fitted_table, number
+    from analyzer.report.render.sections import Document, Paragraph, Section, Table, TableColumn
+    from analyzer.report.render.terminal import print_terminal
 
-    columns = [
-        TableColumn(name="--gpu", least=max(len(card.id) for card in cards)),
-        TableColumn(name="card", rank=3),
-        TableColumn(name="memory", is_number=True, rank=1),
-        TableColumn(name="CUDA's", is_number=True, rank=4),
-        number("limit"),
-        TableColumn(name="capability", is_number=True, rank=2),
-    ]
-    rows = [
+    columns = (
+        TableColumn("--gpu", least=max(len(card.id) for card in cards)),
+        TableColumn("card", rank=3),
+        TableColumn("memory", "bytes", rank=1),
+        TableColumn("CUDA's", "bytes", rank=4),
+        TableColumn("limit", "bytes"),
+        TableColumn("capability", "number", rank=2),
+    )
+    rows = tuple(
         (
             card.id,
-            printable(card.name, _NAME_LENGTH),
-            format_bytes(card.nominal_bytes),
-            format_bytes(card.memory_bytes),
-            format_bytes(memory_limit(card).bytes),
+            card.name,
+            card.nominal_bytes,
+            card.memory_bytes,
+            memory_limit(card).bytes,
             card.capability_text,
         )
         for card in cards
-    ]
+    )
+    document = Document(
+        "",
+        "",
+        lead=tuple(Paragraph(_own_line(one)) for one in own),
+        sections=(Section(_HEADING, (Table(columns, rows),)),),
+    )
     with printing():
-        console = terminal()
-        for one in own:
-            console.print(_own_line(one), markup=False, highlight=False)
-        console.print(fitted_table(_HEADING, columns, rows, console.width))
+        print_terminal(document, terminal())

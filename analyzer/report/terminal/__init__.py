@@ -1,1 +1,0 @@
-"""The document as tables in the terminal."""
