@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from analyzer.model.errors import InputError
 from analyzer.simulate.predict.executor.sequential import NO_BUFFER, NodeRunner
 from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.played_step import Draw, Prepared, _lived, ledger_of
+from analyzer.simulate.predict.played_step import Draw, make_ledger, summarize
+from analyzer.simulate.predict.prepared_step import Prepared
 
 
 def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
@@ -28,11 +29,11 @@ def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
     """
     wiring = prepared.wiring
     number = {op.name: node for node, op in enumerate(wiring.ops)}
-    ledger = ledger_of(prepared, shares=False, ran_before=True)
+    ledger = make_ledger(prepared, shares=False, ran_before=True)
     Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
     ledger.end_step()
-    ledger.had_results()
-    return _lived(ledger, [(0, ledger.instants - 1)])
+    ledger.add_previous_results()
+    return summarize(ledger, [(0, ledger.instants - 1)])
 
 
 class Follower:

@@ -1,4 +1,4 @@
-"""What a noted step is predicted for: its device's kernels and its allocator's set-up."""
+"""The device of a noted step: its kernels and its allocator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Target:
 
     Attributes:
         device: Its kernels.
-        options: How its allocator is set up by default.
+        options: Its allocator by default.
         gpu: The card; None for the CPU.
     """
 
@@ -27,10 +27,10 @@ class Target:
 
 
 def target_of(note: RunNote) -> Target:
-    """Return the device that a note was taken for.
+    """Return the device of a note.
 
     Raises:
-        InputError: the note names a card that the catalogue does not have.
+        InputError: the note names an unknown card.
     """
     device = note.device
     if device.kind != "gpu":

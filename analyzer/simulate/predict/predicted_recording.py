@@ -1,4 +1,4 @@
-"""A noted step to a ``Recording``, as if it had been measured."""
+"""The prediction of a noted step as a ``Recording``, like a measured one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.buffers.predicted_events import place
-from analyzer.simulate.predict.played_step import STEPS, Draw, Owner
+from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.predicted_device import Target, target_of
-from analyzer.simulate.predict.process_table import History, history_of
+from analyzer.simulate.predict.prepared_step import STEPS, Owner
+from analyzer.simulate.predict.process_table import History, make_history
 from analyzer.simulate.predict.representative import Chosen, choose
 from analyzer.simulate.predict.schedules import Prediction, predict
-from analyzer.simulate.predict.startup import rehomed, shared_slots
+from analyzer.simulate.predict.startup import find_rehomed, find_shared_slots
 from analyzer.simulate.predict.uncertainty.assumptions import (
-    assumptions_of,
     check_assumptions,
-    sizes_from_inputs,
-    told_decision,
-    told_sizes,
+    describe_decision,
+    describe_input_sizes,
+    describe_run_sizes,
+    read_assumptions,
 )
-from analyzer.simulate.predict.uncertainty.gpu_uncertainty import with_gpu_doubts
-from analyzer.simulate.predict.uncertainty.stated_range import uncertainty_of
+from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
+from analyzer.simulate.predict.uncertainty.stated_range import state_range
 from analyzer.tracing.measure.attribution import (
     label_eager,
     label_graph,
@@ -59,11 +60,11 @@ from analyzer.tracing.xla.buffer_plan import BufferPlan
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 
-_AXES: Final = frozenset({"BroadcastGradientArgs"})
-"""Types whose results are a few axes, however many: they are never of note."""
+_TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
+"""Op types whose results are a few axes; their unknown sizes do not matter."""
 
-_TOLD: Final = 6
-"""Branches and loops that the data decide which are told one by one."""
+_MOST_DECISIONS: Final = 6
+"""Most decisions to describe one by one."""
 
 
 def predict_note(
@@ -76,25 +77,24 @@ def predict_note(
     search: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
-    """Predict the allocations of a noted step, from the build-up to the end of the last step.
+    """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
     Args:
-        note: What the capture noted; nothing of it ran.
-        threads: Threads that a kernel may use; None for those of the machine that took the note.
-        inter_op: Threads that run ops side by side; None for those of the machine that took the note,
-            and one thread beside them as a second kind of schedule.
-        plans: Memory plans of the XLA-compiled functions, by the name of the op that calls one; None
-            for those in the note.
-        allocator: How the allocator is set up; None for how it is on the device by default.
-        search: Search the memory limits under which some of the orders run, and all: a second or so.
+        note: The run note of a capture.
+        threads: Intra-op threads; None for those of the machine that took the note.
+        inter_op: Inter-op threads; None for those of the machine that took the note, compared with one.
+        plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
+            the note.
+        allocator: The allocator; None for the device's default.
+        search: Whether to search the memory limits under which some and all schedules run (a second).
         progress: Called with the share done, 0 to 1.
 
     Raises:
-        TraceError: the note holds no graph.
+        TraceError: the note has no graph.
     """
     structure = index_note_graph(note)
     if structure is None:
-        raise TraceError("The note holds no graph to predict from.", hint="Estimate again.")
+        raise TraceError("The note has no graph to predict from.", hint="Estimate again.")
     report = progress or (lambda share: None)
     target = target_of(note)
     target = target if allocator is None else replace(target, options=allocator)
@@ -105,11 +105,11 @@ def predict_note(
         note.ops,
         list(owners.values()),
         threads=threads or max(note.threads.intra_op, 1),
-        inter_op=(1,) if whole else (inter_op,) if inter_op else inter_op_drawn(note.threads),
+        inter_op=(1,) if whole else (inter_op,) if inter_op else choose_inter_op(note.threads),
         device=target.device,
         compiled=compiled,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
-        told=assumptions_of(note),
+        assumed=read_assumptions(note),
         draws=1 if whole else None,
         progress=lambda share: report(share / 2),
     )
@@ -133,22 +133,13 @@ def _measured(
     chosen: Chosen,
     target: Target,
 ) -> Measured:
-    """Return the chosen draw as a recording, as if it had been measured.
-
-    Args:
-        note: What the capture noted.
-        structure: Its graph.
-        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
-        prediction: All draws.
-        chosen: The one to show.
-        target: The device.
-    """
-    history, draw = history_of(prediction, chosen.played), chosen.played.draw
+    """Return the chosen schedule as a recording, like a measured one."""
+    history, draw = make_history(prediction, chosen.played), chosen.played.draw
     table, sharing = _attribute(note, structure, history)
-    doubts = uncertainty_of(prediction, chosen, unsized=len(_unsized(prediction, draw)))
+    uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, draw)))
     if target.gpu is not None and not is_whole(note, compiled):
         limit = target.options.memory_limit_bytes
-        doubts = with_gpu_doubts(doubts, prediction, draw, limit)
+        uncertainty = add_gpu_uncertainty(uncertainty, prediction, draw, limit)
     table, events, options = place(table, history.instants, target.options)
     shown = divide_temporaries(
         table,
@@ -177,28 +168,33 @@ def _measured(
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
+<<<<<<< HEAD
         warnings=_doubts(note, prediction, draw),
         recompiled_functions=find_recompiled_functions(note, compiled),
+=======
+        warnings=(*describe_run_sizes(note, prediction, draw), *find_warnings(prediction, draw)),
+        recompiled_functions=recompiled_functions(note, compiled),
+>>>>>>> 32975c5 (Simplify the prediction of schedules and write it in plain words)
         versions=dict(note.versions),
-        notes=(*note.notes, *sizes_from_inputs(note)),
+        notes=(*note.notes, *describe_input_sizes(note)),
         unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),
-        uncertainty=doubts,
+        uncertainty=uncertainty,
     )
     return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
 
 
-def inter_op_drawn(noted: ThreadsNote) -> tuple[int, ...]:
-    """Return the numbers of inter-op threads to draw schedules for, the one to show first.
+def choose_inter_op(threads: ThreadsNote) -> tuple[int, ...]:
+    """Return the numbers of inter-op threads to sample, the one to show first.
 
-    One thread is drawn beside the machine's number, as many fix it for repeatable runs, unless the user
-    fixed another.
+    One thread is compared with the machine's number, because many users fix it for repeatable runs,
+    unless the user fixed another.
     """
-    number = max(noted.inter_op, 1)
-    return (number,) if noted.inter_op_fixed else (number, 1)
+    number = max(threads.inter_op, 1)
+    return (number,) if threads.inter_op_fixed else (number, 1)
 
 
 def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
-    """Say whether the step is one compiled function, so that no order of ops is left open."""
+    """Return whether the step is one compiled function: then there is only one schedule."""
     work = [op.name for op in note.ops if op.type not in FRAME_TYPES]
     return len(work) == 1 and work[0] in compiled
 
@@ -206,12 +202,12 @@ def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
 def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
     """Return the step's variables by their index in the note."""
     arguments = {int(op.attrs["index"]): op for op in note.ops if op.type in ARGUMENT_TYPES}
-    shared = shared_slots(note.births)
+    shared = find_shared_slots(note.births)
     shared |= {first: first for first in shared.values()}
-    parted = rehomed(note, device)
+    rehomed = find_rehomed(note, device)
     owners = {}
     for number, row in enumerate(note.variables):
-        # An argument is one variable: of two that name it the first is believed.
+        # An argument is one variable: the first of two that name it.
         op = arguments.pop(-1 if row.argument is None else row.argument, None)
         if op is not None:
             begins_with = shared.get(number)
@@ -221,7 +217,7 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
                 size_bytes=0 if row.dtype in device.host_dtypes else variable_bytes(row) or 0,
                 category=Category(row.category),
                 is_counter=row.dtype in ("int32", "int64") and not row.shape,
-                begins_with="" if begins_with is None or number in parted else str(begins_with),
+                begins_with="" if begins_with is None or number in rehomed else str(begins_with),
             )
     return owners
 
@@ -229,7 +225,7 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
 def _attribute(
     note: RunNote, structure: GraphIndex, history: History
 ) -> tuple[pd.DataFrame, Sharing]:
-    """Label the buffers by the rules that a trace is labelled by; variables are known here."""
+    """Label the buffers by the rules for traces; here the variables are known."""
     table = history.table
     labels = Labels(len(table))
     label_variables(labels, note, history.holdings, find_roles_of_state(note, structure))
@@ -251,7 +247,7 @@ def _attribute(
 
 
 def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
-    """Return the order in which the ops run; the times only order them."""
+    """Return the order in which the ops run; times are ranks."""
     ops = prediction.prepared.wiring.ops
     order = np.arange(len(draw.order), dtype=np.int64)
     return pd.DataFrame(
@@ -264,44 +260,40 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
     )
 
 
-def _doubts(note: RunNote, prediction: Prediction, draw: Draw) -> tuple[str, ...]:
-    return (*told_sizes(note, prediction, draw), *left_out(prediction, draw))
-
-
-def left_out(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
-    """Return sentences about ops of which it is not known what they take, or whether they run.
+def find_warnings(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
+    """Return sentences about decisions, and about ops whose memory is unknown.
 
     Args:
-        prediction: The draws.
-        draw: The one whose ops are looked at.
+        prediction: The schedules.
+        draw: The shown schedule.
     """
-    doubts = [told_decision(decision) for decision in prediction.decisions[:_TOLD]]
+    warnings = [describe_decision(decision) for decision in prediction.decisions[:_MOST_DECISIONS]]
     if prediction.stranded:
         names = ", ".join(prediction.stranded[:3])
-        doubts.append(
-            f"{len(prediction.stranded)} ops never run when the graph is played ({names}): what they "
-            "would hold is left out. Measure such a step with `analyze trace`."
+        warnings.append(
+            f"{len(prediction.stranded)} ops never run in the simulation ({names}): their memory is not "
+            "counted. Measure this step with `analyze trace`."
         )
-    doubts += _told_misfits(prediction)
+    warnings += _describe_misfits(prediction)
     misfits = prediction.prepared.kernels.misfits
     ops = prediction.prepared.wiring.ops
     nodes = [node for node in prediction.prepared.kernels.unmodelled if node not in misfits]
     if nodes:
         kinds = ", ".join(sorted({ops[node].type for node in nodes})[:5])
-        doubts.append(
-            f"No rule is known for ops of the types {kinds}: each output is taken to be allocated."
+        warnings.append(
+            f"Ops of the types {kinds} have no rule: each of their outputs counts as allocated."
         )
-    if unsized := _unsized(prediction, draw):
+    if unsized := _find_unsized(prediction, draw):
         names = ", ".join(unsized[:3])
-        doubts.append(
-            f"{len(unsized)} tensors have a shape that depends on data ({names}): they count as "
-            "nothing here. Measure such a step with `analyze trace`."
+        warnings.append(
+            f"{len(unsized)} tensors have a data-dependent shape ({names}) and count 0 bytes. Measure "
+            "this step with `analyze trace`."
         )
-    return tuple(doubts)
+    return tuple(warnings)
 
 
-def _told_misfits(prediction: Prediction) -> list[str]:
-    """Return what is said of ops that the rule of their type does not fit; nothing without any."""
+def _describe_misfits(prediction: Prediction) -> list[str]:
+    """Return a sentence about ops that do not fit the rule of their type; empty without any."""
     misfits = prediction.prepared.kernels.misfits
     if not misfits:
         return []
@@ -309,20 +301,20 @@ def _told_misfits(prediction: Prediction) -> list[str]:
     op = prediction.prepared.wiring.ops[node]
     count = "1 op" if len(misfits) == 1 else f"{len(misfits)} ops"
     return [
-        f"The rule of its type does not fit {count} (the first: {op.name}, a {op.type}; "
-        f"{why}): each output is taken to be allocated. Please report this."
+        f"The kernel rule does not fit {count} (the first: {op.name}, a {op.type}; {why}): each output "
+        "counts as allocated. Please report this."
     ]
 
 
-def _unsized(prediction: Prediction, draw: Draw) -> list[str]:
-    """Return the tensors of ops that ran whose bytes neither the graph nor the kernel's rule tells."""
+def _find_unsized(prediction: Prediction, draw: Draw) -> list[str]:
+    """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
     plans, ops = prediction.prepared.kernels.plans, prediction.prepared.wiring.ops
     return [
         f"{ops[node].name}:{index}"
         for node in dict.fromkeys(draw.order)
         for index, spec in enumerate(ops[node].outputs)
         if spec.size_bytes is None
-        and ops[node].type not in _AXES
+        and ops[node].type not in _TINY_RESULTS
         and spec.dtype not in ("resource", "variant", "string", "")
         and not (index < len(plans[node].outputs) and plans[node].outputs[index].is_known)
     ]

@@ -1,7 +1,7 @@
-"""Which of the draws is shown, and what their chunks need.
+"""The choice of the schedule to show, and the memory limits that the schedules need.
 
-Which chunks are handed out whole is a matter of chance, and one draw's luck should not be the figure: of
-the draws about the middle by requested bytes, the one nearest to the middle by allocated bytes is shown.
+The allocator's chunks depend on chance. Of the schedules near the median requested peak, the one nearest
+to the median allocated peak is shown.
 """
 
 from __future__ import annotations
@@ -16,104 +16,94 @@ import numpy as np
 from analyzer.model.recording.records import Step
 from analyzer.simulate.allocator import BfcOptions, Engine, Sequence
 from analyzer.simulate.allocator.minimum_limit import SharedLimits, engine_for, shared_limits
-from analyzer.simulate.predict.buffers.predicted_events import allocated_in_step, with_unseen
-from analyzer.simulate.predict.played_step import Draw, Owner
+from analyzer.simulate.predict.buffers.predicted_events import add_unseen, measure_allocated
+from analyzer.simulate.predict.played_step import Draw
+from analyzer.simulate.predict.prepared_step import Owner
 from analyzer.simulate.predict.process_table import Played, play_from_start
-from analyzer.simulate.predict.schedules import Prediction, draws_within
+from analyzer.simulate.predict.schedules import Prediction, limit_draws
 from analyzer.tracing.parse.run_folder import RunNote
 
 NEAR: Final = 0.002
-"""Share of the peak by which draws may differ from the middle one to count as like it."""
+"""Share of the median peak by which a schedule to show may differ from it."""
 
 STARTS: Final = 15
-"""Draws that are played from the process's start, since a first step decides which chunks there are: the
-histories of the others begin as theirs do, and one of them is shown."""
+"""Most schedules that are played from the process's start. The first step decides which chunks
+there are; the other schedules continue one of these histories, and one of these is shown."""
 
 FEWEST_STARTS: Final = 3
-"""The same where each draw is much work."""
+"""Fewest schedules that are played from the start, for large graphs."""
 
 START_RUNS: Final = 120_000
-"""Runs of ops that these together may take, between the fewest and all."""
+"""Op runs in all histories from the start; limits their number."""
 
 SEARCHES: Final = 6
-"""Whole searches for a limit that those of all draws together are worth: what one draw settles is not
-searched again for the others."""
+"""Cost of the limit search for all schedules, in searches for one: most results hold for all."""
 
 LIMIT_MARGIN: Final = 0.03
-"""Share added to the limit that suffices, for places of chunks that no draw shows: a need falls in steps
-of whole regions and chunks; of real runs on a card one failed 0.3 % above all that 15 draws need, on a
-CPU they needed up to 2.5 % more than a few draws do."""
+"""Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
+failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few
+schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The draw to show, and what the others need.
+    """The schedule to show, and the chunks of all.
 
     Attributes:
-        played: The draw, from the process's start.
-        allocated_bytes: By number of threads, the allocated peaks of the draws of the stated range that
-            were looked at, sorted.
-        unseen_bytes: Those of the draws on the threads shown, with tiny requests that no draw has; on a
-            card only.
-        beside_bytes: What the shown peak holds beside what the draw of the graph alone does.
-        limits: Between which memory limits it depends on the order whether the steps run; None where
-            that was not asked for, or there is one order.
+        played: The schedule, from the process's start.
+        allocated_bytes: By number of threads, sorted allocated peaks of the replayed schedules; without
+            rare schedules above the range.
+        bound_bytes: Allocated peaks of the bounds, and of schedules with unseen requests (on a card).
+        beside_bytes: Bytes that the shown peak holds in addition to the graph's schedule.
+        limits: The limits under which some and all schedules run; None if not searched.
     """
 
     played: Played
     allocated_bytes: Mapping[int, tuple[int, ...]]
-    unseen_bytes: tuple[int, ...]
+    bound_bytes: tuple[int, ...]
     beside_bytes: int
     limits: SharedLimits | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaidOut:
-    """A draw's chunks.
+class Layout:
+    """The chunks of a schedule.
 
     Attributes:
-        sequence: What the process asks for.
-        peak_bytes: Most bytes of chunks in its last step.
-        before_bytes: Those before it.
-        unseen: The same requests and tiny ones that no draw has; None where several threads allocate:
-            there the draws differ by as much.
-        unseen_peak_bytes: Most bytes of chunks with those.
+        sequences: Requests of the process; on a card also with tiny unseen requests among them. On a CPU
+            with several threads the schedules differ by as much.
+        peaks_bytes: For each sequence, highest bytes of chunks in the last step.
+        before_bytes: Bytes of chunks before the last step.
     """
 
-    sequence: Sequence
-    peak_bytes: int
+    sequences: tuple[Sequence, ...]
+    peaks_bytes: tuple[int, ...]
     before_bytes: int
-    unseen: Sequence | None
-    unseen_peak_bytes: int | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest bytes of chunks in the last step, without unseen requests."""
+        return self.peaks_bytes[0]
 
     @classmethod
-    def under(
-        cls,
-        options: BfcOptions,
-        sequence: Sequence,
-        step: Step,
-        unseen: Sequence | None,
-        engine: Engine,
-    ) -> LaidOut:
-        """Lay out a draw.
+    def of(
+        cls, sequence: Sequence, step: Step, options: BfcOptions, engine: Engine, unseen: int | None
+    ) -> Layout:
+        """Replay a schedule.
 
         Args:
-            options: The allocator's set-up.
-            sequence: What the process asks for.
+            sequence: Requests of the process.
             step: Its last step.
-            unseen: The same and tiny requests; None for none.
-            engine: Which allocator replays.
+            options: The allocator.
+            engine: The allocator implementation.
+            unseen: Seed of unseen requests; None for none.
         """
-        peak_bytes, before_bytes = allocated_in_step(sequence, step, options, engine=engine)
-        unseen_peak_bytes = None
-        if unseen is not None:
-            unseen_peak_bytes, _ = allocated_in_step(unseen, step, options, engine=engine)
+        sequences = (sequence,) if unseen is None else (sequence, add_unseen(sequence, unseen))
+        measured = [measure_allocated(each, step, options, engine=engine) for each in sequences]
         return cls(
-            sequence=sequence,
-            peak_bytes=peak_bytes,
-            before_bytes=before_bytes,
-            unseen=unseen,
-            unseen_peak_bytes=unseen_peak_bytes,
+            sequences=sequences,
+            peaks_bytes=tuple(peak for peak, _ in measured),
+            before_bytes=measured[0][1],
         )
 
 
@@ -126,92 +116,103 @@ def choose(
     search: bool,
     progress: Callable[[float], None] | None = None,
 ) -> Chosen:
-    """Look at draws spread evenly over the stated range and choose the one to show.
+    """Replay schedules spread over the range and choose the one to show.
 
     Args:
-        note: What the capture noted.
-        prediction: The draws.
+        note: The run note.
+        prediction: The schedules.
         owners: The step's variables by their index in the note.
-        options: The allocator's set-up.
-        search: Search the memory limits under which some of the draws run, and all.
+        options: The allocator.
+        search: Whether to search the memory limits under which some and all schedules run.
         progress: Called with the share done, 0 to 1.
     """
     report = progress or (lambda share: None)
-    main = prediction.kinds[0]
-    begun = beginnings(note, prediction, owners)
-    starts = {played.draw.seed: played for played in begun.values()}
-    laid: dict[tuple[int, int], LaidOut] = {}
-    for number, (drawn, draw) in enumerate(prediction.candidates.items()):
-        sequence, step = _history(note, prediction, owners, draw, begun[drawn])
-        # Where the searches for a limit (these, and that of the shown draw) will use the compiled
-        # allocator, this may use it already.
+    main = prediction.kinds[0].threads
+    histories = choose_starts(note, prediction, owners)
+    starts = {played.draw.seed: played for played in histories.values()}
+    schedules = dict(prediction.candidates)
+    schedules |= {(draw.seed, draw.threads): draw for draw in prediction.bounds}
+    any_start = next(iter(starts.values()))
+    layouts: dict[tuple[int, int], Layout] = {}
+    for number, (at, draw) in enumerate(schedules.items()):
+        report((0.5 if search else 1.0) * number / len(schedules))
+        sequence, step = _history(note, prediction, owners, draw, histories.get(at, any_start))
+        # If a search for the limit will use the compiled allocator, use it here too.
         engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
-        report((0.5 if search else 1.0) * number / len(prediction.candidates))
-        on_card = prediction.prepared.device.is_cheap and drawn[1] == main.threads
-        unseen = with_unseen(sequence, drawn[0]) if on_card else None
-        laid[drawn] = LaidOut.under(options, sequence, step, unseen, engine)
-    own = {at[0]: one for at, one in laid.items() if at[1] == main.threads}
-    shown = _shown(prediction, starts, own)
-    limits = _limits(own, options, report) if search and len(laid) > 1 else None
-    rare = set(main.seeds[main.ends[1] + 1 :])
-    usual = {at: one for at, one in laid.items() if at[1] != main.threads or at[0] not in rare}
+        unseen = at[0] if prediction.prepared.device.is_cheap and at[1] == main else None
+        layouts[at] = Layout.of(sequence, step, options, engine, unseen)
+    own = {seed: layout for (seed, threads), layout in layouts.items() if threads == main}
+    bounds = [layouts[draw.seed, draw.threads] for draw in prediction.bounds]
+    shown = starts[_choose_shown(prediction, starts, own)]
+    limits = None
+    if search and len(layouts) > 1:
+        limits = _search_limits([*own.values(), *bounds], options, report)
     return Chosen(
-        played=starts[shown],
-        allocated_bytes={
-            kind.threads: tuple(
-                sorted(one.peak_bytes for at, one in usual.items() if at[1] == kind.threads)
-            )
-            for kind in prediction.kinds
-        },
-        unseen_bytes=tuple(
-            one.unseen_peak_bytes for one in usual.values() if one.unseen_peak_bytes is not None
+        played=shown,
+        allocated_bytes=_allocated_by_threads(prediction, layouts),
+        bound_bytes=(
+            *(layout.peak_bytes for layout in bounds),
+            *(peak for layout in own.values() for peak in layout.peaks_bytes[1:]),
         ),
-        beside_bytes=_beside(prediction, starts[shown]),
+        beside_bytes=_count_beside(prediction, shown),
         limits=limits,
     )
 
 
-def beginnings(
+def _allocated_by_threads(
+    prediction: Prediction, layouts: Mapping[tuple[int, int], Layout]
+) -> dict[int, tuple[int, ...]]:
+    main = prediction.kinds[0]
+    rare = {(seed, main.threads) for seed in main.seeds[main.ends[1] + 1 :]}
+    return {
+        kind.threads: tuple(
+            sorted(
+                layout.peak_bytes
+                for at, layout in layouts.items()
+                if at[1] == kind.threads and at not in rare
+            )
+        )
+        for kind in prediction.kinds
+    }
+
+
+def choose_starts(
     note: RunNote, prediction: Prediction, owners: Mapping[int, Owner]
 ) -> dict[tuple[int, int], Played]:
-    """Return for each candidate what it follows on: a draw that was played from the process's start.
+    """Return for each candidate the history from the process's start that it continues.
 
-    A few are, and begin with their own; the others follow on one of them, in turn.
-
-    Args:
-        note: What the capture noted.
-        prediction: The draws.
-        owners: The step's variables by their index in the note.
+    A few candidates are played from the start and continue their own history; the others continue these
+    in turn.
     """
     threads = prediction.kinds[0].threads
-    each = prediction.prepared.steps * prediction.runs
+    runs = prediction.prepared.steps * prediction.runs
     starts = {
         seed: play_from_start(note, prediction.prepared, owners, seed, threads)
-        for seed in _starting(prediction, draws_within(START_RUNS, each, FEWEST_STARTS, STARTS))
+        for seed in _choose_seeds(prediction, limit_draws(START_RUNS, runs, FEWEST_STARTS, STARTS))
     }
     in_turn = list(starts.values())
     return {
-        drawn: starts.get(drawn[0], in_turn[number % len(in_turn)])
-        if drawn[1] == threads
+        at: starts.get(at[0], in_turn[number % len(in_turn)])
+        if at[1] == threads
         else in_turn[number % len(in_turn)]
-        for number, drawn in enumerate(prediction.candidates)
+        for number, at in enumerate(prediction.candidates)
     }
 
 
-def _starting(prediction: Prediction, count: int) -> list[int]:
-    """Return the seeds of so many candidates: the middle one, half about it and half over the range.
+def _choose_seeds(prediction: Prediction, count: int) -> list[int]:
+    """Return seeds of candidates: the median, half near the median, half over the range.
 
-    One of those about it is shown; were there none but the middle one, its chunks would be shown however
-    unusual they are.
+    One near the median is shown. Several of them keep unusual chunks of the median itself from
+    being shown.
     """
     main = prediction.kinds[0]
     own = [seed for seed, threads in prediction.candidates if threads == main.threads]
     peak_bytes = dict(zip(main.seeds, main.draws_bytes, strict=True))
     nearest = sorted(own, key=lambda seed: abs(peak_bytes[seed] - prediction.peak_bytes))
-    about = nearest[: count // 2]
-    rest = [seed for seed in own if seed not in about]
-    even = np.linspace(0, len(rest) - 1, min(count - len(about), len(rest))).round().astype(int)
-    return list(dict.fromkeys([main.seeds[main.middle], *about, *(rest[at] for at in even)]))
+    near = nearest[: count // 2]
+    rest = [seed for seed in own if seed not in near]
+    even = np.linspace(0, len(rest) - 1, min(count - len(near), len(rest))).round().astype(int)
+    return list(dict.fromkeys([main.seeds[main.middle], *near, *(rest[at] for at in even)]))
 
 
 def _history(
@@ -221,25 +222,27 @@ def _history(
     draw: Draw,
     start: Played,
 ) -> tuple[Sequence, Step]:
-    """Return what a process asks the allocator for that ends with a draw, and its last step.
+    """Return the requests of a process that ends with a schedule, and its last step.
 
-    Where each step may be another (a counter decides a branch) the draw is played from the start.
+    If steps differ (a counter decides a branch), the schedule is played from the start.
     """
     if len(draw.steps) == 1:
-        return start.ended_with(draw)
+        return start.end_with(draw)
     whole = start
     if (draw.seed, draw.threads) != (start.draw.seed, start.draw.threads):
         whole = play_from_start(note, prediction.prepared, owners, draw.seed, draw.threads)
     return whole.sequence(), whole.steps[-1]
 
 
-def _shown(prediction: Prediction, starts: Collection[int], own: Mapping[int, LaidOut]) -> int:
-    """Return which draw to show: by chunks the middle one of those that peak like the middle one.
+def _choose_shown(
+    prediction: Prediction, starts: Collection[int], own: Mapping[int, Layout]
+) -> int:
+    """Return the seed to show: near the median requested peak, nearest to the median chunks.
 
     Args:
-        prediction: The draws.
-        starts: Seeds of those that were played from the process's start.
-        own: By seed, all that were laid out.
+        prediction: The schedules.
+        starts: Seeds of schedules played from the process's start.
+        own: Chunks by seed.
     """
     main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
     alike = [
@@ -247,29 +250,29 @@ def _shown(prediction: Prediction, starts: Collection[int], own: Mapping[int, La
         for seed, draw_bytes in zip(main.seeds, main.draws_bytes, strict=True)
         if seed in starts and abs(draw_bytes - prediction.peak_bytes) <= near
     ]
-    peak_bytes = median_low([one.peak_bytes for one in own.values()])
-    before_bytes = median_low([one.before_bytes for one in own.values()])
+    peak_bytes = median_low([layout.peak_bytes for layout in own.values()])
+    before_bytes = median_low([layout.before_bytes for layout in own.values()])
     return min(
         alike,
-        key=lambda at: (
-            abs(own[at].peak_bytes - peak_bytes) + abs(own[at].before_bytes - before_bytes)
+        key=lambda seed: (
+            abs(own[seed].peak_bytes - peak_bytes) + abs(own[seed].before_bytes - before_bytes)
         ),
     )
 
 
-def _limits(
-    own: Mapping[int, LaidOut], options: BfcOptions, report: Callable[[float], None]
+def _search_limits(
+    layouts: Collection[Layout], options: BfcOptions, report: Callable[[float], None]
 ) -> SharedLimits:
-    """Return between which limits it depends on the order whether the steps run."""
-    # The highest first: what the others need is then mostly known to be less.
-    largest = sorted(own.values(), key=lambda one: -one.peak_bytes)
-    orders = [one.sequence for one in largest]
-    orders += [one.unseen for one in largest if one.unseen is not None]
-    return shared_limits(orders, options, progress=lambda share: report(0.5 + 0.5 * share))
+    """Return the limits under which some and all schedules run."""
+    # The highest first: its results mostly cover the others.
+    largest = sorted(layouts, key=lambda layout: -layout.peak_bytes)
+    sequences = [layout.sequences[0] for layout in largest]
+    sequences += [sequence for layout in largest for sequence in layout.sequences[1:]]
+    return shared_limits(sequences, options, progress=lambda share: report(0.5 + 0.5 * share))
 
 
-def _beside(prediction: Prediction, played: Played) -> int:
-    """Return what a draw's peak is higher by where it is played from the process's start."""
+def _count_beside(prediction: Prediction, played: Played) -> int:
+    """Return by how many bytes a schedule's peak is higher if played from the process's start."""
     main = prediction.kinds[0]
     alone = main.draws_bytes[main.seeds.index(played.draw.seed)]
     return played.draw.peak_bytes + played.aside_bytes - alone

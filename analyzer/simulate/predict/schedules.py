@@ -1,4 +1,4 @@
-"""The prediction: several schedules that the executor could take, and the middle one as a table."""
+"""The prediction: sampled schedules of the executor, and the middle one as a table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.graph_note import Op
+from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Step
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.predict.buffers.draw_table import allocations_of, unmodelled_of
+from analyzer.simulate.predict.buffers.draw_table import find_unmodelled, make_allocations
 from analyzer.simulate.predict.executor.data_decisions import Assumptions
-from analyzer.simulate.predict.played_step import STEPS, Draw, Owner, Prepared, play, prepare
+from analyzer.simulate.predict.executor.threads import OVERLAPPED
+from analyzer.simulate.predict.played_step import Draw, play
+from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, prepare
 from analyzer.simulate.predict.uncertainty.branch_alternatives import (
     Decision,
     decide,
@@ -24,129 +27,130 @@ from analyzer.simulate.predict.uncertainty.branch_alternatives import (
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 DRAWS: Final = 61
-"""Schedules drawn: an odd number, so that the median is one of them."""
+"""Most schedules to sample; odd, so that the median is one of them."""
 
 FEWEST_DRAWS: Final = 21
-"""The same where each draw is much work."""
+"""Fewest schedules to sample, for large graphs."""
 
 EQUAL_DRAWS: Final = 19
-"""Draws after which no more are made where all peak alike: that one more does not has then a chance of
-less than 1 in 20 (1 in the draws and two, Laplace's rule of succession)."""
+"""Equal peaks after which sampling stops. One more schedule differs with a chance below 1 in 20 (1
+in the number of schedules plus 2, Laplace's rule of succession)."""
 
-ALIKE: Final = 0.002
-"""Share of the peak by which peaks that count as alike may differ: what the stated range has on each
-side whatever the draws say."""
+EQUAL_SHARE: Final = 0.002
+"""Share of the peak by which equal peaks may differ; the stated range has this margin anyway."""
 
-ASIDE: Final = 5
-"""Draws with another number of threads than the one shown: for their middle peak alone."""
+OTHER_DRAWS: Final = 5
+"""Schedules to sample for another number of threads; only the middle peak counts."""
 
 CANDIDATES: Final = 39
-"""Draws whose chunks are worked out: between their lowest and their highest allocated peak one more lies
-with a chance of 95 % (38 of the 40 gaps that 39 draws leave)."""
+"""Schedules to replay in the allocator. One more lies between the lowest and the highest allocated peak
+with a chance of 95 % (38 of 40 gaps)."""
 
 FEWEST_CANDIDATES: Final = 9
-"""The same where each draw is much work."""
+"""Fewest schedules to replay, for large graphs."""
 
 CANDIDATE_RUNS: Final = 360_000
-"""Runs of ops in the histories that are laid out, between the fewest candidates and all."""
+"""Op runs in all replayed histories; limits their number."""
 
 RUNS: Final = 240_000
-"""Runs of ops that all draws together may take, between the fewest draws and all."""
+"""Op runs in all sampled schedules; limits their number."""
+
+COVERAGE: Final = 0.95
+"""Chance that one more schedule peaks inside the range. Rare schedules do not widen it; the sentences
+about it name the extremes, and the sufficient limit covers them too."""
 
 
-STATED: Final = 0.95
-"""Chance that one more schedule peaks inside the stated range. A rare order does not widen it; the
-sentences beside it name the extremes, and the limit that is said to suffice holds for them too."""
+def find_narrowest_range(peaks_bytes: Sequence[int]) -> tuple[int, int]:
+    """Return first and last index of the narrowest range of sorted peaks with 95 % coverage.
 
-
-def stated(draws_bytes: Sequence[int]) -> tuple[int, int]:
-    """Return the first and the last of sorted draws that end the stated range: the narrowest such range.
-
-    One more draw is as likely in any of the gaps between the sorted ones, of which there are one more
-    than draws: between two of them it lies with a chance of the gaps that they enclose. So 95 % take
-    60 of 61 draws, and of 41 or fewer all. The range holds the middle draw; of equally narrow ones it
-    is the highest.
+    One more schedule is equally likely in each of the gaps between and around the sorted peaks. So the
+    range takes 60 of 61 peaks, and all of 41 or fewer. It contains the median; of equally narrow ranges
+    it is the highest.
     """
-    count = len(draws_bytes)
-    held = min(math.ceil(STATED * (count + 1)) + 1, count)
+    count = len(peaks_bytes)
+    inside = min(math.ceil(COVERAGE * (count + 1)) + 1, count)
     middle = (count - 1) // 2
-    firsts = [first for first in range(count - held, -1, -1) if first <= middle < first + held]
-    first = min(firsts, key=lambda first: draws_bytes[first + held - 1] - draws_bytes[first])
-    return first, first + held - 1
+    firsts = [first for first in range(count - inside, -1, -1) if first <= middle < first + inside]
+    first = min(firsts, key=lambda first: peaks_bytes[first + inside - 1] - peaks_bytes[first])
+    return first, first + inside - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    """Draws with one number of threads.
+    """Sampled schedules on one number of threads.
 
     Attributes:
-        threads: Threads that run ops side by side (inter-op).
-        seeds: The draws, from the lowest peak to the highest.
-        draws_bytes: Their peaks, requested bytes.
+        threads: Inter-op threads.
+        seeds: Seeds of the schedules, by ascending peak.
+        draws_bytes: Their requested peaks.
     """
 
     threads: int
     seeds: tuple[int, ...]
     draws_bytes: tuple[int, ...]
 
-    @property
-    def middle_bytes(self) -> int:
-        """The middle peak."""
-        return self.draws_bytes[self.middle]
+    @classmethod
+    def of(cls, draws: Sequence[Draw], threads: int) -> Schedules:
+        """Return these schedules sorted by peak."""
+        ordered = sorted(draws, key=lambda draw: draw.peak_bytes)
+        return cls(
+            threads=threads,
+            seeds=tuple(draw.seed for draw in ordered),
+            draws_bytes=tuple(draw.peak_bytes for draw in ordered),
+        )
 
     @property
     def middle(self) -> int:
-        """Which draw is the middle one, among the sorted ones."""
+        """Index of the median schedule."""
         return (len(self.seeds) - 1) // 2
 
-    def spread(self, count: int) -> list[int]:
-        """Return draws evenly spread over the stated range, the middle one and the last of all."""
-        even = np.linspace(*self.ends, count).round().astype(int)
-        return sorted({*even.tolist(), self.middle, len(self.seeds) - 1})
+    @property
+    def middle_bytes(self) -> int:
+        """The median peak."""
+        return self.draws_bytes[self.middle]
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Which draws end the stated range, among the sorted ones."""
-        return stated(self.draws_bytes)
+        """First and last index of the range."""
+        return find_narrowest_range(self.draws_bytes)
 
     @property
-    def low_bytes(self) -> int:
-        """The peak that begins the stated range."""
-        return self.draws_bytes[self.ends[0]]
+    def range(self) -> Range:
+        """Peaks of 95 % of the schedules."""
+        first, last = self.ends
+        return Range(self.draws_bytes[first], self.draws_bytes[last])
 
-    @property
-    def high_bytes(self) -> int:
-        """The peak that ends it."""
-        return self.draws_bytes[self.ends[1]]
+    def spread(self, count: int) -> list[int]:
+        """Return indices evenly spread over the range, the median's and that of the highest peak."""
+        even = np.linspace(*self.ends, count).round().astype(int)
+        return sorted({*even.tolist(), self.middle, len(self.seeds) - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a step will ask the allocator for.
+    """The allocations of a step.
 
     Attributes:
-        allocations: The middle draw, with the columns of ``ALLOCATIONS``.
+        allocations: The median schedule, with the columns of ``ALLOCATIONS``.
         instants: Number of allocations and frees in it.
-        steps: Its steps; more than one where a counter decides a branch.
+        steps: Its steps; several if a counter decides a branch.
         resident_bytes: Requested bytes alive before the last step.
-        peak_bytes: Highest requested bytes of the last step, what is resident included.
-        peak_instant: Where.
-        kinds: The draws by number of threads. ``allocations`` and the range are of the first kind; of
-            the others a few tell what the step would peak at on so many threads.
+        peak_bytes: Highest requested bytes of the last step, including resident bytes.
+        peak_instant: Instant of that peak.
+        kinds: Sampled schedules by number of threads; the first is the figure's.
+        bounds: The median one-thread schedule and the fully overlapped one; empty if the figure is for
+            one thread or a card. A busy machine runs ops in an order between the two.
         unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
-        decisions: Branches and loops that the data decide, and what is taken for them.
-        other_low_bytes, other_high_bytes: Least and highest peak with what else could be taken; None
-            without any.
-        least_bytes: Requested peak with one element wherever the most that the data may give was taken;
-            None where nothing was.
-        stranded: Ops that a run never comes to: none, but in a graph that cannot run.
+        decisions: Branches and loops that data decide, and the assumed outcomes.
+        alternatives: Peaks with other outcomes; None without any.
+        least_bytes: Peak if each data-dependent size is one element; None without any.
+        stranded: Ops that never run; none in a graph that can run.
         prepared: The graph and its kernels.
-        seed: The middle draw, which runs on the threads of the first kind.
-        middle: The middle draw as it was played.
-        ends: Those that end the stated range as they were played, the low one first.
-        candidates: By seed and threads, the draws whose chunks are to be worked out, as they were
-            played: some over the range of the first kind, the middle ones of the others.
-        runs: How often an op runs in a step: more often than there are ops where there are loops.
+        middle: The median schedule.
+        ends: The schedules with the lowest and the highest peak of the range.
+        candidates: Schedules to replay in the allocator, by seed and threads: some of the first kind,
+            the median of the others.
+        runs: Number of op runs in a step; loops run an op several times.
     """
 
     allocations: pd.DataFrame
@@ -156,33 +160,34 @@ class Prediction:
     peak_bytes: int
     peak_instant: int
     kinds: tuple[Schedules, ...]
+    bounds: tuple[Draw, ...]
     unmodelled: pd.DataFrame
     decisions: tuple[Decision, ...]
-    other_low_bytes: int | None
-    other_high_bytes: int | None
+    alternatives: Range | None
     least_bytes: int | None
     stranded: tuple[str, ...]
     prepared: Prepared
-    seed: int
     middle: Draw
     ends: tuple[Draw, Draw]
     candidates: Mapping[tuple[int, int], Draw]
     runs: int
 
     @property
-    def low_bytes(self) -> int:
-        """Lowest peak of the range: of the draws on the threads shown, and of what the data decide."""
-        low = self.kinds[0].low_bytes
-        return low if self.other_low_bytes is None else min(low, self.other_low_bytes)
+    def schedule_range(self) -> Range:
+        """Peaks of the first kind's schedules and of the bounds."""
+        return self.kinds[0].range.including(self.peak_bytes, *(b.peak_bytes for b in self.bounds))
 
     @property
-    def high_bytes(self) -> int:
-        """Highest peak of that range."""
-        high = self.kinds[0].high_bytes
-        return high if self.other_high_bytes is None else max(high, self.other_high_bytes)
+    def range(self) -> Range:
+        """The schedule range, widened by other outcomes of decisions."""
+        other, least = self.alternatives, self.least_bytes
+        sizes = [] if other is None else [other.low, other.high]
+        return self.schedule_range.including(
+            *sizes, *([] if least is None else [least]), self.peak_bytes
+        )
 
 
-# Long: what it is told and what it returns are most of it.
+# Long: the arguments and the fields of the result take most of the lines.
 def predict(
     ops: Sequence[Op],
     owners: Sequence[Owner],
@@ -193,7 +198,7 @@ def predict(
     device: KernelDevice = CPU,
     compiled: Mapping[str, BufferPlan] | None = None,
     steps: int = STEPS,
-    told: Assumptions | None = None,
+    assumed: Assumptions | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
     """Predict the allocations of one step on a device, op by op.
@@ -201,124 +206,121 @@ def predict(
     Args:
         ops: The graph that the executor runs.
         owners: The variables that it uses.
-        threads: Intra-op threads of the device, which size oneDNN's scratchpads.
-        inter_op: How many threads run ops side by side: the number that is shown and that the range is
-            of, then others to compare it with. A card on which nothing is waited for runs all on one.
-        draws: How many schedules of the first kind to draw; None chooses by the size of the graph, and
-            fewer where all of them peak alike.
-        device: The device that it runs on.
-        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
-        steps: Steps to play from the start.
-        told: What the user told of branches and loops that the data decide.
+        threads: Intra-op threads of the device; they size oneDNN's scratchpads.
+        inter_op: Numbers of inter-op threads: the figure's first, then others to compare.
+        draws: Number of schedules of the first kind. None chooses by the size of the graph, and stops
+            early if all peaks are equal.
+        device: The device.
+        compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
+        steps: Number of steps from the start.
+        assumed: The user's assumptions about branches and loops that data decide.
         progress: Called with the share done, 0 to 1.
     """
-    known = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
-    decided = decide(known, told)
+    decided = decide(
+        prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps),
+        assumed,
+    )
     prepared = decided.prepared
-    least_bytes = _least_bytes(prepared, ops, owners, threads, compiled)
-    inter_op = prepared.threads_that_matter(inter_op)
-    first = play(prepared, 0, threads=inter_op[0])
+    least_bytes = _find_least_bytes(prepared, ops, owners, threads, compiled)
+    inter_op = prepared.select_threads(inter_op)
+    main = inter_op[0]
+    first = play(prepared, 0, threads=main)
     runs = len(first.order)
-    count = draws or draws_within(RUNS, runs, FEWEST_DRAWS, DRAWS)
-    wanted = dict.fromkeys(inter_op, ASIDE if count > 1 else 0) | {inter_op[0]: count}
+    count = draws or limit_draws(RUNS, runs, FEWEST_DRAWS, DRAWS)
+    has_bounds = count > 1 and main > 1 and not device.is_cheap
+    counts = dict.fromkeys(inter_op, OTHER_DRAWS if count > 1 else 0)
+    counts |= {main: count} | ({1: OTHER_DRAWS, OVERLAPPED: 1} if has_bounds else {})
     enough = count if draws else min(count, EQUAL_DRAWS)
-    played = _drawn(prepared, first, wanted, enough, progress)
-    kinds = tuple(_schedules(drawn, number) for number, drawn in played.items() if drawn)
-    main = {draw.seed: draw for draw in played[inter_op[0]]}
-    middle = main[kinds[0].seeds[kinds[0].middle]]
+    sampled = _sample(prepared, first, counts, enough, progress)
+    kinds = {number: Schedules.of(made, number) for number, made in sampled.items() if made}
+    by_seed = {(draw.seed, draw.threads): draw for made in sampled.values() for draw in made}
+    shown = kinds[main]
+    middle = by_seed[shown.seeds[shown.middle], main]
+    bounds = [
+        by_seed[kinds[n].seeds[kinds[n].middle], n] for n in ((1, OVERLAPPED) if has_bounds else ())
+    ]
+    ends = sorted(
+        [*(by_seed[shown.seeds[k], main] for k in shown.ends), *bounds], key=lambda d: d.peak_bytes
+    )
+    compared = [kinds[number] for number in inter_op if number in kinds]
     return Prediction(
-        allocations=allocations_of(prepared, middle),
+        allocations=make_allocations(prepared, middle),
         instants=middle.instants,
-        steps=_steps_of(middle),
+        steps=tuple(
+            Step(index=index, number=index, first=first, last=last)
+            for index, (first, last) in enumerate(middle.steps)
+        ),
         resident_bytes=middle.resident_bytes,
         peak_bytes=middle.peak_bytes,
         peak_instant=middle.peak_instant,
-        kinds=kinds,
-        unmodelled=unmodelled_of(prepared),
+        kinds=tuple(compared),
+        bounds=tuple(bounds),
+        unmodelled=find_unmodelled(prepared),
         decisions=decided.decisions,
-        other_low_bytes=_least_of(decided.low_bytes, least_bytes),
+        alternatives=decided.peaks,
         least_bytes=least_bytes,
-        other_high_bytes=decided.high_bytes,
         stranded=tuple(prepared.wiring.ops[node].name for node in middle.stranded),
         prepared=prepared,
-        seed=middle.seed,
         middle=middle,
-        ends=(main[kinds[0].seeds[kinds[0].ends[0]]], main[kinds[0].seeds[kinds[0].ends[1]]]),
-        candidates=_candidates(kinds, played, len(middle.order) * prepared.steps),
+        ends=(ends[0], ends[-1]),
+        candidates=_choose_candidates(compared, by_seed, len(middle.order) * prepared.steps),
         runs=len(middle.order),
     )
 
 
-def _drawn(
+def _sample(
     prepared: Prepared,
     first: Draw,
-    wanted: Mapping[int, int],
+    counts: Mapping[int, int],
     enough: int,
     progress: Callable[[float], None] | None,
 ) -> dict[int, list[Draw]]:
-    """Return the draws of each number of threads.
+    """Return sampled schedules by number of threads.
 
     Args:
         prepared: The graph.
-        first: One of the draws, on the threads that are shown.
-        wanted: How many draws of each number of threads.
-        enough: How many on the threads that are shown suffice where all of them peak alike.
+        first: A schedule of the first kind.
+        counts: Number of schedules to sample by number of threads.
+        enough: Equal peaks of the first kind after which its sampling stops.
         progress: Called with the share done, 0 to 1.
     """
-    total = sum(wanted.values())
-    played = {first.threads: [first]}
-    for threads, count in wanted.items():
-        drawn = played.setdefault(threads, [])
-        for seed in range(len(drawn), count):
-            if threads == first.threads and seed == enough and _are_alike(drawn):
+    total = sum(counts.values())
+    sampled = {first.threads: [first]}
+    for threads, count in counts.items():
+        draws = sampled.setdefault(threads, [])
+        for seed in range(len(draws), count):
+            if threads == first.threads and seed == enough and _are_equal(draws):
                 break
             if progress is not None:
-                progress(sum(map(len, played.values())) / total)
-            drawn.append(play(prepared, seed, threads=threads))
-    return played
+                progress(sum(map(len, sampled.values())) / total)
+            draws.append(play(prepared, seed, threads=threads))
+    return sampled
 
 
-def _candidates(
-    kinds: Sequence[Schedules], played: Mapping[int, Sequence[Draw]], each: int
+def _are_equal(draws: Sequence[Draw]) -> bool:
+    peaks = Range.spanning(draw.peak_bytes for draw in draws)
+    return peaks.width <= EQUAL_SHARE * peaks.high
+
+
+def _choose_candidates(
+    kinds: Sequence[Schedules], by_seed: Mapping[tuple[int, int], Draw], runs: int
 ) -> dict[tuple[int, int], Draw]:
-    """Return the draws whose chunks are to be worked out.
-
-    Args:
-        kinds: The draws by number of threads, the one shown first.
-        played: The same as they were played.
-        each: Runs of ops in the history of one.
-    """
-    count = draws_within(CANDIDATE_RUNS, each, FEWEST_CANDIDATES, CANDIDATES)
-    wanted = [(kinds[0].seeds[at], kinds[0].threads) for at in kinds[0].spread(count)]
-    wanted += [(kind.seeds[kind.middle], kind.threads) for kind in kinds[1:]]
-    by_seed = {(draw.seed, draw.threads): draw for drawn in played.values() for draw in drawn}
-    return {at: by_seed[at] for at in wanted}
+    """Return the schedules to replay; ``runs`` is the number of op runs in the history of one."""
+    shown, *others = kinds
+    count = limit_draws(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
+    chosen = [(shown.seeds[at], shown.threads) for at in shown.spread(count)]
+    chosen += [(kind.seeds[kind.middle], kind.threads) for kind in others]
+    return {at: by_seed[at] for at in chosen}
 
 
-def _are_alike(drawn: Sequence[Draw]) -> bool:
-    peaks_bytes = [draw.peak_bytes for draw in drawn]
-    return max(peaks_bytes) - min(peaks_bytes) <= ALIKE * max(peaks_bytes)
-
-
-def _steps_of(draw: Draw) -> tuple[Step, ...]:
-    return tuple(
-        Step(index=index, number=index, first=first, last=last)
-        for index, (first, last) in enumerate(draw.steps)
-    )
-
-
-def _least_of(*sizes_bytes: int | None) -> int | None:
-    """Return the least of the sizes that are known."""
-    return min((size for size in sizes_bytes if size is not None), default=None)
-
-
-def _least_bytes(
+def _find_least_bytes(
     prepared: Prepared,
     ops: Sequence[Op],
     owners: Sequence[Owner],
     threads: int,
     compiled: Mapping[str, BufferPlan] | None,
 ) -> int | None:
+    """Return the peak if each data-dependent size is one element; None without any."""
     ops_least = with_least_shapes(ops)
     if ops_least is None:
         return None
@@ -333,22 +335,13 @@ def _least_bytes(
     return play(replace(least, assumed=prepared.assumed), 0).peak_bytes
 
 
-def _schedules(played: Sequence[Draw], threads: int) -> Schedules:
-    ordered = sorted(played, key=lambda draw: draw.peak_bytes)
-    return Schedules(
-        threads=threads,
-        seeds=tuple(draw.seed for draw in ordered),
-        draws_bytes=tuple(draw.peak_bytes for draw in ordered),
-    )
-
-
-def draws_within(runs: int, each: int, fewest: int, most: int) -> int:
-    """Return an odd number of draws of ``each`` runs of ops that stays near ``runs`` in all.
+def limit_draws(total_runs: int, runs: int, fewest: int, most: int) -> int:
+    """Return an odd number of schedules, with about ``total_runs`` op runs in all of them.
 
     Args:
-        runs: Runs of ops in all draws together, about.
-        each: Runs of ops in one draw.
-        fewest: Draws at least.
-        most: Draws at most.
+        total_runs: Op runs in all schedules.
+        runs: Op runs in one schedule.
+        fewest: Fewest schedules.
+        most: Most schedules.
     """
-    return min(max(runs // max(each, 1), fewest), most) // 2 * 2 + 1
+    return min(max(total_runs // max(runs, 1), fewest), most) // 2 * 2 + 1

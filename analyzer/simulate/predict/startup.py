@@ -1,13 +1,13 @@
-"""What is allocated before the first step: variables, what the step is fed, slots, constants.
+"""Allocations before the first step: variables, step inputs, optimizer slots, constants.
 
-The order matters for the chunks: a tensor that is born into the gap that an initializer's temporary left
-gets the gap whole where less than its own size would be left over, and keeps it for good.
+Their order decides chunks. A tensor that is born into the gap of an initializer's temporary gets the
+whole gap if less than its own size would be left over, and keeps it.
 
-In the order of a fresh process: the model's variables, each by its initializer and each followed by the
-200 bytes of its handle; the inputs; the slots, which TensorFlow makes while it traces the step (their
-values are computed while the graph that makes them is optimised, freed, and made once more; equal ones
-are merged and parted again by the first write), between two tracings, each of which keeps small
-constants; small variables once more; the constants, when the step's kernels are made.
+The order of a fresh process: the model's variables, each by its initializer and followed by the 200
+bytes of its handle; the inputs; the slots, between two tracings of the step; small variables, which
+get new buffers; the constants, when the step's kernels are created. Each tracing keeps small
+constants. Grappler computes the values of slots while it optimizes their graph and frees them, then
+the graph runs. Equal slots share a buffer until the first write.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from analyzer.tracing.parse.run_folder import RunNote
 
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
+_TRACING_CONSTANT_BYTES: Final = 10
+"""Mean size of a constant that a traced graph keeps: one to four integers (axes, shapes, slices)
+that shape functions evaluate (``ShapeRefiner``). In traces of about sixty steps the mean was 4.6 to
+12.8. Each takes a chunk of 256 bytes."""
 
-_KEPT_BYTES: Final = 10
-"""A constant of one to four whole numbers, on average: axes, shapes, slices, which the shape functions
-of a traced graph ask for and the graph keeps (``ShapeRefiner``). In traces of some sixty steps the
-average was between 4.6 and 12.8. Each takes a chunk of 256 bytes."""
+_RANDOM_SCAFFOLD_BYTES: Final = (8, 8, 16)
+"""Temporaries of random numbers: their shape, a key, a counter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A buffer of the build-up.
+@dataclass(slots=True)
+class StartupBuffer:
+    """A buffer of the startup.
 
     Attributes:
-        size_bytes: Bytes asked for.
-        born, dies: Instants; ``dies`` is None while it lives on.
+        size_bytes: Requested bytes.
+        born, dies: Instants; ``dies`` is None while it lives.
         variable: Index of the variable in the note whose value or handle it is; None for none.
-        category: What it is for.
-        role: The same in words.
+        category: Category of its contents.
+        role: A finer category, in words.
     """
 
     size_bytes: int
@@ -56,20 +58,20 @@ class Made:
 
 
 @dataclass
-class BuildUp:
-    """The build-up, instant by instant.
+class Startup:
+    """The startup, instant by instant.
 
     Attributes:
-        made: Its buffers, in order of birth.
-        values: Variable (index in the note) -> its buffer's number in ``made``.
+        buffers: Its buffers, in order of birth.
+        values: Variable (index in the note) -> its buffer's number in ``buffers``.
         handles: Variable -> its handle's number.
-        inputs: The number of each input.
+        inputs: The number of each input; -1 for none.
         constants: Node -> the number of its output.
-        instants: Allocations and frees.
-        device: Whose memory is counted.
+        instants: Number of allocations and frees.
+        device: The device whose memory is counted.
     """
 
-    made: list[Made] = field(default_factory=list)
+    buffers: list[StartupBuffer] = field(default_factory=list)
     values: dict[int, int] = field(default_factory=dict)
     handles: dict[int, int] = field(default_factory=dict)
     inputs: list[int] = field(default_factory=list)
@@ -77,120 +79,123 @@ class BuildUp:
     instants: int = 0
     device: KernelDevice = CPU
 
-    def birth(
+    def allocate(
         self,
         size_bytes: int,
         category: Category = Category.TEMPORARY,
         role: str = "building the model",
         variable: int | None = None,
     ) -> int:
-        """Add a buffer and return its number.
-
-        Args:
-            size_bytes: Bytes asked for.
-            category: What it is for.
-            role: Finer than the category, in words.
-            variable: Index of the variable that it holds; None for none.
-        """
-        self.made.append(Made(size_bytes, self.instants, None, variable, category, role))
-        self.instants += 1
-        return len(self.made) - 1
-
-    def death(self, number: int) -> None:
-        """End a buffer."""
-        old = self.made[number]
-        self.made[number] = Made(
-            old.size_bytes, old.born, self.instants, old.variable, old.category, old.role
+        """Add a buffer and return its number."""
+        self.buffers.append(
+            StartupBuffer(size_bytes, self.instants, None, variable, category, role)
         )
         self.instants += 1
+        return len(self.buffers) - 1
 
-    def keep(self, number: int, category: Category, role: str, variable: int | None) -> None:
-        """Say what a buffer that lives on is.
+    def free(self, number: int) -> None:
+        """End a buffer."""
+        self.buffers[number].dies = self.instants
+        self.instants += 1
 
-        Args:
-            number: Number of the buffer.
-            category: What it is for.
-            role: Finer than the category, in words.
-            variable: Index of the variable that it holds; None for none.
-        """
-        old = self.made[number]
-        self.made[number] = Made(old.size_bytes, old.born, old.dies, variable, category, role)
+    def label(self, number: int, category: Category, role: str, variable: int | None) -> None:
+        """Set contents and variable of a buffer."""
+        buffer = self.buffers[number]
+        buffer.category, buffer.role, buffer.variable = category, role, variable
+
+    def replay(self, events: Iterable[tuple[int, int]]) -> list[int]:
+        """Replay (number, bytes) requests and (number, 0) frees; return the buffers that live on."""
+        numbers: dict[int, int] = {}
+        for number, size_bytes in events:
+            if size_bytes:
+                numbers[number] = self.allocate(size_bytes)
+            else:
+                self.free(numbers.pop(number))
+        return [*numbers.values()]
 
 
-def build_up(
+def play_startup(
     note: RunNote,
     sizes_bytes: Sequence[int],
     constants: Mapping[int, int],
     device: KernelDevice = CPU,
     *,
     is_compiled: bool = False,
-) -> BuildUp:
-    """Play what happens before the first step.
+) -> Startup:
+    """Return the allocations before the first step.
 
     Args:
         note: The note of the step.
         sizes_bytes: Bytes of each variable of the note.
-        constants: Node -> bytes of what its kernel holds.
-        device: Whose memory is counted.
-        is_compiled: The step is one function that XLA compiles.
+        constants: Node -> bytes of its kernel's constant.
+        device: The device whose memory is counted.
+        is_compiled: Whether the step is one function that XLA compiles.
     """
-    history = BuildUp(device=device)
+    startup = Startup(device=device)
     if device.scratch_bytes:
-        history.birth(device.scratch_bytes, Category.CONSTANT, "scratch of TensorFlow's device")
-    plain = [birth for birth in note.births if not birth.traced]
-    # A model that is not built before gets its variables when it is first called with its inputs.
-    places = [len(plain) if place is None else int(place) for place in _places(note)]
-    made = [-1] * len(note.inputs)
-    for count in range(len(plain) + 1):
-        if count:
-            _variable(history, note, plain[count - 1], sizes_bytes)
-        for index, place in enumerate(places):
-            if place == count < len(plain):
-                made[index] = _input(history, note.inputs[index])
-    told = {birth.variable for birth in note.births}
-    for variable, size_bytes in enumerate(sizes_bytes):
-        if variable not in told and size_bytes:
-            _keep_value(history, note, history.birth(size_bytes), variable)
-    for index, place in enumerate(places):
-        if place >= len(plain):
-            made[index] = _input(history, note.inputs[index])
-    history.inputs += made
+        startup.allocate(device.scratch_bytes, Category.CONSTANT, "scratch of TensorFlow's device")
+    _create_variables_and_inputs(startup, note, sizes_bytes)
     slots = [birth for birth in note.births if birth.traced]
     on_host = device.kind == CPU.kind
-    kept = note.kept_by_tracing if on_host else 0
-    by_slots = note.kept_by_slots if on_host else 0
-    # A step that makes variables is traced twice: the slots are given their values in between, which
-    # the first tracing computes.
-    first = kept - kept // 2 if slots else 0
-    _keep_constants(history, first + by_slots)
-    # Their values' shapes are fed to the function that makes them.
-    shapes = [history.birth(_KEPT_BYTES) for _ in range(by_slots)]
-    _slots(history, note, slots, sizes_bytes)
+    tracing_constants = note.kept_by_tracing if on_host else 0
+    slot_constants = note.kept_by_slots if on_host else 0
+    # A step that creates variables is traced twice; slots get their values in between.
+    first_tracing = tracing_constants - tracing_constants // 2 if slots else 0
+    _add_tracing_constants(startup, first_tracing + slot_constants)
+    # The function that creates slots gets the shapes of their values as inputs.
+    shapes = [startup.allocate(_TRACING_CONSTANT_BYTES) for _ in range(slot_constants)]
+    _create_slots(startup, note, slots, sizes_bytes)
     for number in shapes:
-        history.death(number)
-    _keep_constants(history, kept - first)
-    _rehome(history, note, sizes_bytes)
+        startup.free(number)
+    _add_tracing_constants(startup, tracing_constants - first_tracing)
+    _rehome(startup, note, sizes_bytes)
     for node, size_bytes in constants.items():
-        history.constants[node] = history.birth(size_bytes, Category.CONSTANT, "constant")
+        startup.constants[node] = startup.allocate(size_bytes, Category.CONSTANT, "constant")
     if is_compiled and not on_host:
-        _copy_inputs(history, note)
-    return history
+        _copy_inputs(startup, note)
+    return startup
 
 
-def _copy_inputs(history: BuildUp, note: RunNote) -> None:
-    """Copy ``int32`` inputs to the card: what XLA compiles takes all its arguments there.
+def _create_variables_and_inputs(
+    startup: Startup, note: RunNote, sizes_bytes: Sequence[int]
+) -> None:
+    """Create the model's variables, and the inputs among them.
 
-    The eager runtime keeps the copy with the tensor, for as long as that lives (``execute.cc``:
-    ``ValidateInputTypeAndPlacement`` asks for a mirror; ``tensor_handle.cc``).
+    A model that is not built beforehand creates its variables at its first call with the inputs.
+    """
+    births = [birth for birth in note.births if not birth.traced]
+    after: list[int | None] = [*note.inputs_after, *[None] * len(note.inputs)]
+    places = [len(births) if n is None else int(n) for n in after[: len(note.inputs)]]
+    startup.inputs = [-1] * len(note.inputs)
+    for count in range(len(births) + 1):
+        if count:
+            _create_variable(startup, note, births[count - 1], sizes_bytes)
+        for index, place in enumerate(places):
+            if place == count < len(births):
+                startup.inputs[index] = create_input(startup, note.inputs[index])
+    known = {birth.variable for birth in note.births}
+    for variable, size_bytes in enumerate(sizes_bytes):
+        if variable not in known and size_bytes:
+            _keep_value(startup, note, startup.allocate(size_bytes), variable)
+    for index, place in enumerate(places):
+        if place >= len(births):
+            startup.inputs[index] = create_input(startup, note.inputs[index])
+
+
+def _copy_inputs(startup: Startup, note: RunNote) -> None:
+    """Copy ``int32`` inputs to the card: XLA-compiled functions take all their arguments there.
+
+    The eager runtime keeps the copy for as long as the tensor lives
+    (``ValidateInputTypeAndPlacement`` in ``execute.cc`` asks for a mirror; ``tensor_handle.cc``).
     """
     for index, given in enumerate(note.inputs):
         size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
         if given.dtype == "int32" and size_bytes:
-            history.inputs[index] = history.birth(size_bytes, Category.INPUT, "step input")
+            startup.inputs[index] = startup.allocate(size_bytes, Category.INPUT, "step input")
 
 
-def shared_slots(births: Iterable[BirthNote]) -> dict[int, int]:
-    """Return variable -> the first one that begins in the same buffer, for merged slots."""
+def find_shared_slots(births: Iterable[BirthNote]) -> dict[int, int]:
+    """Return variable -> the first variable that starts in the same buffer, for merged slots."""
     first: dict[str, int] = {}
     shared: dict[int, int] = {}
     for birth in births:
@@ -202,8 +207,8 @@ def shared_slots(births: Iterable[BirthNote]) -> dict[int, int]:
     return shared
 
 
-def rehomed(note: RunNote, device: KernelDevice) -> set[int]:
-    """Return the variables (indexes in the note) that get a new buffer before the first step."""
+def find_rehomed(note: RunNote, device: KernelDevice) -> set[int]:
+    """Return the variables (indices in the note) that get a new buffer before the first step."""
     if device.kind != CPU.kind or not note.births:
         return set()
     return {
@@ -215,144 +220,129 @@ def rehomed(note: RunNote, device: KernelDevice) -> set[int]:
     }
 
 
-def _places(note: RunNote) -> list[int | None]:
-    """Return for each input how many of the model's variables were made before it; None for all."""
-    return [*note.inputs_after, *[None] * len(note.inputs)][: len(note.inputs)]
-
-
-def _keep_constants(history: BuildUp, count: int) -> None:
+def _add_tracing_constants(startup: Startup, count: int) -> None:
     for _ in range(count):
-        history.birth(_KEPT_BYTES, Category.CONSTANT, "constant kept by the traced graph")
+        startup.allocate(
+            _TRACING_CONSTANT_BYTES, Category.CONSTANT, "constant kept by the traced graph"
+        )
 
 
-def _rehome(history: BuildUp, note: RunNote, sizes_bytes: Sequence[int]) -> None:
-    """Write each small variable anew: zeros, the sum of the value and them, the old value's end."""
-    chosen = [v for v in sorted(rehomed(note, history.device)) if v in history.values]
-    owners = Counter(history.values.values())
+def _rehome(startup: Startup, note: RunNote, sizes_bytes: Sequence[int]) -> None:
+    """Write each small variable again: zeros, their sum with the value, the old value's end."""
+    chosen = [v for v in sorted(find_rehomed(note, startup.device)) if v in startup.values]
+    owners = Counter(startup.values.values())
     for variable in chosen:
-        old = history.values[variable]
-        made = history.made[old]
-        zeros = history.birth(sizes_bytes[variable])
+        old = startup.values[variable]
+        zeros = startup.allocate(sizes_bytes[variable])
         row = note.variables[variable]
-        history.values[variable] = history.birth(
+        startup.values[variable] = startup.allocate(
             sizes_bytes[variable], Category(row.category), row.role, variable
         )
-        history.death(zeros)
+        startup.free(zeros)
         owners[old] -= 1
         if not owners[old]:
-            history.death(old)
-            history.keep(old, made.category, made.role, None)
+            startup.free(old)
+            startup.buffers[old].variable = None
 
 
-def _variable(
-    history: BuildUp, note: RunNote, birth: BirthNote, sizes_bytes: Sequence[int]
+def _create_variable(
+    startup: Startup, note: RunNote, birth: BirthNote, sizes_bytes: Sequence[int]
 ) -> None:
-    if _is_elsewhere(history, note, birth.variable):
+    if _is_on_host(startup, note, birth.variable):
         return
-    numbers: dict[int, int] = {}
-    for number, size_bytes in birth.events:
-        if size_bytes:
-            numbers[number] = history.birth(size_bytes)
-        else:
-            history.death(numbers.pop(number))
-    # What stays of making a variable without a size is not its value.
-    variable = (
-        birth.variable if birth.variable is not None and sizes_bytes[birth.variable] else None
-    )
-    left = [*numbers.values()]
-    for number in left[:-1]:  # numbers that Python handed to ops
-        _keep_value(history, note, number, None)
-    for value in left[-1:]:
-        _keep_value(history, note, value, variable)
+    live = startup.replay(birth.events)
+    # A variable without a size has no value here; its initializer's buffers are Python's.
+    variable = birth.variable
+    if variable is not None and not sizes_bytes[variable]:
+        variable = None
+    for number in live[:-1]:  # numbers that Python passes to ops
+        _keep_value(startup, note, number, None)
+    for value in live[-1:]:
+        _keep_value(startup, note, value, variable)
 
 
-def _is_elsewhere(history: BuildUp, note: RunNote, variable: int | None) -> bool:
-    """Say whether a variable lives in the host's memory and not in the device's."""
-    return variable is not None and note.variables[variable].dtype in history.device.host_dtypes
+def _is_on_host(startup: Startup, note: RunNote, variable: int | None) -> bool:
+    """Return whether a variable lives in host memory instead of the device's."""
+    return variable is not None and note.variables[variable].dtype in startup.device.host_dtypes
 
 
-def _keep_value(history: BuildUp, note: RunNote, value: int, variable: int | None) -> None:
+def _keep_value(startup: Startup, note: RunNote, value: int, variable: int | None) -> None:
     if variable is None:
-        history.keep(value, Category.CONSTANT, "tensor held by Python", None)
+        startup.label(value, Category.CONSTANT, "tensor held by Python", None)
         return
     row = note.variables[variable]
-    history.keep(value, Category(row.category), row.role, variable)
-    history.values[variable] = value
-    _handle(history, variable)
+    startup.label(value, Category(row.category), row.role, variable)
+    startup.values[variable] = value
+    _create_handle(startup, variable)
 
 
-def _handle(history: BuildUp, variable: int) -> None:
-    if history.device.handle_bytes:
-        history.handles[variable] = history.birth(
-            history.device.handle_bytes, Category.CONSTANT, "tensor held by Python"
+def _create_handle(startup: Startup, variable: int) -> None:
+    if startup.device.handle_bytes:
+        startup.handles[variable] = startup.allocate(
+            startup.device.handle_bytes, Category.CONSTANT, "tensor held by Python"
         )
 
 
-_OF_RANDOM_BYTES: Final = (8, 8, 16)
-"""What random numbers are made from: their shape, a key, a counter."""
+def create_input(startup: Startup, given: Input) -> int:
+    """Create an input and return its buffer; -1 if it is empty or on the host.
 
-
-def _input(history: BuildUp, given: Input) -> int:
-    """Make an input: random numbers, scaled and moved, for floats; else at once.
-
-    Where nothing was asked for before, the shape, key and counter of the random numbers
-    (``StatelessRandomGetKeyCounter``) make the host's first region, of 2 MiB, before an input has one of
-    its own; later they find room between others.
+    A float input is random numbers, scaled and shifted. At the start of a process their shape, key and
+    counter (``StatelessRandomGetKeyCounter``) create the host's first region, of 2 MiB, before the input
+    gets a region of its own. Later they fit between other buffers.
     """
     spec = TensorSpec(given.dtype, given.shape)
     size_bytes = spec.size_bytes or 0
-    if not size_bytes:
-        return -1
-    if spec.dtype in history.device.host_dtypes:
+    if not size_bytes or spec.dtype in startup.device.host_dtypes:
         return -1
     scaffold: list[int] = []
     if spec.dtype in _FLOATS:
-        if not history.made and history.device.kind == CPU.kind:
-            scaffold = [history.birth(small) for small in _OF_RANDOM_BYTES]
-        scaffold += [history.birth(size_bytes), history.birth(size_bytes)]
-    value = history.birth(size_bytes, Category.INPUT, "step input")
+        if not startup.buffers and startup.device.kind == CPU.kind:
+            scaffold = [startup.allocate(small) for small in _RANDOM_SCAFFOLD_BYTES]
+        scaffold += [startup.allocate(size_bytes), startup.allocate(size_bytes)]
+    value = startup.allocate(size_bytes, Category.INPUT, "step input")
     for number in reversed(scaffold):
-        history.death(number)
+        startup.free(number)
     return value
 
 
-def _refuse_bytes(note: RunNote, birth: BirthNote) -> None:
-    """Refuse a variable without a size that is given a value: others may begin in its buffer."""
-    if birth.variable is not None and any(size for _, size in birth.events):
-        path = note.variables[birth.variable].path
-        raise TraceError(
-            f"The note is damaged: its variable {path[:80]!r} has a value, and a type without a size.",
-            hint="Estimate again.",
-        )
-
-
-def _slots(
-    history: BuildUp, note: RunNote, births: Sequence[BirthNote], sizes_bytes: Sequence[int]
+def _create_slots(
+    startup: Startup, note: RunNote, births: Sequence[BirthNote], sizes_bytes: Sequence[int]
 ) -> None:
-    births = [b for b in births if not _is_elsewhere(history, note, b.variable)]
-    for birth in births:
-        if birth.variable is not None and not sizes_bytes[birth.variable]:
-            _refuse_bytes(note, birth)
-    known = [birth.variable for birth in births if birth.variable is not None]
-    folds = history.device.kind == "cpu"  # grappler computes constants on the host
-    for variable in known:
-        _handle(history, variable)
-    shared = shared_slots(births)
-    made: dict[int, int] = {}
-    for birth in births:
-        size_bytes = max((size for _, size in birth.events), default=0)
-        is_own = birth.variable is not None and birth.variable not in shared
-        if folds and is_own and size_bytes:
-            history.death(history.birth(size_bytes))
-    for birth in births:
-        size_bytes = max((size for _, size in birth.events), default=0)
-        if birth.variable is None or birth.variable in shared or not size_bytes:
-            continue
-        row = note.variables[birth.variable]
-        made[birth.variable] = history.birth(
-            size_bytes, Category(row.category), row.role, birth.variable
-        )
-    for variable in known:
+    births = [birth for birth in births if not _is_on_host(startup, note, birth.variable)]
+    _check_slots(note, births, sizes_bytes)
+    variables = [birth.variable for birth in births if birth.variable is not None]
+    for variable in variables:
+        _create_handle(startup, variable)
+    shared = find_shared_slots(births)
+    own = [
+        (birth.variable, size_bytes)
+        for birth in births
+        if birth.variable is not None
+        and birth.variable not in shared
+        and (size_bytes := max((size for _, size in birth.events), default=0))
+    ]
+    if startup.device.kind == CPU.kind:  # grappler computes constants on the host
+        for _, size_bytes in own:
+            startup.free(startup.allocate(size_bytes))
+    values = {}
+    for variable, size_bytes in own:
+        row = note.variables[variable]
+        values[variable] = startup.allocate(size_bytes, Category(row.category), row.role, variable)
+    for variable in variables:
         first = shared.get(variable, variable)
-        if first in made:
-            history.values[variable] = made[first]
+        if first in values:
+            startup.values[variable] = values[first]
+
+
+def _check_slots(note: RunNote, births: Sequence[BirthNote], sizes_bytes: Sequence[int]) -> None:
+    """Check that no slot without a size has a value: others may start in its buffer."""
+    for birth in births:
+        if birth.variable is None or sizes_bytes[birth.variable]:
+            continue
+        if any(size for _, size in birth.events):
+            path = note.variables[birth.variable].path
+            raise TraceError(
+                f"The note is damaged: its variable {path[:80]!r} has a value but a type without "
+                f"a size.",
+                hint="Estimate again.",
+            )

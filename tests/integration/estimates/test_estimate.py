@@ -13,8 +13,8 @@ from observed_order import play_in_order
 import analyzer
 from analyzer.model.recording.records import Kind
 from analyzer.simulate.kernels.kernel_device import CPU
-from analyzer.simulate.predict.played_step import prepare
 from analyzer.simulate.predict.predicted_recording import owners_by_number
+from analyzer.simulate.predict.prepared_step import prepare
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.run_folder import read_run
 

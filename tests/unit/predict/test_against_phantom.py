@@ -17,7 +17,7 @@ from analyzer.model.contract.report.writing import plain_report
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, open_estimate
 from analyzer.simulate.allocator import BfcOptions, from_recording, replay
-from analyzer.simulate.predict.buffers.predicted_events import UNSEEN, with_unseen
+from analyzer.simulate.predict.buffers.predicted_events import UNSEEN, add_unseen
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -93,7 +93,7 @@ def verdict_under(limit_bytes):
 
 def test_tiny_requests_are_laid_out_beside_those_of_an_order_and_change_nothing_else(measured):
     sequence = from_recording(measured.recording)
-    more = with_unseen(sequence, seed=3)
+    more = add_unseen(sequence, seed=3)
     added = more.slot >= sequence.n_buffers
     assert more.n_buffers == sequence.n_buffers + UNSEEN
     assert np.array_equal(more.slot[~added], sequence.slot)

@@ -20,7 +20,7 @@ from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.predict.played_step import live_bytes
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.simulate.predict.schedules import predict
-from analyzer.simulate.predict.uncertainty.gpu_uncertainty import workspace_rise
+from analyzer.simulate.predict.uncertainty.gpu_uncertainty import find_workspace_rise
 from analyzer.tracing.parse.run_folder import read_run
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
@@ -99,15 +99,15 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
     assert 0 < stated["workspace_bytes"] <= stated["high_bytes"] - peak
     words = " ".join(stated["because"])
     assert "cuDNN" in words
-    assert "measured on a GPU" in words
+    assert "No GPU was used" in words
 
 
 def test_a_workspace_raises_the_peak_only_where_there_is_no_room(note):
     prediction = predict(note.ops, [], device=gpu_device((7, 5), 40), draws=1)
     from analyzer.simulate.predict.played_step import play
 
-    draw = play(prediction.prepared, prediction.seed)
-    rise = workspace_rise(prediction, draw)
+    draw = play(prediction.prepared, prediction.middle.seed)
+    rise = find_workspace_rise(prediction, draw)
     largest = max(plan.workspace_bytes for plan in prediction.prepared.kernels.plans)
     assert 0 <= rise <= largest
     assert int(live_bytes(draw.buffers, draw.instants).max()) == draw.peak_bytes
@@ -203,9 +203,9 @@ def test_a_folder_is_for_the_card_that_it_was_noted_for(folder):
 def test_a_loop_goes_round_as_often_where_its_condition_crosses_to_the_card():
     """The count is compared on the host, and what ``LogicalAnd`` makes of it on the card."""
     from analyzer.model.contract.graph_note import Op, TensorSpec
-    from analyzer.simulate.predict.executor.scalar_values import follow
+    from analyzer.simulate.predict.executor.scalar_values import evaluate
 
     truth = TensorSpec("bool", ())
     copy = Op("c", "_Recv", inputs=("less:0",), outputs=(truth,))
-    assert follow(copy, [(1,)], [truth]) == (1,)
-    assert follow(copy, [None], [truth]) is None
+    assert evaluate(copy, [(1,)], [truth]) == (1,)
+    assert evaluate(copy, [None], [truth]) is None

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.contract.run_note import Input
-from analyzer.simulate.predict.startup import BuildUp, _input
+from analyzer.simulate.predict.startup import Startup, create_input
 
 MIB = 1 << 20
 
 
 @pytest.mark.parametrize(("before", "small"), [(0, [8, 8, 16]), (1, [])])
 def test_what_random_numbers_are_made_from_comes_first(before: int, small: list[int]) -> None:
-    """A step without variables began its pool with the input, and was told 2 MiB too little."""
-    history = BuildUp()
+    """Otherwise a step without variables would start its pool with the input: 2 MiB too little."""
+    history = Startup()
     for _ in range(before):
-        history.birth(256)
-    number = _input(history, Input(name="rows", dtype="float32", shape=(1024, 1024)))
-    sizes = [made.size_bytes for made in history.made[before:]]
+        history.allocate(256)
+    number = create_input(history, Input(name="rows", dtype="float32", shape=(1024, 1024)))
+    sizes = [made.size_bytes for made in history.buffers[before:]]
     assert sizes == [*small, 4 * MIB, 4 * MIB, 4 * MIB]
-    assert [made.dies is None for made in history.made[before:]] == [False] * (len(sizes) - 1) + [
-        True
-    ]
-    assert number == len(history.made) - 1
+    assert [made.dies is None for made in history.buffers[before:]] == [False] * (
+        len(sizes) - 1
+    ) + [True]
+    assert number == len(history.buffers) - 1

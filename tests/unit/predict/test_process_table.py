@@ -1,9 +1,9 @@
 """Since when a buffer is a variable's value, where buffers are made long before they are assigned."""
 
-from analyzer.simulate.predict.buffers.reference_counts import Buffers
+from analyzer.simulate.predict.buffers.variable_values import Buffers
 from analyzer.simulate.predict.played_step import Draw
-from analyzer.simulate.predict.process_table import _told
-from analyzer.simulate.predict.startup import BuildUp
+from analyzer.simulate.predict.process_table import find_holdings
+from analyzer.simulate.predict.startup import Startup
 
 
 def test_a_value_follows_the_one_before_it_not_the_one_made_before_it():
@@ -34,5 +34,5 @@ def test_a_value_follows_the_one_before_it_not_the_one_made_before_it():
         held={},
         order=(),
     )
-    holdings, _ = _told(draw, BuildUp(instants=100), {0: 0}, {})
+    holdings, _ = find_holdings(draw, Startup(instants=100), {0: 0}, {})
     assert {holding.row: holding.since for holding in holdings} == {0: None, 1: 105, 2: 102}

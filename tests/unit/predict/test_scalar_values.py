@@ -3,7 +3,7 @@
 import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.simulate.predict.executor.scalar_values import follow
+from analyzer.simulate.predict.executor.scalar_values import evaluate
 
 MATRIX, ROWS, ONE = (TensorSpec("float32", shape) for shape in ((8, 4), (8,), ()))
 FLAGS, FLAG_ROWS, FLAG = (TensorSpec("bool", shape) for shape in ((8, 4), (8,), ()))
@@ -16,24 +16,24 @@ def op(kind, output):
 
 @pytest.mark.parametrize(("kind", "value"), [("IsFinite", 1), ("IsNan", 0), ("IsInf", 0)])
 def test_numbers_are_finite(kind, value):
-    assert follow(op(kind, FLAGS), [None], [MATRIX]) == (value,)
+    assert evaluate(op(kind, FLAGS), [None], [MATRIX]) == (value,)
 
 
 def test_a_sparse_gradient_is_divided_by_what_is_not_zero():
     """As Keras asks before it divides: is any element of the denominator zero or no number?"""
-    zero = follow(op("Equal", FLAGS), [None, None], [ONE, MATRIX])
-    either = follow(op("LogicalOr", FLAGS), [zero, (0,)], [FLAGS, FLAGS])
-    rows = follow(op("Any", FLAG_ROWS), [either, (1,)], [FLAGS, AXIS])
-    assert follow(op("Any", FLAG), [rows, (0,)], [FLAG_ROWS, AXIS]) == (0,)
+    zero = evaluate(op("Equal", FLAGS), [None, None], [ONE, MATRIX])
+    either = evaluate(op("LogicalOr", FLAGS), [zero, (0,)], [FLAGS, FLAGS])
+    rows = evaluate(op("Any", FLAG_ROWS), [either, (1,)], [FLAGS, AXIS])
+    assert evaluate(op("Any", FLAG), [rows, (0,)], [FLAG_ROWS, AXIS]) == (0,)
 
 
 def test_two_numbers_or_two_tensors_may_be_equal():
-    assert follow(op("Equal", FLAG), [None, None], [ONE, ONE]) is None
-    assert follow(op("Equal", FLAGS), [None, None], [MATRIX, MATRIX]) is None
+    assert evaluate(op("Equal", FLAG), [None, None], [ONE, ONE]) is None
+    assert evaluate(op("Equal", FLAGS), [None, None], [MATRIX, MATRIX]) is None
 
 
 def test_a_sum_of_one_known_number_is_not_that_of_a_tensor():
-    assert follow(op("Sum", ROWS), [(1,), (1,)], [MATRIX, AXIS]) is None
+    assert evaluate(op("Sum", ROWS), [(1,), (1,)], [MATRIX, AXIS]) is None
 
 
 def test_a_schedule_compares_the_step_with_a_float():
@@ -41,20 +41,20 @@ def test_a_schedule_compares_the_step_with_a_float():
         TensorSpec("int64", ()),
         Op("limit", "Const", outputs=(ONE,), attrs=_value(100.0)),
     )
-    now = follow(op("Cast", ONE), [(2,)], [count])
-    assert follow(op("Less", FLAG), [now, follow(limit, [], [])], [ONE, ONE]) == (1,)
+    now = evaluate(op("Cast", ONE), [(2,)], [count])
+    assert evaluate(op("Less", FLAG), [now, evaluate(limit, [], [])], [ONE, ONE]) == (1,)
     half = Op("half", "Const", outputs=(ONE,), attrs=_value(0.5))
-    assert follow(half, [], []) == (0.5,)
+    assert evaluate(half, [], []) == (0.5,)
 
 
 def test_a_part_that_is_as_the_rest_changes_nothing():
     """As Keras asks whether a sparse gradient is finite: everything is, and so are its rows."""
     true = {"value": {"dtype": "bool", "shape": [8, 4], "every": True}}
-    base = follow(Op("fill", "Const", outputs=(FLAGS,), attrs=true), [], [])
-    rows = follow(op("IsFinite", FLAGS), [None], [MATRIX])
+    base = evaluate(Op("fill", "Const", outputs=(FLAGS,), attrs=true), [], [])
+    rows = evaluate(op("IsFinite", FLAGS), [None], [MATRIX])
     mixed = op("TensorScatterUpdate", FLAGS)
-    assert follow(mixed, [base, None, rows], [FLAGS, AXIS, FLAGS]) == (1,)
-    assert follow(mixed, [(0,), None, rows], [FLAGS, AXIS, FLAGS]) is None
+    assert evaluate(mixed, [base, None, rows], [FLAGS, AXIS, FLAGS]) == (1,)
+    assert evaluate(mixed, [(0,), None, rows], [FLAGS, AXIS, FLAGS]) is None
 
 
 def _value(number):

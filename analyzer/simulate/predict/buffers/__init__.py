@@ -1,1 +1,1 @@
-"""The buffers of a step that is played: who holds them, and when they are born and freed."""
+"""Buffers of a step: references, lifetimes, and tables of them."""

@@ -1,4 +1,4 @@
-"""A draw's buffers as the allocations table that every analysis reads."""
+"""A schedule's buffers as an allocations table."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.predict.buffers.reference_counts import Buffers
-from analyzer.simulate.predict.played_step import Draw, Prepared
+from analyzer.simulate.predict.buffers.variable_values import Buffers
+from analyzer.simulate.predict.played_step import Draw
+from analyzer.simulate.predict.prepared_step import Prepared
 
 
-def allocations_of(prepared: Prepared, draw: Draw) -> pd.DataFrame:
-    """Return what lived, with the columns of ``ALLOCATIONS``.
+def make_allocations(prepared: Prepared, draw: Draw) -> pd.DataFrame:
+    """Return a schedule's buffers with the columns of ``ALLOCATIONS``.
 
-    ``allocated_bytes`` is the request rounded up to the allocator's granularity; a replay puts the
-    chunks that it really gets in its place. Categories are those that need no more than the graph:
-    variables, constants, inputs, temporaries; the rest is unattributed.
+    ``allocated_bytes`` is the request rounded up to the allocator's granularity, until a replay replaces
+    it. Categories are those that follow from the graph: variables, constants, inputs, temporaries.
     """
     buffers = draw.buffers
     rows = rows_of(buffers)
@@ -53,12 +53,12 @@ def allocations_of(prepared: Prepared, draw: Draw) -> pd.DataFrame:
 
 
 def rows_of(buffers: Buffers) -> list[int]:
-    """Return the buffers that have bytes: those with a row in the table, in its order."""
+    """Return the buffers with bytes: the rows of the table, in its order."""
     return [k for k, size in enumerate(buffers.size_bytes) if size]
 
 
-def unmodelled_of(prepared: Prepared) -> pd.DataFrame:
-    """Return the op types without a rule: ``op_type``, ``count``, ``bytes`` of their outputs."""
+def find_unmodelled(prepared: Prepared) -> pd.DataFrame:
+    """Return op types without a rule: ``op_type``, ``count``, ``bytes`` of their outputs."""
     bytes_by_type: dict[str, tuple[int, int]] = {}
     for node in prepared.kernels.unmodelled:
         op = prepared.wiring.ops[node]
@@ -73,15 +73,15 @@ def unmodelled_of(prepared: Prepared) -> pd.DataFrame:
 
 def _steps(born: np.ndarray, steps: Sequence[tuple[int, int]]) -> list[object]:
     starts = np.asarray([first for first, _ in steps], dtype=np.int64)
-    found = np.searchsorted(starts, born, side="right") - 1
-    return [int(step) if instant >= 0 else pd.NA for step, instant in zip(found, born, strict=True)]
+    steps_of = np.searchsorted(starts, born, side="right") - 1
+    return [int(n) if instant >= 0 else pd.NA for n, instant in zip(steps_of, born, strict=True)]
 
 
 def _describe(prepared: Prepared, buffers: Buffers, row: int) -> Mapping[str, object]:
     node, output, variable = buffers.node[row], buffers.output[row], buffers.variable[row]
     op = prepared.wiring.ops[node] if node >= 0 else None
     spec = op.outputs[output] if op is not None and 0 <= output < len(op.outputs) else None
-    # A TensorList's own buffer is a handle and no tensor of the graph, as in a trace.
+    # As in a trace, the buffer of a TensorList's handle is no tensor of the graph.
     is_tensor = op is not None and spec is not None and spec.dtype != "variant"
     path, category = "", _category(op, output)
     if variable >= 0:

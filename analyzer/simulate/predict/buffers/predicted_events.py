@@ -1,4 +1,4 @@
-"""Addresses and chunks for a predicted table, and the events that would have been traced."""
+"""Addresses and chunks of predicted buffers, and the events that a trace would have recorded."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from analyzer.simulate.allocator.replay import in_use_bytes
 from analyzer.simulate.allocator.sequence import NOWHERE
 
 UNSEEN: Final = 8
-"""Tiny requests laid out beside those of an order, to see what they decide."""
+"""Number of tiny unseen requests to add to a schedule."""
 
 
 def place(
     table: pd.DataFrame, instants: int, options: BfcOptions | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
-    """Play a table through the device's allocator.
+    """Replay a table in the device's allocator.
 
     Args:
-        table: Columns of ``ALLOCATIONS``, every instant used once.
+        table: Columns of ``ALLOCATIONS``; it uses every instant once.
         instants: Number of allocations and frees.
-        options: The allocator's set-up; None for the CPU's. Where the table does not fit its limit,
-            there is none.
+        options: The allocator; None for the CPU's. A table that exceeds its limit is replayed
+            without one.
 
     Returns:
-        The table with addresses and the bytes of the chunks, the table of
-        ``EVENTS``, and the allocator's set-up.
+        The table with addresses and chunk sizes, the ``EVENTS`` table, and the allocator's options.
 
     Raises:
-        AccountingError: the table leaves an instant out or uses one twice.
+        AccountingError: the table misses an instant or uses one twice.
     """
     sequence = from_allocations(table, n_events=instants)
     _check(sequence, instants)
@@ -61,20 +60,20 @@ def place(
     return conform(placed, ALLOCATIONS), _events(placed, result), result.options
 
 
-def allocated_in_step(
+def measure_allocated(
     sequence: Sequence,
     step: Step,
     options: BfcOptions | None = None,
     *,
     engine: Engine = Engine.AUTO,
 ) -> tuple[int, int]:
-    """Return the most bytes of chunks in use at once in a step, and those in use before it.
+    """Return the highest bytes of chunks in a step, and the bytes of chunks before it.
 
     Args:
         sequence: The predicted requests and frees.
         step: The step.
-        options: The allocator's settings; TensorFlow's for the CPU where None.
-        engine: Which allocator replays.
+        options: The allocator; None for the CPU's.
+        engine: The allocator implementation.
     """
     options = options or BfcOptions.cpu()
     in_use = in_use_bytes(sequence, options, engine=engine)
@@ -85,17 +84,16 @@ def allocated_in_step(
     return int(in_use[first:end].max(initial=before)), before
 
 
-def with_unseen(sequence: Sequence, seed: int) -> Sequence:
-    """Return the requests with a few tiny ones among them, where chance puts them.
+def add_unseen(sequence: Sequence, seed: int) -> Sequence:
+    """Return the requests with a few tiny ones at random places.
 
-    A process asks for some that no order of the step's graph has, or elsewhere: the seeds of
-    initializers, scalars that Python holds. They are worth nothing, but where a gap is a little less or
-    more than a large request, they decide whether it is given out whole.
+    A process makes tiny requests that the graph does not show: seeds of initializers, scalars in Python.
+    They decide whether a large request fits a gap of nearly its size. Each lives for one operation up to
+    all remaining ones, with log-uniform lifetimes.
 
     Args:
         sequence: The predicted requests and frees.
-        seed: Of the chances. Each lives for anything from one operation to all that are left, the short
-            lives as likely as the long ones.
+        seed: Random seed.
     """
     chance, count = np.random.default_rng(seed), len(sequence)
     born = np.sort(chance.integers(0, count, UNSEEN))
@@ -104,13 +102,15 @@ def with_unseen(sequence: Sequence, seed: int) -> Sequence:
     freed = ends < count
     at = np.concatenate([born, ends[freed]])
     slot = np.concatenate([slots, slots[freed]])
-    asked = np.concatenate([np.full(UNSEEN, GRANULE_BYTES), np.zeros(int(freed.sum()), np.int64)])
+    requests = np.concatenate(
+        [np.full(UNSEEN, GRANULE_BYTES), np.zeros(int(freed.sum()), np.int64)]
+    )
     order = np.argsort(at, kind="stable")
     at, unknown = at[order], np.full(UNSEEN, NOWHERE)
     return replace(
         sequence,
         slot=np.insert(sequence.slot, at, slot[order]),
-        request=np.insert(sequence.request, at, asked[order]),
+        request=np.insert(sequence.request, at, requests[order]),
         instant=np.insert(sequence.instant, at, sequence.instant[at]),
         requested_bytes=np.append(sequence.requested_bytes, np.full(UNSEEN, GRANULE_BYTES)),
         address=np.append(sequence.address, unknown),
@@ -123,7 +123,7 @@ def with_unseen(sequence: Sequence, seed: int) -> Sequence:
 
 def _check(sequence: Sequence, instants: int) -> None:
     if not np.array_equal(sequence.instant, np.arange(instants)):
-        raise AccountingError("the prediction leaves an instant out or uses one twice")
+        raise AccountingError("the prediction misses an instant or uses one twice")
 
 
 def _unlimited(options: BfcOptions) -> BfcOptions:

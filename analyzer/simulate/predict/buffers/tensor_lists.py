@@ -1,102 +1,75 @@
-"""TensorLists: what a loop's stacks and arrays hold, element by element.
+"""TensorLists: the stacks and arrays of loops, element by element.
 
-A list is a small tensor on the host whose elements are references to other tensors; an element that was
-never set has no buffer. A kernel that changes a list changes it in place where nothing else uses it, and
-else makes another one that shares the elements (``ForwardInputOrCreateNewList`` in
-``tensorflow/core/kernels/list_kernels.cc``). What refers to a tensor alone are its elements' references:
-a list that ends lets go of them.
+A list is a small host tensor (its *handle*) whose elements are references to other tensors; an element
+that was never set has no buffer. A kernel changes a list in place if nothing else uses it. Otherwise it
+makes a new list that shares the elements (``ForwardInputOrCreateNewList`` in
+``tensorflow/core/kernels/list_kernels.cc``). A freed list releases its elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Final, Protocol
+from typing import Final
 
 from analyzer.simulate.kernels.shared.memory_plan import ListUse, MemoryPlan
+from analyzer.simulate.predict.buffers.variable_values import BufferOwner
 
 NO_BUFFER: Final = -1
 UNSET: Final = -1
-"""An element that was never set: reading it gives zeros."""
+"""An element that was never set; reading it returns zeros."""
 
 _OUTPUT, _TEMP = "output", "temp"
 
 
-class ListOwner(Protocol):
-    """What lists need of the ledger."""
-
-    references: list[int]
-
-    def allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
-        """Ask for a buffer, handed over with one reference.
-
-        Args:
-            node: Number of the node that asks.
-            size_bytes: Bytes asked for.
-            output: Index of the node's output that it is for.
-            region: TensorFlow's type of the request: ``output`` or ``temp``.
-        """
-
-    def size_bytes(self, buffer: int) -> int:
-        """Return the bytes of a buffer."""
-
-    def release(self, buffer: int) -> None:
-        """Drop a reference."""
+_Result = tuple[list[int], list[int]]
+"""Output buffers, and temporaries to release when the kernel ends."""
 
 
 class TensorLists:
-    """The lists that live.
-
-    Args:
-        books: Where the buffers are.
+    """The lists of a step.
 
     Attributes:
-        elements: The buffer of a list's own tensor (its *handle*) -> those of its elements.
+        elements: Handle of a list -> buffers of its elements.
     """
 
-    def __init__(self, books: ListOwner) -> None:
-        self._books = books
+    def __init__(self, owner: BufferOwner) -> None:
+        self._owner = owner
         self.elements: dict[int, list[int]] = {}
 
     def end(self, handle: int) -> None:
-        """Let go of the elements of a list that no one uses any more."""
+        """Release the elements of a list that is freed."""
         for element in self.elements.pop(handle):
             if element != UNSET:
-                self._books.release(element)
+                self._owner.release(element)
 
     def compute(
         self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    ) -> _Result:
         """Run a list's kernel.
 
         Args:
-            node: The op.
-            plan: What its kernel does.
-            buffers: Its inputs; a list that is changed in place is taken out.
-            index: The value of its second input, an index or a count; None where it is not known.
+            node: The node.
+            plan: Memory behaviour of its kernel.
+            buffers: Its inputs; removes a list that it changes in place.
+            index: The value of its second input, an index or a count; None if unknown.
 
         Returns:
             Its outputs, and temporaries to release when it ends.
         """
         return _KERNELS[plan.lists](self, node, plan, buffers, index)
 
-    def _new(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    def _new(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
         return [self._handle(node, plan, [UNSET] * (index or 0))], []
 
-    def _push(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    def _push(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
         value = self._value(node, plan, buffers)
         handle = self._own(node, plan, buffers)
         self.elements[handle].append(value)
         return [handle], []
 
-    def _pop(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    def _pop(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
         elements = self._of(buffers[0])
         last = elements[-1] if elements else UNSET
         element = self._read(node, plan, last, elements, 1)
@@ -105,12 +78,10 @@ class TensorLists:
         if own:
             popped = own.pop()
             if popped != UNSET:
-                self._books.release(popped)
+                self._owner.release(popped)
         return [handle, element], []
 
-    def _set(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    def _set(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
         value = self._value(node, plan, buffers)
         handle = self._own(node, plan, buffers)
         own = self.elements[handle]
@@ -119,12 +90,10 @@ class TensorLists:
         own += [UNSET] * (index + 1 - len(own))
         old, own[index] = own[index], value
         if old != UNSET:
-            self._books.release(old)
+            self._owner.release(old)
         return [handle], []
 
-    def _get(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    def _get(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
         elements = self._of(buffers[0])
         if index is None or not 0 <= index < len(elements):
             element = next((e for e in reversed(elements) if e != UNSET), UNSET)
@@ -132,64 +101,58 @@ class TensorLists:
             element = elements[index]
         return [self._read(node, plan, element, elements, 0)], []
 
-    def _stack(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
-        """One tensor of all elements; a tensor of zeros stands in for those that are unset."""
+    def _stack(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
+        """Join all elements into one tensor; one tensor of zeros replaces every unset element."""
         elements = self._of(buffers[0])
         size_bytes = self._element_bytes(elements)
         whole = plan.outputs[0].size_bytes or size_bytes * len(elements)
-        outputs = [self._books.allocate(node, whole, 0, _OUTPUT)]
+        outputs = [self._owner.allocate(node, whole, 0, _OUTPUT)]
         outputs += [
-            self._books.allocate(node, output.size_bytes, number, _OUTPUT)
+            self._owner.allocate(node, output.size_bytes, number, _OUTPUT)
             for number, output in enumerate(plan.outputs[1:], start=1)
         ]
         if UNSET not in elements:
             return outputs, []
         zeros = size_bytes or whole // len(elements)
-        return outputs, [self._books.allocate(node, zeros, UNSET, _TEMP)]
+        return outputs, [self._owner.allocate(node, zeros, UNSET, _TEMP)]
 
     def _unstack(
         self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
-        """Copy each row: the kernel aligns them all (``TensorListFromTensor``)."""
+    ) -> _Result:
+        """Copy each row of a tensor into an element (``TensorListFromTensor`` aligns every row)."""
         handle = self._handle(node, plan, [])
         self.elements[handle] = [
-            self._books.allocate(node, size_bytes, UNSET, _TEMP) for size_bytes in plan.rows_bytes
+            self._owner.allocate(node, size_bytes, UNSET, _TEMP) for size_bytes in plan.rows_bytes
         ]
         return [handle], []
 
     def _resize(
         self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    ) -> _Result:
         handle = self._own(node, plan, buffers)
         own = self.elements[handle]
         count = len(own) if index is None else max(index, 0)
         for element in own[count:]:
             if element != UNSET:
-                self._books.release(element)
+                self._owner.release(element)
         own[count:] = [UNSET] * (count - len(own))
         return [handle], []
 
-    def _zeros(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
-        """Zeros for each element that is set (``TensorListZerosLike``)."""
+    def _zeros(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
+        """Make zeros for each set element (``TensorListZerosLike``)."""
         made = [
             UNSET
             if element == UNSET
-            else self._books.allocate(node, self._books.size_bytes(element), UNSET, _TEMP)
+            else self._owner.allocate(node, self._owner.size_bytes(element), UNSET, _TEMP)
             for element in self._of(buffers[0])
         ]
         return [self._handle(node, plan, made)], []
 
-    def _add(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
-        """Sum lists element by element; one that is set in one list only is shared.
+    def _add(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
+        """Sum lists element by element; share an element that only one list has.
 
-        ``TensorListBinaryAdd``; of several lists the second joins the first and so on
-        (``AddNOp<Device, Variant>`` in ``aggregate_ops.cc``).
+        ``TensorListBinaryAdd``. Several lists are added one after the other (``AddNOp<Device, Variant>``
+        in ``aggregate_ops.cc``).
         """
         total = list(self._of(buffers[0]))
         self._share(total)
@@ -200,55 +163,53 @@ class TensorLists:
             ]
         return [self._handle(node, plan, total)], []
 
-    def _pack(
-        self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
-        """Refer to all inputs: an optional."""
+    def _pack(self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None) -> _Result:
+        """Make an optional, which holds all inputs."""
         self._share(buffers)
         return [self._handle(node, plan, list(buffers))], []
 
     def _unpack(
         self, node: int, plan: MemoryPlan, buffers: list[int], index: int | None
-    ) -> tuple[list[int], list[int]]:
+    ) -> _Result:
         elements = self._of(buffers[0])
-        given = [elements[k] if k < len(elements) else UNSET for k in range(len(plan.outputs))]
-        self._share(given)
-        return given, []
+        outputs = [elements[k] if k < len(elements) else UNSET for k in range(len(plan.outputs))]
+        self._share(outputs)
+        return outputs, []
 
     def _sum(self, node: int, mine: int, other: int) -> int:
         if other == UNSET:
             return mine
         if mine == UNSET:
-            self._books.references[other] += 1
+            self._owner.references[other] += 1
             return other
-        made = self._books.allocate(node, self._books.size_bytes(mine), UNSET, _TEMP)
-        self._books.release(mine)
+        made = self._owner.allocate(node, self._owner.size_bytes(mine), UNSET, _TEMP)
+        self._owner.release(mine)
         return made
 
     def _value(self, node: int, plan: MemoryPlan, buffers: list[int]) -> int:
-        """Return the input that joins a list, with a reference for the list."""
+        """Return the input that becomes an element, with a reference for the list."""
         value = buffers[plan.value or 0]
-        if value < 0:  # a tensor without bytes
-            return self._books.allocate(node, 0, UNSET, _TEMP)
-        self._books.references[value] += 1
+        if value < 0:  # an empty tensor
+            return self._owner.allocate(node, 0, UNSET, _TEMP)
+        self._owner.references[value] += 1
         return value
 
     def _read(
         self, node: int, plan: MemoryPlan, element: int, others: Sequence[int], output: int
     ) -> int:
         if element != UNSET:
-            self._books.references[element] += 1
+            self._owner.references[element] += 1
             return element
         size_bytes = plan.outputs[output].size_bytes or self._element_bytes(others)
-        return self._books.allocate(node, size_bytes, output, _OUTPUT)
+        return self._owner.allocate(node, size_bytes, output, _OUTPUT)
 
     def _element_bytes(self, elements: Sequence[int]) -> int:
-        return next((self._books.size_bytes(e) for e in elements if e != UNSET), 0)
+        return next((self._owner.size_bytes(e) for e in elements if e != UNSET), 0)
 
     def _own(self, node: int, plan: MemoryPlan, buffers: list[int]) -> int:
-        """Return the first input's list to be changed: itself where no one else uses it."""
+        """Return a list to change: the first input itself if nothing else uses it, else a copy."""
         source = buffers[0]
-        if source >= 0 and self._books.references[source] == 1:
+        if source >= 0 and self._owner.references[source] == 1:
             buffers[0] = NO_BUFFER
             self.elements.setdefault(source, [])
             return source
@@ -259,20 +220,18 @@ class TensorLists:
     def _share(self, elements: Sequence[int]) -> None:
         for element in elements:
             if element != UNSET:
-                self._books.references[element] += 1
+                self._owner.references[element] += 1
 
     def _of(self, handle: int) -> Sequence[int]:
         return self.elements.get(handle, ())
 
     def _handle(self, node: int, plan: MemoryPlan, elements: list[int]) -> int:
-        handle = self._books.allocate(node, plan.outputs[0].size_bytes, 0, _OUTPUT)
+        handle = self._owner.allocate(node, plan.outputs[0].size_bytes, 0, _OUTPUT)
         self.elements[handle] = elements
         return handle
 
 
-_Kernel = Callable[
-    [TensorLists, int, MemoryPlan, list[int], int | None], tuple[list[int], list[int]]
-]
+_Kernel = Callable[[TensorLists, int, MemoryPlan, list[int], int | None], _Result]
 _KERNELS: Final[dict[ListUse, _Kernel]] = {
     ListUse.NEW: TensorLists._new,
     ListUse.PUSH: TensorLists._push,

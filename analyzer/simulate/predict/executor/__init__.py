@@ -1,1 +1,1 @@
-"""TensorFlow's executor: in which order, and on which thread, the nodes of a step run."""
+"""The executor's order of ops, in one or several threads."""

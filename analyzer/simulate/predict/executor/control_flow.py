@@ -1,8 +1,8 @@
-"""The executor with branches and loops: frames, iterations and dead tensors.
+"""The executor for graphs with branches and loops: frames, iterations and dead tensors.
 
-A lowered ``cond`` is ``Switch`` and ``Merge``: the branch not taken runs *dead*, which costs nothing.
-A lowered ``while`` is a frame: ``Enter`` brings a tensor in, each ``NextIteration`` starts the next
-iteration's copy of the body, ``Exit`` brings a tensor out. (``propagator_state.cc``.)
+A lowered ``cond`` is ``Switch`` and ``Merge``; the other branch runs *dead*, which costs nothing.
+A lowered ``while`` is a frame: ``Enter`` passes a tensor in, each ``NextIteration`` starts the next
+iteration's copy of the body, ``Exit`` passes a tensor out (``propagator_state.cc``).
 """
 
 from __future__ import annotations
@@ -11,19 +11,27 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from analyzer.simulate.predict.executor.data_decisions import NOTHING_TOLD, Assumptions, Deciding
-from analyzer.simulate.predict.executor.loop_frames import Entry, Frame, Iteration, Task
-from analyzer.simulate.predict.executor.node_execution import MERGES, Computing
+from analyzer.simulate.predict.executor.data_decisions import (
+    NO_ASSUMPTIONS,
+    Assumptions,
+    DecisionLog,
+    Entry,
+    Frame,
+    Iteration,
+)
+from analyzer.simulate.predict.executor.node_execution import MERGES, NodeExecution
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.sequential import NodeRunner, Pool
-from analyzer.simulate.predict.executor.thread_pool import Workers
-from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.graph.successor_order import FanOut
+from analyzer.simulate.predict.executor.threads import Workers
+from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
 
 _ENTER: Final = frozenset(("Enter", "RefEnter"))
 _EXIT: Final = frozenset(("Exit", "RefExit"))
 _NEXT: Final = frozenset(("NextIteration", "RefNextIteration"))
 _BORDER: Final = _ENTER | _EXIT | _NEXT
+
+Task = tuple[int, Iteration, bool]
+"""A ready node, its iteration, and whether it is dead."""
 
 
 class ControlExecutor:
@@ -31,28 +39,28 @@ class ControlExecutor:
 
     Args:
         wiring: The graph.
-        fan_out: The order of successors.
-        machine: What each node's turn does.
-        handles: For each node, the node that brings in the handle in its first input; -1 for none.
-        variables: Values of the whole-number variables, by that node; changed by the run.
-        assumed: What is taken for branches and loops that the data decide.
+        edges: The order of out-edges.
+        runner: Runs nodes.
+        handles: For each node, the node behind the resource handle in its first input; -1 for none.
+        variables: Values of integer variables by that node; the run changes them.
+        assumed: Assumed outcomes of decisions that data make.
 
     Attributes:
-        deciding: Which those were.
+        decisions: The decisions of this run.
     """
 
     def __init__(
         self,
         wiring: Wiring,
-        fan_out: FanOut,
-        machine: NodeRunner,
+        edges: EdgeOrder,
+        runner: NodeRunner,
         handles: Sequence[int],
         variables: dict[int, Value],
-        assumed: Assumptions = NOTHING_TOLD,
+        assumed: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
         self._wiring = wiring
-        self._fan_out = fan_out
-        self._machine = machine
+        self._edges = edges
+        self._runner = runner
         self._types = [op.type for op in wiring.ops]
         self._is_merge = [kind in MERGES for kind in self._types]
         self._at_border = [kind in _BORDER for kind in self._types]
@@ -62,42 +70,42 @@ class ControlExecutor:
                 wiring.inputs, wiring.control, self._is_merge, strict=True
             )
         ]
-        self._references = machine.references
+        self._references = runner.references
         self._pool = Pool(self._process)  # type: ignore[arg-type]
         self._enters: dict[str, int] = {}
         for op in wiring.ops:
             if op.type in _ENTER:
                 name = str(op.attrs["frame_name"])
                 self._enters[name] = self._enters.get(name, 0) + 1
-        self.deciding = Deciding(wiring, assumed)
-        self._computing = Computing(wiring, machine, handles, variables, self.deciding)
+        self.decisions = DecisionLog(wiring, assumed)
+        self._execution = NodeExecution(wiring, runner, handles, variables, self.decisions)
         self._reached = [False] * len(wiring.ops)
 
     def run(self) -> None:
-        """Run the graph once."""
+        """Run the graph once, on one thread."""
         queue: deque[Task] = deque()
         self._schedule(self._roots(), queue)
-        self._follow(queue)
+        self._drain_queue(queue)
         self._pool.drain()
 
     def run_on(self, workers: Workers[Task]) -> None:
-        """Run the graph once on several threads; the machine's ops take time there."""
+        """Run the graph once, on several threads in simulated time."""
         workers.run(self._roots(), self._begin, self._end, lambda task: -1 if task[2] else task[0])
 
     @property
     def stranded(self) -> list[int]:
-        """Nodes that were neither run nor passed over as dead, which real ones always are."""
+        """Nodes that neither ran nor were dead; none in a graph that can run."""
         return [node for node, reached in enumerate(self._reached) if not reached]
 
     def _roots(self) -> list[Task]:
         root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
         iteration = root.iterations[0] = Iteration(root, 0)
-        ready = [(node, iteration, False) for node in self._fan_out.roots]
+        ready = [(node, iteration, False) for node in self._edges.roots]
         iteration.outstanding = len(ready)
         return ready
 
     def _process(self, task: Task) -> None:
-        self._follow(deque((task,)))
+        self._drain_queue(deque((task,)))
 
     def _schedule(self, ready: list[Task], queue: deque[Task]) -> None:
         expensive: list[Any] = []
@@ -111,7 +119,7 @@ class ControlExecutor:
         if expensive:
             self._pool.dispatch(expensive)
 
-    def _follow(self, queue: deque[Task]) -> None:
+    def _drain_queue(self, queue: deque[Task]) -> None:
         while queue:
             task = queue.popleft()
             self._schedule(self._end(task, self._begin(task)), queue)
@@ -126,10 +134,10 @@ class ControlExecutor:
         if dead and self._types[node] not in _NEXT:
             self._drop(slots)
             return [None] * len(self._wiring.ops[node].outputs)
-        return self._computing.outputs(node, slots, iteration)
+        return self._execution.compute(node, slots, iteration)
 
     def _end(self, task: Task, outputs: list[Entry | None]) -> list[Task]:
-        """Hand a node's outputs on and return what became ready."""
+        """Pass a node's outputs on and return the tasks that became ready."""
         node, iteration, dead = task
         ready: list[Task] = []
         if self._at_border[node]:
@@ -139,7 +147,7 @@ class ControlExecutor:
         self._drop(outputs)
         iteration.outstanding -= 1
         if not iteration.outstanding and iteration.frame.parent is not None:
-            self._clean(iteration.frame, iteration.number, ready)
+            self._clean_up(iteration.frame, iteration.number, ready)
         return ready
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
@@ -149,7 +157,7 @@ class ControlExecutor:
                 if references[entry[0]] > 1:
                     references[entry[0]] -= 1
                 else:
-                    self._machine.release(entry[0])
+                    self._runner.release(entry[0])
 
     def _cross(
         self,
@@ -159,7 +167,7 @@ class ControlExecutor:
         dead: bool,
         ready: list[Task],
     ) -> None:
-        """Hand outputs on into a loop, to its next iteration, or out of it."""
+        """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
         frame = iteration.frame
         if kind in _ENTER:
@@ -226,9 +234,9 @@ class ControlExecutor:
     ) -> None:
         waits, waits_for, is_merge = iteration.pending, self._waits_for, self._is_merge
         slots, inputs, references = iteration.slots, self._wiring.inputs, self._references
-        made = 0 if dead else len(outputs)
-        for consumer, output, slot in self._fan_out.data[node]:
-            entry = outputs[output] if output < made else None
+        live = 0 if dead else len(outputs)
+        for consumer, output, slot in self._edges.data[node]:
+            entry = outputs[output] if output < live else None
             pending = waits.get(consumer, waits_for[consumer])
             if is_merge[consumer]:
                 self._activate_merge(consumer, iteration, slot, entry, pending, ready)
@@ -244,7 +252,7 @@ class ControlExecutor:
             waits[consumer] = pending - 1
             if pending == 1:
                 self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
-        for consumer in self._fan_out.control[node]:
+        for consumer in self._edges.control[node]:
             pending = waits.get(consumer, waits_for[consumer])
             if is_merge[consumer]:
                 pending -= 2
@@ -268,7 +276,7 @@ class ControlExecutor:
         pending: int,
         ready: list[Task],
     ) -> None:
-        """The first live input counts; bit 0 of the count says that none has come yet."""
+        """Pass an input to a merge: the first live one counts. Bit 0 of the count: none has come."""
         if entry is not None:
             if pending & 1:
                 self._deliver(node, iteration, slot, entry)
@@ -303,10 +311,10 @@ class ControlExecutor:
         for node, entry in frame.invariants:
             self._activate(node, iteration, [entry], False, ready)
 
-    def _clean(self, frame: Frame, number: int, ready: list[Task]) -> None:
+    def _clean_up(self, frame: Frame, number: int, ready: list[Task]) -> None:
         while number in frame.iterations and self._is_done(frame, frame.iterations[number]):
-            gone = frame.iterations.pop(number)
-            for slots in gone.slots.values():
+            finished = frame.iterations.pop(number)
+            for slots in finished.slots.values():
                 self._drop(slots)
             if frame.deferred:
                 self._increment(frame, ready)
@@ -322,7 +330,7 @@ class ControlExecutor:
         parent.frame.children.pop((parent.number, frame.name), None)
         parent.frames -= 1
         if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
-            self._clean(parent.frame, parent.number, ready)
+            self._clean_up(parent.frame, parent.number, ready)
 
     def _is_done(self, frame: Frame, iteration: Iteration) -> bool:
         if iteration.outstanding or iteration.frames:

@@ -1,10 +1,8 @@
-"""Branches and loops that the data decide: what is taken for them, and where that is said.
+"""Branches and loops that data decide, and the loop frames of a running graph.
 
-A loop whose condition holds a bound (``while i < limit and not done``) goes round as often as the bound
-allows; one without goes round once. Which branch is taken is tried out by whoever asks for the run
-(``branch_alternatives``). A number that was assumed counts as known
-from there on: the
-gradient of a branch is taken by the very predicate of the branch.
+A loop whose condition includes a bound (``while i < limit and not done``) runs as often as the bound
+allows; any other runs once. ``branch_alternatives`` tries which branch needs most. An assumed predicate
+counts as known from then on: the gradient of a branch reads the same predicate.
 """
 
 from __future__ import annotations
@@ -15,28 +13,84 @@ from typing import Final
 
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
-from analyzer.simulate.predict.executor.loop_frames import Iteration
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring
 
-_HANDS_ON: Final = frozenset(
+_PASSES_ON: Final = frozenset(
     (
         *("Identity", "Snapshot", "StopGradient", "PreventGradient", "Squeeze", "Reshape"),
         *("Enter", COPY, COPY_BACK),
     )
 )
 UNBOUNDED_TRIPS: Final = 1
-"""Times that a loop goes round of which nothing tells how often."""
+"""Trips of a loop if its condition has no known bound."""
+
+Entry = tuple[int, Value | None]
+"""A live tensor: its buffer, and its value if it is known."""
+
+
+@dataclass(eq=False, slots=True)
+class Iteration:
+    """One iteration of a loop (``IterationState`` in ``propagator_state.h``).
+
+    Attributes:
+        frame: The loop.
+        number: 0 for the first.
+        slots: Inputs of each node that has received one; None for a missing or dead input.
+        pending: For each node that has received an input, the number of inputs it still waits for.
+        dead: For each node, the number of its dead inputs.
+        outstanding: Number of nodes that are ready or run.
+        frames: Number of unfinished loops inside it.
+        bounded: Whether only some operands of the loop condition's ``and`` were unknown.
+    """
+
+    frame: Frame
+    number: int
+    slots: dict[int, list[Entry | None]] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)
+    dead: dict[int, int] = field(default_factory=dict)
+    outstanding: int = 0
+    frames: int = 0
+    bounded: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """A loop, or the graph itself (``FrameState`` in ``propagator_state.h``).
+
+    Attributes:
+        name: Name of the loop.
+        parent: The iteration that entered it; None for the graph.
+        pending_inputs: Number of ``Enter`` nodes that have not run.
+        parallel: Number of iterations that may run at once.
+        iterations: Unfinished iterations by number.
+        count: Number of the last iteration.
+        children: Loops inside it, by iteration and name.
+        deferred: Inputs of an iteration that has to wait.
+        invariants: Inputs of every iteration.
+        dead_exits: ``Exit`` nodes without a live tensor.
+    """
+
+    name: str
+    parent: Iteration | None
+    pending_inputs: int
+    parallel: int
+    iterations: dict[int, Iteration] = field(default_factory=dict)
+    count: int = 0
+    children: dict[tuple[int, str], Frame] = field(default_factory=dict)
+    deferred: list[tuple[int, Entry]] = field(default_factory=list)
+    invariants: list[tuple[int, Entry]] = field(default_factory=list)
+    dead_exits: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a run takes for what the data decide.
+    """Assumed outcomes of decisions that data make.
 
     Attributes:
-        trips: Name of a loop -> times that it goes round, as far as its condition is not known.
-        most_trips: The same of every other loop whose condition holds a bound; None for the bound.
-        branches: Op that brings the predicate -> the branch taken; the second (true) of any other.
+        trips: Name of a loop -> its trips, as far as its condition is unknown.
+        most_trips: Trips of every other bounded loop; None for its bound.
+        branches: Op that computes the predicate -> branch index; 1 (true) for any other.
     """
 
     trips: Mapping[str, int] = field(default_factory=dict)
@@ -44,107 +98,101 @@ class Assumptions:
     branches: Mapping[str, int] = field(default_factory=dict)
 
 
-NOTHING_TOLD: Final = Assumptions()
+NO_ASSUMPTIONS: Final = Assumptions()
 
 
 @dataclass(slots=True)
 class Loop:
-    """A loop whose condition could not be followed.
+    """A loop whose condition is unknown.
 
     Attributes:
-        bounded: Whether its condition held a bound each time that it was asked.
-        trips: Times that it went round.
+        bounded: Whether its condition had a bound at every evaluation.
+        trips: Number of trips taken.
     """
 
     bounded: bool = True
     trips: int = 0
 
 
-class Deciding:
-    """The decisions of one run.
-
-    Args:
-        wiring: The graph.
-        assumed: What is taken.
+class DecisionLog:
+    """Decides unknown predicates of one run by assumption, and logs them.
 
     Attributes:
-        loops: Name of a loop whose condition could not be followed -> what became of it.
-        branches: Node that brings a predicate that could not be followed -> branches there are.
+        loops: Name of each loop with an unknown condition -> its outcome.
+        branches: Node of each unknown predicate -> number of branches.
+        watched: Nodes whose unknown value needs an assumption.
     """
 
     def __init__(self, wiring: Wiring, assumed: Assumptions) -> None:
         self._assumed = assumed
         self._ops = wiring.ops
-        self._inputs = wiring.inputs
-        self._ways = _predicates(wiring)
-        self._conditions = _conditions(wiring)
-        self.watched = frozenset(self._ways) | self._conditions
+        self._branch_counts = _find_predicates(wiring)
+        self._conditions = _find_conjunctions(wiring)
+        self.watched = frozenset(self._branch_counts) | self._conditions
         self.loops: dict[str, Loop] = {}
         self.branches: dict[int, int] = {}
 
     def assume(
         self, node: int, values: Sequence[Value | None], iteration: Iteration
     ) -> Value | None:
-        """Return what is taken for a watched node's value, which is not known.
+        """Return the assumed value of a watched node; None for part of a loop condition.
 
         Args:
-            node: Number of the node.
-            values: Values of its inputs; None for one that is not known.
-            iteration: The loop iteration that it runs in.
+            node: The node; its value is unknown.
+            values: Values of its inputs; None if unknown.
+            iteration: Its loop iteration.
         """
         if node in self._conditions:
-            # ``and`` of which one side is known: to be false would have decided it.
+            # A false operand of ``and`` would have decided the value.
             iteration.bounded = iteration.bounded or any(value is not None for value in values)
             return None
-        ways = self._ways[node]
-        self.branches[node] = ways
-        return (min(self._assumed.branches.get(self._ops[node].name, 1), ways - 1),)
+        count = self._branch_counts[node]
+        self.branches[node] = count
+        return (min(self._assumed.branches.get(self._ops[node].name, 1), count - 1),)
 
-    def goes_on(self, iteration: Iteration) -> bool:
-        """Say whether a loop goes round once more whose condition is not known."""
+    def continue_loop(self, iteration: Iteration) -> bool:
+        """Return whether a loop with an unknown condition makes another trip."""
         name, number = iteration.frame.name, iteration.number
         loop = self.loops.setdefault(name, Loop())
         loop.bounded = loop.bounded and iteration.bounded
         most = self._assumed.trips.get(name)
         if most is None:
             most = self._assumed.most_trips if iteration.bounded else UNBOUNDED_TRIPS
-        more = most is None or number < most
-        if more:
+        is_taken = most is None or number < most
+        if is_taken:
             loop.trips = max(loop.trips, number + 1)
-        return more
+        return is_taken
 
 
-def _predicates(wiring: Wiring) -> dict[int, int]:
-    """Return, for each node that brings the predicate of a branch, how many branches there are."""
-    ways: dict[int, int] = {}
+def _find_predicates(wiring: Wiring) -> dict[int, int]:
+    """Return the number of branches for each node that computes a branch's predicate."""
+    counts: dict[int, int] = {}
     for node, op in enumerate(wiring.ops):
         if op.type not in SWITCHES:
             continue
         source = wiring.inputs[node][1][0]
-        if wiring.ops[source].type == "LoopCond":
-            continue
-        count = len(op.outputs)
-        ways[_origin(wiring.ops, wiring.inputs, source)] = count
-        ways[source] = count
-    return ways
+        if wiring.ops[source].type != "LoopCond":
+            counts[_trace_back(wiring.ops, wiring.inputs, source)] = len(op.outputs)
+            counts[source] = len(op.outputs)
+    return counts
 
 
-def _origin(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]], node: int) -> int:
-    while ops[node].type in _HANDS_ON and inputs[node]:
+def _trace_back(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]], node: int) -> int:
+    while ops[node].type in _PASSES_ON and inputs[node]:
         node = inputs[node][0][0]
     return node
 
 
-def _conditions(wiring: Wiring) -> frozenset[int]:
-    """Return the nodes by which the conditions of loops join several ones."""
-    found: set[int] = set()
+def _find_conjunctions(wiring: Wiring) -> frozenset[int]:
+    """Return the ``LogicalAnd`` nodes in the conditions of loops."""
+    conjunctions: set[int] = set()
     queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
     while queue:
         for source, _ in wiring.inputs[queue.pop()]:
             kind = wiring.ops[source].type
-            if kind == "LogicalAnd" and source not in found:
-                found.add(source)
+            if kind == "LogicalAnd" and source not in conjunctions:
+                conjunctions.add(source)
                 queue.append(source)
-            elif kind in _HANDS_ON - {"Enter"}:
+            elif kind in _PASSES_ON - {"Enter"}:
                 queue.append(source)
-    return frozenset(found)
+    return frozenset(conjunctions)

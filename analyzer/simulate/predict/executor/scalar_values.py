@@ -1,10 +1,9 @@
-"""The few numbers that decide where control goes: loop counters, step counters, branch predicates.
+"""Values of the scalars that decide control flow: loop counters, step counters, branch predicates.
 
-Only small tensors are followed, of numbers that the graph holds or the step is given. Of
-floating-point tensors that are worked out two things are taken for granted, as in a step of healthy
-training: they are finite (so that loss scaling takes the branch that updates), and no element is
-exactly the one number that a whole tensor is compared with (so that Keras divides a sparse gradient as
-it is, and does not make it dense because a denominator is zero).
+Only small tensors are evaluated, from constants and inputs of the step. Two assumptions about computed
+floating-point tensors hold in healthy training. They are finite, so that loss scaling takes the updating
+branch. No element equals the one number that a whole tensor is compared with, so that Keras keeps a
+sparse gradient sparse (it makes it dense if a denominator is zero).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Value = tuple[Number, ...]
 """A small tensor's elements, flat; booleans as 0 and 1."""
 
 _MAX_ELEMENTS: Final = 64
-"""Elements of the largest tensor that is followed; as many as a note keeps of a constant."""
+"""Elements of the largest tensor that is evaluated; a note keeps as many of a constant."""
 
 _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
     "Add": operator.add,
@@ -48,9 +47,9 @@ _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
 }
 _DIVISIONS: Final = op_types("Div RealDiv FloorDiv FloorMod")
 _DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
-"""Kinds whose value one input alone may decide, and the value by which it does."""
-_GIVEN: Final = op_types("Const HostConst _Arg _DeviceArg")
-"""Kinds that bring in a number: held by the graph, or given to the step (``value``)."""
+"""Op types that one input can decide, and its deciding value."""
+_SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
+"""Op types that bring in a number: a constant, or an input of the step (attribute ``value``)."""
 _SAME: Final = op_types(
     """
     Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
@@ -66,42 +65,44 @@ _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "Prod": math.prod,
 }
 
-_OF_EQUAL_THE_SAME: Final = op_types("All Any Max Min")
-_TAKEN_FOR_GRANTED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0}
+_IDEMPOTENT: Final = op_types("All Any Max Min")
+_ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0}
 
 _INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
-_JOINS: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
-_LEAVES: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
-LISTS: Final = _INDEXED | frozenset(_JOINS) | frozenset(_LEAVES)
-"""Kernels of TensorLists that take an index or a count, or by which a number joins a list or leaves
-one: a loop's backward pass pops the counter that its forward pass pushed, a branch's backward pass takes
-the predicate of an inner branch from an optional."""
+_STORES: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
+_LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
+LISTS: Final = _INDEXED | frozenset(_STORES) | frozenset(_LOADS)
+"""TensorList ops that take an index or a count, or that store or load a number.
+
+The backward pass of a loop pops the counter that its forward pass pushed. The backward pass of a branch
+takes the predicate of an inner branch from an optional.
+"""
 
 
-UNASKED: Final = _GIVEN | op_types(
+INPUT_FREE: Final = _SOURCES | op_types(
     "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual Rank Shape Size"
 )
-"""Kinds whose value does not depend on that of their first input; every other needs it."""
+"""Op types whose value does not depend on the value of their first input."""
 
 
-def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
-    """Return the value of an op's first output, None where it is not known.
+def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
+    """Return the value of an op's first output; None if it is unknown.
 
     Args:
         op: The op.
-        inputs: Values of its inputs, None for one that is not known.
-        specs: What its inputs are.
+        inputs: Values of its inputs; None if unknown.
+        specs: Dtypes and shapes of its inputs.
     """
     kind = op.type
-    if kind in _GIVEN:
-        return constant(op)
-    if kind in _TAKEN_FOR_GRANTED:
-        return (_TAKEN_FOR_GRANTED[kind],)
+    if kind in _SOURCES:
+        return constant_value(op)
+    if kind in _ASSUMED:
+        return (_ASSUMED[kind],)
     if kind in ("Equal", "NotEqual") and _compares_floats_with_one(specs):
         return (int(kind == "NotEqual"),)
     if kind in _OF_SHAPE:
         return _of_shape(kind, specs[0])
-    if kind in _DECIDED_BY_ONE and (_DECIDED_BY_ONE[kind],) in inputs and _is_one(op):
+    if kind in _DECIDED_BY_ONE and (_DECIDED_BY_ONE[kind],) in inputs and _is_scalar(op):
         return (_DECIDED_BY_ONE[kind],)
     if any(value is None for value in inputs[:1]):
         return None
@@ -115,10 +116,10 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
     if kind == "LogicalNot":
         return tuple(int(not x) for x in known[0])
     if kind in _REDUCE and known[0]:
-        whole = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
-        # One number may stand for a tensor of equal ones.
-        same = len(known[0]) == 1 and kind in _OF_EQUAL_THE_SAME
-        return _as_type((_REDUCE[kind](known[0]),), op) if whole or same else None
+        is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
+        # One number may stand for a tensor of equal numbers.
+        is_equal = len(known[0]) == 1 and kind in _IDEMPOTENT
+        return _as_type((_REDUCE[kind](known[0]),), op) if is_scalar or is_equal else None
     if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
         return known[0] if len(known[0]) == 1 else None
     if len(known) != len(inputs):
@@ -127,7 +128,7 @@ def follow(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -
 
 
 _OF_SHAPE: Final = frozenset({"Shape", "Size", "Rank"})
-"""Kinds whose value follows from the shape of their input alone."""
+"""Op types whose value follows from the shape of their input."""
 
 
 def _of_shape(kind: str, spec: TensorSpec | None) -> Value | None:
@@ -142,14 +143,8 @@ def _of_shape(kind: str, spec: TensorSpec | None) -> Value | None:
 ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
 
-def assigned(kind: str, old: Value, change: Value | None) -> Value | None:
-    """Return a variable's value after one of ``ASSIGNS``, None where it is not known.
-
-    Args:
-        kind: Op type, one of ``ASSIGNS``.
-        old: The variable's value before.
-        change: The value of the second input; None where it is not known.
-    """
+def assign(kind: str, old: Value, change: Value | None) -> Value | None:
+    """Return a variable's value after an op of ``ASSIGNS``; None if it is unknown."""
     if change is None or len(change) != len(old):
         return None
     if kind == "AssignVariableOp":
@@ -158,27 +153,21 @@ def assigned(kind: str, old: Value, change: Value | None) -> Value | None:
     return tuple(a + sign * b for a, b in zip(old, change, strict=True))
 
 
-def index_of(kind: str, values: list[Value | None]) -> int | None:
-    """Return the index or count that a TensorList's kernel is given; None where not known."""
-    told = values[1] if kind in _INDEXED else None
-    return int(told[0]) if told else None
+def list_index(kind: str, values: list[Value | None]) -> int | None:
+    """Return the index or count input of a TensorList op; None if unknown."""
+    index = values[1] if kind in _INDEXED else None
+    return int(index[0]) if index else None
 
 
-class InLists:
-    """The numbers that are elements of TensorLists, by the buffer that holds them."""
+class ListScalars:
+    """Known numbers in TensorLists, by their buffer."""
 
     def __init__(self) -> None:
         self._known: dict[int, Value] = {}
 
-    def join(self, kind: str, buffers: list[int], values: list[Value | None]) -> None:
-        """Note the number that a kernel adds to a list.
-
-        Args:
-            kind: Op type of the kernel.
-            buffers: Buffer on each input.
-            values: Value of each input; None where it is not known.
-        """
-        place = _JOINS.get(kind)
+    def store(self, kind: str, buffers: list[int], values: list[Value | None]) -> None:
+        """Store the number that an op adds to a list."""
+        place = _STORES.get(kind)
         if place is None or buffers[place] < 0:
             return
         value = values[place]
@@ -187,19 +176,13 @@ class InLists:
         else:
             self._known[buffers[place]] = value
 
-    def leave(self, kind: str, output: int, buffer: int) -> Value | None:
-        """Return the number in an output of a kernel, where it is an element of a list.
-
-        Args:
-            kind: Op type of the kernel.
-            output: Index of the output.
-            buffer: Its buffer.
-        """
-        return self._known.get(buffer) if _LEAVES.get(kind) == output else None
+    def load(self, kind: str, output: int, buffer: int) -> Value | None:
+        """Return the number in an op's output if it is a list element, else None."""
+        return self._known.get(buffer) if _LOADS.get(kind) == output else None
 
 
-def constant(op: Op) -> Value | None:
-    """Return the value of a constant or argument where it is small, or one number everywhere."""
+def constant_value(op: Op) -> Value | None:
+    """Return the value of a small or uniform constant or argument, else None."""
     value = op.attrs.get("value")
     if not isinstance(value, dict):
         return None
@@ -209,12 +192,12 @@ def constant(op: Op) -> Value | None:
     return tuple(int(x) if float(x).is_integer() else float(x) for x in elements)
 
 
-def _is_one(op: Op) -> bool:
+def _is_scalar(op: Op) -> bool:
     return op.outputs[0].shape == ()
 
 
 def _as_type(value: Value, op: Op) -> Value | None:
-    """Return numbers as the op's first output holds them: cut off, or rounded as its type does."""
+    """Return numbers rounded or truncated to the dtype of the op's first output."""
     dtype = op.outputs[0].dtype
     if not all(map(math.isfinite, value)):
         return None
@@ -254,7 +237,7 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
 
 
 def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:
-    """Say whether a floating-point tensor is compared with one number."""
+    """Return whether a floating-point tensor is compared with one number."""
     known = [spec for spec in specs if spec is not None and "float" in spec.dtype]
     return len(known) == 2 and sorted(spec.shape == () for spec in known) == [False, True]
 

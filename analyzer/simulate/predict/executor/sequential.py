@@ -1,15 +1,14 @@
-"""The order in which TensorFlow's CPU executor runs the nodes of a step.
+"""The order in which TensorFlow's executor runs the nodes of a step on one thread.
 
-One inter-op thread, op by op. The executor starts at the source. A node that has run makes its
-successors ready; the cheap ones join the thread's own queue and run next, first in first out; of the
-expensive ones the last is kept if that queue is empty, and every other is handed to the pool, where
-the newest task runs first (the worker pushes to the front of its own deque and pops from there;
-Eigen's ``ThreadPoolTempl``). The deque holds 1,024 tasks; with more, a task runs at once in the
-middle of the current one. Five hundred or more tasks at once go as chunks, which unfold when they
-are popped. (``executor.cc``: ``ScheduleReady``, ``Process``; ``propagator_state.cc``.)
+The executor starts at the source. A node that has run makes its successors ready. Inexpensive ones join
+the thread's own queue and run next, first in, first out. Of the expensive ones the last joins the queue
+if it is empty; every other goes to the pool, where the newest task runs first: the worker pushes to the
+front of its deque and pops from there (Eigen's ``ThreadPoolTempl``). The deque holds 1,024 tasks; if it
+is full, a task runs at once within the current one. Five hundred or more tasks at once go as chunks,
+which unfold when they are popped (``ScheduleReady`` and ``Process`` in ``executor.cc``,
+``propagator_state.cc``).
 
-Held against traces of thirteen models the order is the real one, op by op, once the order of the
-hash sets (``successor_order``) is given.
+In traces of thirteen models this order is the real one, op by op, given the order of edges.
 """
 
 from __future__ import annotations
@@ -18,36 +17,33 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from analyzer.simulate.predict.executor.thread_pool import Workers
-from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.graph.successor_order import FanOut
+from analyzer.simulate.predict.executor.threads import Workers
+from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
 
 NO_BUFFER: Final = -1
-"""Stands for a buffer where there is none: a dead or missing input, a result not in this memory."""
+"""Marks a missing buffer: a dead or missing input, or a result in other memory."""
+
 _DEQUE_CAPACITY: Final = 1024
 """Tasks that a worker's deque holds (Eigen's ``RunQueue<Task, 1024>``)."""
+
 _CHUNK: Final = 500
-"""As in ``thread_pool``."""
+"""Ready expensive nodes above which the executor hands them over in chunks
+(``kInlineScheduleReadyThreshold`` in ``executor.cc``)."""
 
 
 class NodeRunner(Protocol):
-    """What a node's turn does; buffers are numbers, each handed over with one reference.
+    """Runs nodes. Buffers are numbers; each is passed with one reference.
 
     Attributes:
-        references: How many each buffer has; the last one is dropped by ``release`` alone.
+        references: References to each buffer. Only ``release`` may drop the last one.
     """
 
     references: list[int]
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
-        """Run the node on these input buffers and return its output buffers.
+        """Run a node on its input buffers and return its output buffers.
 
-        ``index`` is the value of its second input where a TensorList's kernel is told it.
-
-        Args:
-            node: Number of the node.
-            buffers: Number of the buffer on each input.
-            index: Value of the second input where a TensorList's kernel is told it; else None.
+        ``index`` is the value of the second input of a TensorList's kernel, None if unknown.
         """
 
     def retain(self, buffer: int) -> None:
@@ -58,14 +54,14 @@ class NodeRunner(Protocol):
 
 
 class Pool:
-    """The worker's deque: tasks handed over run newest first."""
+    """The worker's deque: the newest task runs first."""
 
     def __init__(self, process: Callable[[object], None]) -> None:
         self._tasks: list[tuple[Sequence[object], bool]] = []
         self._process = process
 
     def dispatch(self, nodes: list[object]) -> None:
-        """Hand over expensive nodes, in chunks where there are too many."""
+        """Hand over expensive nodes, in chunks if there are many."""
         if len(nodes) < _CHUNK:
             for node in nodes:
                 self._push((node,), False)
@@ -74,7 +70,7 @@ class Pool:
             self._push(nodes[start : start + _CHUNK], True)
 
     def drain(self) -> None:
-        """Run what is left, newest first."""
+        """Run all remaining tasks, newest first."""
         while self._tasks:
             self._run(*self._tasks.pop())
 
@@ -93,44 +89,35 @@ class Pool:
 
 
 class Executor:
-    """Runs a graph without control flow.
+    """Runs a graph without control flow."""
 
-    Args:
-        wiring: The graph.
-        fan_out: The order of successors.
-        machine: What each node's turn does.
-    """
-
-    def __init__(self, wiring: Wiring, fan_out: FanOut, machine: NodeRunner) -> None:
-        self._roots, self._data, self._control = fan_out.roots, fan_out.data, fan_out.control
-        self._machine = machine
-        self._references = machine.references
+    def __init__(self, wiring: Wiring, edges: EdgeOrder, runner: NodeRunner) -> None:
+        self._roots, self._data, self._control = edges.roots, edges.data, edges.control
+        self._runner = runner
+        self._references = runner.references
         self._expensive = wiring.expensive
         self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
         self._pool = Pool(self._process)  # type: ignore[arg-type]
 
     def run(self) -> None:
-        """Run every node once."""
+        """Run every node once, on one thread."""
         queue: deque[int] = deque()
         self._schedule(self._roots, queue)
-        self._follow(queue)
+        self._drain_queue(queue)
         self._pool.drain()
 
-    def _process(self, node: int) -> None:
-        self._follow(deque((node,)))
-
     def run_on(self, workers: Workers[int]) -> None:
-        """Run every node once on several threads; the machine's ops take time there."""
+        """Run every node once, on several threads in simulated time."""
         workers.run(self._roots, self.begin, self.end, lambda node: node)
 
     def begin(self, node: int) -> list[int]:
         """Start a node and return its output buffers."""
         buffers, self._slots[node] = self._slots[node], []
-        return self._machine.compute(node, buffers)
+        return self._runner.compute(node, buffers)
 
     def end(self, node: int, outputs: list[int]) -> list[int]:
-        """Hand a node's outputs on and return the nodes that became ready."""
+        """Pass a node's outputs on and return the nodes that became ready."""
         slots, pending, references = self._slots, self._pending, self._references
         ready: list[int] = []
         for consumer, output, slot in self._data[node]:
@@ -152,11 +139,14 @@ class Executor:
                 if references[buffer] > 1:
                     references[buffer] -= 1
                 else:
-                    self._machine.release(buffer)
+                    self._runner.release(buffer)
         return ready
 
-    def _follow(self, queue: deque[int]) -> None:
-        compute, end, slots = self._machine.compute, self.end, self._slots
+    def _process(self, node: int) -> None:
+        self._drain_queue(deque((node,)))
+
+    def _drain_queue(self, queue: deque[int]) -> None:
+        compute, end, slots = self._runner.compute, self.end, self._slots
         while queue:
             node = queue.popleft()
             buffers, slots[node] = slots[node], []

@@ -1,10 +1,9 @@
 """Constants that TensorFlow computes before the first step.
 
-After grappler, the function's own runtime folds once more: a node without state whose inputs are all
-constants is run at once, and a constant takes its place (``constant_folding.cc``). Its bytes are then
-resident, and the node no longer runs. Only what something else than a constant reads is replaced, and
-only up to 10 MiB: a chain that ends in more runs in each step from its first node on, small results in
-between included.
+After grappler, the function runtime folds constants again: it runs a stateless node whose inputs are all
+constants, and a constant replaces the node (``constant_folding.cc``). Its bytes are then resident. Only
+a result that another node reads is replaced, and only up to 10 MiB. A chain that ends in more runs in
+every step from its first node on, including small intermediate results.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from analyzer.model.graph.ops import PLACE, op_types, split_tensor
 from analyzer.simulate.kernels.cpu.cpu_kernels import BINARY, REDUCTIONS, UNARY
 
 _MOST_BYTES: Final = 10 << 20
-"""Bytes of the largest result that is kept (``kMaxConstantSize``)."""
+"""Bytes of the largest folded result (``kMaxConstantSize``)."""
 _CONSTANTS: Final = op_types("Const HostConst")
 _SUFFIX: Final = "/__cf__"
 _FOLDED: Final = (
@@ -35,11 +34,11 @@ _FOLDED: Final = (
 
 
 def fold(ops: Sequence[Op]) -> list[Op]:
-    """Return the graph with what can be computed beforehand turned into constants.
+    """Return the graph with constants for nodes that can be computed beforehand.
 
-    A constant takes a node's place for those that read it. The node itself goes, unless another waits
-    for it: then it runs all the same, with what it needs, and no one reads the result
-    (``ReplaceTensorWithConstant`` moves the data edges only; ``RemoveDeadNodes``). Constants of equal
+    A constant replaces a node for its readers. The node disappears unless another node waits for
+    it: then it still runs with its inputs, and nothing reads its result
+    (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Constants of equal
     value become one (``OptimizeCSE``).
     """
     by_name = {op.name: op for op in ops}
@@ -62,45 +61,47 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     } & computed.keys()
     large = {name for name in wanted if (by_name[name].outputs[0].size_bytes or 0) > _MOST_BYTES}
     read = wanted - large
-    kept = _kept(by_name, folded, computed, read, large)
-    same = _equal(by_name, computed, [op.name for op in ops if op.name in read])
-    moved = {name: f"{first}{_SUFFIX}" if first in kept else first for name, first in same.items()}
+    remaining = _find_remaining(by_name, folded, computed, read, large)
+    same = _merge_equal(by_name, computed, [op.name for op in ops if op.name in read])
+    moved = {
+        name: f"{first}{_SUFFIX}" if first in remaining else first for name, first in same.items()
+    }
     result = []
     for op in ops:
         if same.get(op.name) == op.name:
-            held = tuple(name for name in computed[op.name] if name in by_name)
+            control_inputs = tuple(name for name in computed[op.name] if name in by_name)
             result.append(
                 Op(
                     moved[op.name],
                     "Const",
-                    control_inputs=held,
+                    control_inputs=control_inputs,
                     outputs=op.outputs,
                     device=op.device,
                     source=op.source,
                 )
             )
         if op.name not in folded:
-            result.append(_redirected(op, moved))
-        elif op.name in kept:
+            result.append(_redirect(op, moved))
+        elif op.name in remaining:
             result.append(op)
     return result
 
 
-def _kept(
+def _find_remaining(
     by_name: Mapping[str, Op],
     folded: Collection[str],
     computed: Mapping[str, Sequence[str]],
     read: Collection[str],
     large: Collection[str],
 ) -> set[str]:
-    """Return the nodes, of those that could be constants, that stay as they are.
+    """Return the foldable nodes that remain in the graph.
 
     Args:
         by_name: The graph.
-        folded: Constants, and what can be computed from them.
-        computed: Of these what is no constant yet, and what its constant waits for.
-        read: Those whose constant is read by what is not constant.
-        large: Those that it reads as they are, as their result is too large for a constant.
+        folded: Constants and foldable nodes.
+        computed: Foldable node -> control inputs of its constant.
+        read: Foldable nodes that a node outside ``folded`` reads.
+        large: Foldable nodes with a result too large for a constant.
     """
     queue = list(large)
     queue += [
@@ -114,22 +115,22 @@ def _kept(
         for name in (split_tensor(tensor)[0] for tensor in op.inputs)
         if name not in computed
     ]
-    kept: set[str] = set()
+    remaining: set[str] = set()
     while queue:
         name = queue.pop()
-        if name in kept or name not in folded:
+        if name in remaining or name not in folded:
             continue
-        kept.add(name)
+        remaining.add(name)
         op = by_name[name]
         queue += op.control_inputs
         queue += [split_tensor(tensor)[0] for tensor in op.inputs]
-    return kept
+    return remaining
 
 
-def _equal(
+def _merge_equal(
     by_name: Mapping[str, Op], computed: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> dict[str, str]:
-    """Return, for each of these computed nodes, the first of them that is computed alike."""
+    """Return for each of these nodes the first one that computes the same value."""
     keys: dict[str, Hashable] = {}
 
     def key(name: str) -> Hashable:
@@ -139,7 +140,7 @@ def _equal(
         attrs = {k: v for k, v in op.attrs.items() if k != PLACE}
         value = attrs.get("value")
         if op.type in _CONSTANTS and not (isinstance(value, dict) and "values" in value):
-            keys[name] = name  # too large for its values to be known
+            keys[name] = name  # too large to know its values
         else:
             inputs = tuple((key(n), k) for n, k in (split_tensor(t) for t in op.inputs))
             keys[name] = (op.type, repr(sorted(attrs.items())), inputs)
@@ -149,12 +150,12 @@ def _equal(
     return {name: first.setdefault((key(name), computed[name]), name) for name in names}
 
 
-def _redirected(op: Op, moved: Mapping[str, str]) -> Op:
-    """Return the op reading constants under the names that they have."""
+def _redirect(op: Op, moved: Mapping[str, str]) -> Op:
+    """Return the op with inputs renamed to the constants."""
     if not any(split_tensor(tensor)[0] in moved for tensor in op.inputs):
         return op
-    found = (split_tensor(tensor) for tensor in op.inputs)
-    return replace(op, inputs=tuple(f"{moved.get(name, name)}:{k}" for name, k in found))
+    inputs = (split_tensor(tensor) for tensor in op.inputs)
+    return replace(op, inputs=tuple(f"{moved.get(name, name)}:{k}" for name, k in inputs))
 
 
 def _can_fold(op: Op, folded: set[str]) -> bool:

@@ -1,9 +1,12 @@
-"""The graph as the executor holds it: nodes by number, edges in the order it made them.
+"""The graph as the executor holds it: numbered nodes, and edges in the order of their creation.
 
-The order of edges decides the order of execution, so it is rebuilt as TensorFlow builds it: a
-function's body is turned into a graph node by node, always taking the first node (in the order
-arguments, body, results) whose inputs exist, and each node adds its incoming edges in input order
-(``GraphConstructor::Convert``).
+The order of edges decides the order of execution, so it is rebuilt as TensorFlow builds it. A
+function body becomes a graph node by node. TensorFlow always takes the first node (arguments, body,
+results) whose inputs exist, and adds its incoming edges in input order
+(``GraphConstructor::Convert`` in ``graph_constructor.cc``).
+
+Nodes with many out-edges list them in an order that differs between processes and stays the same for
+all steps of one (``edge_set``). The most important such node is the source: it starts every root.
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from random import Random
 from typing import Any, Final
 
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.graph.ops import op_types, split_tensor
-from analyzer.simulate.predict.graph.edge_addresses import EdgeSets, edge_sets_of
+from analyzer.simulate.predict.graph.edge_set import INLINE_EDGES, order_edges
 from analyzer.simulate.predict.graph.onednn_rewrite_order import (
-    Rewriting,
+    RewriteOrder,
     consumers_of,
-    creation_order,
+    create_in_order,
 )
 
 INEXPENSIVE: Final = op_types(
@@ -32,37 +36,33 @@ INEXPENSIVE: Final = op_types(
     DebugIdentityV2 DebugNanCount
     """
 )
-"""Types whose kernel says it is cheap (``OpKernel::IsExpensive`` overridden), and which the executor
-therefore runs at once on the same thread. Every other CPU kernel counts as expensive until its
-running average falls below 8,000 cycles, which takes about 90 runs from the initial 100 million."""
+"""Op types whose kernels override ``OpKernel::IsExpensive``; the executor runs them inline.
 
+Every other CPU kernel counts as expensive until its running average falls below 8,000 cycles, which
+takes about 90 runs from the initial 100 million.
+"""
 
 SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
-"""Types that hand their first input to one of their outputs, chosen by the second."""
-
+"""Op types that pass their first input to the output that the second input selects."""
 
 _CONTROL_FLOW: Final = SWITCHES | {"Merge", "Enter", "Exit"}
-"""Types by which a graph has branches or loops (lowered: ``If`` and ``While`` are gone by then)."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """Nodes by number with their edges.
+    """Numbered nodes with their edges.
 
     Attributes:
         ops: The nodes.
-        inputs: For each node, the (node, output) that feeds each data input.
-        control: For each node, the nodes it waits for.
-        data_out: For each node, the (node, output, input) of its data edges, in order of creation.
+        inputs: For each node, the (node, output) behind each data input.
+        control: For each node, its control inputs.
+        data_out: For each node, its data edges as (node, output, input), in order of creation.
         control_out: For each node, the nodes that wait for it, in order of creation.
-        edge_ids: For each node, the numbers of its data edges and of its control edges.
         roots: Nodes without inputs, in order of creation.
-        root_edges: Numbers of the source's edges to the roots; they are made last, in turn with
-            those to the sink (``FixupSourceAndSinkEdges``).
-        pending: For each node, how many inputs it waits for.
-        expensive: Whether each node is dispatched rather than run at once.
-        has_control_flow: Whether there are branches or loops.
-        has_branches: Whether a branch is taken or not by something else than a loop's condition.
+        pending: For each node, the number of inputs that it waits for.
+        expensive: For each node, whether the executor dispatches it instead of running it inline.
+        has_control_flow: Whether the graph has branches or loops.
+        has_branches: Whether a switch depends on anything but a loop condition.
     """
 
     ops: Sequence[Op]
@@ -70,40 +70,55 @@ class Wiring:
     control: list[list[int]]
     data_out: list[list[tuple[int, int, int]]]
     control_out: list[list[int]]
-    edge_ids: list[tuple[list[int], list[int]]]
     roots: list[int]
-    root_edges: list[int]
     pending: list[int]
     expensive: list[bool]
     has_control_flow: bool
     has_branches: bool
 
     @cached_property
-    def edge_sets(self) -> EdgeSets:
-        """Where the edges lie whose addresses decide their order: the same for every draw."""
-        return edge_sets_of(self.edge_ids, self.root_edges)
+    def crowded(self) -> list[int]:
+        """Nodes with more out-edges than a node keeps in order."""
+        return [
+            node
+            for node, (data, waiting) in enumerate(
+                zip(self.data_out, self.control_out, strict=True)
+            )
+            if len(data) + len(waiting) > INLINE_EDGES
+        ]
 
     def specs(self, node: int) -> list[TensorSpec | None]:
-        """Return what a node's data inputs are; None for one that its source does not describe."""
-        found = []
+        """Return dtype and shape of each data input; None if its source does not describe it."""
+        specs = []
         for source, output in self.inputs[node]:
             outputs = self.ops[source].outputs
-            found.append(outputs[output] if output < len(outputs) else None)
-        return found
+            specs.append(outputs[output] if output < len(outputs) else None)
+        return specs
+
+
+class EdgeOrder:
+    """One possible order of every node's out-edges.
+
+    Attributes:
+        data: For each node, its data edges as (node, output, input).
+        control: For each node, the nodes that wait for it.
+        roots: The roots in the order in which the source starts them.
+    """
+
+    def __init__(self, wiring: Wiring, seed: int) -> None:
+        chances = Random(seed)
+        self.data = list(wiring.data_out)
+        self.control = list(wiring.control_out)
+        self.roots = order_edges(wiring.roots, chances)
+        for node in wiring.crowded:
+            data, control = wiring.data_out[node], wiring.control_out[node]
+            order = order_edges(range(len(data) + len(control)), chances, grows=False)
+            self.data[node] = [data[k] for k in order if k < len(data)]
+            self.control[node] = [control[k - len(data)] for k in order if k >= len(data)]
 
 
 def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = False) -> Wiring:
-    """Number the nodes and rebuild their edges.
-
-    Args:
-        ops: The graph that the executor runs.
-        rewrite: Which of the orders in which the oneDNN pass may have rewritten its nodes
-            (``onednn_rewrite_order``); None for the order of ``ops``.
-        is_cheap: Whether every kernel counts as cheap, as on a GPU.
-
-    Raises:
-        InputError: an input names an op that is not there, or the graph has a cycle outside loops.
-    """
+    """Number the nodes and rebuild their edges, for one order of oneDNN rewrites."""
     return wire_all(ops, [rewrite], is_cheap=is_cheap)[0]
 
 
@@ -114,40 +129,38 @@ def wire_all(
     is_cheap: bool = False,
     unfolded: Sequence[Op] | None = None,
 ) -> list[Wiring]:
-    """Do so for several orders of rewriting; nodes keep their numbers.
+    """Number the nodes and rebuild their edges, for several orders of oneDNN rewrites.
+
+    Nodes have the same numbers in each wiring.
 
     Args:
         ops: The graph that the executor runs.
-        rewrites: As for ``wire``.
-        is_cheap: As for ``wire``.
-        unfolded: The graph that oneDNN's pass rewrote, before constants were computed; None for ``ops``.
+        rewrites: Seeds of the order in which the oneDNN pass rewrote nodes; None for listing order.
+        is_cheap: Whether every kernel counts as inexpensive, as on a GPU.
+        unfolded: The graph that the oneDNN pass rewrote, before constant folding; None for ``ops``.
 
     Raises:
-        InputError: an input names an op that is not there, or the graph has a cycle outside loops.
+        InputError: an input names a missing op, or there is a cycle outside loops.
     """
     number = {op.name: index for index, op in enumerate(ops)}
-    inputs, control = _inputs_of(ops, number)
-    sources = [
-        [*(source for source, _ in data), *waits]
-        for data, waits in zip(inputs, control, strict=True)
-    ]
-    walks = None if rewrites == [None] else _rewriting_of(ops if unfolded is None else unfolded)
+    inputs, control = _resolve_inputs(ops, number)
+    _check_edges(ops, inputs)
+    sources = _join_sources(inputs, control)
+    rewrite_order = None
+    if list(rewrites) != [None]:
+        rewrite_order = _rewrite_order_of(ops if unfolded is None else unfolded)
     consumers = consumers_of(ops, sources)
-    incoming = [
-        [(source, (node, output, slot)) for slot, (source, output) in enumerate(data)]
-        for node, data in enumerate(inputs)
-    ]
-    wirings: list[Wiring] = []
     first: Wiring | None = None
+    wirings: list[Wiring] = []
     for rewrite in rewrites:
-        moved: list[int] = []
-        if walks is not None and rewrite is not None:
-            moved = [number[name] for name in walks.order(rewrite) if name in number]
-        positions = _positions(ops, moved)
-        built = creation_order(consumers, positions)
+        rewritten: list[int] = []
+        if rewrite_order is not None and rewrite is not None:
+            names = rewrite_order.draw(rewrite)
+            rewritten = [number[name] for name in names if name in number]
+        built = create_in_order(consumers, _places_of(ops, rewritten))
         if len(built) != len(ops):
-            raise InputError("The graph has a cycle outside of its loops.")
-        edges = _edges_of(built, incoming, control)
+            raise InputError("The graph has a cycle outside its loops.")
+        edges = _edges_of(built, inputs, control)
         if first is not None:
             wirings.append(replace(first, **edges))
             continue
@@ -168,45 +181,27 @@ def wire_all(
     return wirings
 
 
-def _inputs_of(
+def _resolve_inputs(
     ops: Sequence[Op], number: dict[str, int]
 ) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
-    """Return each node's data inputs, as (node, output), and its control inputs.
+    """Return each node's data inputs as (node, output), and its control inputs."""
 
-    Raises:
-        InputError: an input names an op that is not there.
-    """
+    def resolve(tensor: str) -> tuple[int, int]:
+        name, output = split_tensor(tensor)
+        return number[name], output
+
     try:
-        inputs = [[_resolve(number, tensor) for tensor in op.inputs] for op in ops]
+        inputs = [[resolve(tensor) for tensor in op.inputs] for op in ops]
         control = [[number[name] for name in op.control_inputs] for op in ops]
     except KeyError as error:
         raise InputError(
-            f"The graph names an op that it does not hold: {str(error)[:80]}."
+            f"The graph is damaged: an input names the missing op {str(error)[:80]}."
         ) from None
-    _check_edges(ops, inputs)
     return inputs, control
 
 
-def _positions(ops: Sequence[Op], moved: list[int]) -> list[Any]:
-    """Return each node's place in the order of creation.
-
-    Args:
-        ops: The graph.
-        moved: Nodes that oneDNN's pass made anew, in the order in which it did: they take one another's
-            places in that order.
-    """
-    places = list(range(len(ops)))
-    for node, place in zip(moved, sorted(moved), strict=True):
-        places[node] = place
-    return [_position(op, place) for op, place in zip(ops, places, strict=True)]
-
-
 def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """Check that each input is an output of its source, and that each loop's entry names its loop.
-
-    Raises:
-        InputError: it is not so.
-    """
+    """Check that each input is an output of its source, and that each loop entry names its loop."""
     for op, feeds in zip(ops, inputs, strict=True):
         for source, output in feeds:
             if output >= len(ops[source].outputs):
@@ -220,72 +215,55 @@ def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]])
             )
 
 
-def _rewriting_of(ops: Sequence[Op]) -> Rewriting:
+def _join_sources(
+    inputs: Sequence[Sequence[tuple[int, int]]], control: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return the nodes that each node waits for: of its data inputs, then of its control inputs."""
+    return [
+        [*(source for source, _ in data), *waits]
+        for data, waits in zip(inputs, control, strict=True)
+    ]
+
+
+def _rewrite_order_of(ops: Sequence[Op]) -> RewriteOrder:
     number = {op.name: index for index, op in enumerate(ops)}
-    return Rewriting(
-        ops,
-        [
-            [
-                *(_resolve(number, tensor)[0] for tensor in op.inputs),
-                *(number[name] for name in op.control_inputs),
-            ]
-            for op in ops
-        ],
-    )
+    return RewriteOrder(ops, _join_sources(*_resolve_inputs(ops, number)))
+
+
+def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]:
+    """Return each node's rank in the order of creation: arguments, body, results.
+
+    Args:
+        ops: The graph.
+        rewritten: Nodes that the oneDNN pass rewrote, in the order of rewriting. They share their
+            places among them in this order.
+    """
+    places = list(range(len(ops)))
+    for node, place in zip(rewritten, sorted(rewritten), strict=True):
+        places[node] = place
+    ranks = []
+    for op, place in zip(ops, places, strict=True):
+        if op.type in ARGUMENT_TYPES:
+            ranks.append((0, int(op.attrs.get("index", 0))))
+        elif op.type in RESULT_TYPES:
+            ranks.append((2, int(op.attrs.get("index", 0))))
+        else:
+            ranks.append((1, place))
+    return ranks
 
 
 def _edges_of(
     built: Sequence[int],
-    incoming: Sequence[Sequence[tuple[int, tuple[int, int, int]]]],
-    control: list[list[int]],
+    inputs: Sequence[Sequence[tuple[int, int]]],
+    control: Sequence[Sequence[int]],
 ) -> dict[str, Any]:
-    """Return the fields of a wiring that follow from the order in which the nodes are made.
-
-    Args:
-        built: Nodes in that order.
-        incoming: For each node, each data input's source and the edge as its source lists it.
-        control: For each node, the nodes it waits for.
-    """
+    """Return the fields of a wiring that follow from the order of the nodes' creation."""
     data_out: list[list[tuple[int, int, int]]] = [[] for _ in built]
     control_out: list[list[int]] = [[] for _ in built]
-    edge_ids: list[tuple[list[int], list[int]]] = [([], []) for _ in built]
-    edges = 0
     for node in built:
-        for source, edge in incoming[node]:
-            data_out[source].append(edge)
-            edge_ids[source][0].append(edges)
-            edges += 1
+        for slot, (source, output) in enumerate(inputs[node]):
+            data_out[source].append((node, output, slot))
         for source in control[node]:
             control_out[source].append(node)
-            edge_ids[source][1].append(edges)
-            edges += 1
-    roots: list[int] = []
-    root_edges: list[int] = []
-    for node in built:
-        if not incoming[node] and not control[node]:
-            roots.append(node)
-            root_edges.append(edges)
-            edges += 1
-        if not data_out[node] and not control_out[node]:
-            edges += 1  # to the graph's sink
-    return {
-        "data_out": data_out,
-        "control_out": control_out,
-        "edge_ids": edge_ids,
-        "roots": roots,
-        "root_edges": root_edges,
-    }
-
-
-def _resolve(number: dict[str, int], tensor: str) -> tuple[int, int]:
-    name, output = split_tensor(tensor)
-    return number[name], output
-
-
-def _position(op: Op, node: int) -> tuple[int, int]:
-    index = op.attrs.get("index", 0)
-    if op.type in ARGUMENT_TYPES:
-        return 0, int(index)
-    if op.type in RESULT_TYPES:
-        return 2, int(index)
-    return 1, node
+    roots = [node for node in built if not inputs[node] and not control[node]]
+    return {"data_out": data_out, "control_out": control_out, "roots": roots}

@@ -1,4 +1,4 @@
-"""From ops to what each op's kernel does: shapes, small constants and variables looked up once."""
+"""Memory plans of all kernels of a graph, from shapes, small constants and variables."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from analyzer.simulate.predict.graph.edges import Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 _LONGEST_REASON: Final = 200
-"""Letters kept of why a rule does not fit."""
+"""Most characters of the reason why a rule does not fit."""
 _HANDLE_SOURCES = (*ARGUMENT_TYPES, "VarHandleOp")
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What every node's kernel does.
+    """Memory plans of every node's kernel.
 
     Attributes:
         plans: For each node, its plan.
-        handles: For each node, the node whose output is the variable handle in its first input;
-            -1 for none.
+        handles: For each node, the node that brings in the variable handle of its first input; -1 for
+            none.
         arguments: For each call of a compiled function, the same for every input.
-        unmodelled: Nodes whose type has no rule, or whose type's rule does not fit them.
-        misfits: Of those the latter, each with why.
+        unmodelled: Nodes without a rule, or that do not fit the rule of their type.
+        misfits: Nodes that do not fit the rule, with the reason.
     """
 
     plans: list[MemoryPlan]
@@ -47,13 +47,13 @@ def plan_kernels(
     device: KernelDevice = CPU,
     compiled: Mapping[str, BufferPlan] | None = None,
 ) -> Kernels:
-    """Return what every node's kernel does.
+    """Return the memory plan of every node's kernel.
 
     Args:
         wiring: The graph.
         threads: Intra-op threads of the device.
         device: The device's kernels.
-        compiled: Memory plans of the XLA-compiled functions, by the name of the op that calls one.
+        compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
     """
     xla_plans = compiled or {}
     constants = [_constant(wiring, node) for node in range(len(wiring.ops))]
@@ -76,7 +76,7 @@ def plan_kernels(
                 raise _misfit(op, why)
             continue
         if op.type in RESULT_TYPES and used >= 0:
-            raise _misfit(op, "what it returns is read")
+            raise _misfit(op, "an op reads its result")
         plan, why = _plan(device, call, used)
         plans.append(plan)
         if why:
@@ -95,11 +95,10 @@ def plan_kernels(
 
 
 def _plan(device: KernelDevice, call: Call, used: int) -> tuple[MemoryPlan, str]:
-    """Return the plan of one op by its kernel's rule, and why the rule does not fit it; mostly empty.
+    """Return the plan of one op, and the reason why its rule does not fit; mostly empty.
 
-    A rule relies on what TensorFlow's op registry guarantees: the number of inputs and outputs, their
-    ranks, the attributes. Where an op has them otherwise, its outputs are taken to be allocated, as
-    those of a type without a rule are: it is counted and told, and the rest is still predicted.
+    A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
+    without these is handled like an op without a rule: each output counts as allocated.
 
     Args:
         device: The device's kernels.
@@ -107,7 +106,7 @@ def _plan(device: KernelDevice, call: Call, used: int) -> tuple[MemoryPlan, str]
         used: The last of its outputs that another op reads; -1 for none.
 
     Raises:
-        TraceError: an output is read that the op does not have.
+        TraceError: an op reads an output that this op does not have.
     """
     try:
         plan = device.plan(call)
@@ -123,7 +122,7 @@ def _plan(device: KernelDevice, call: Call, used: int) -> tuple[MemoryPlan, str]
 
 
 def _unfit(op: Op, plan: MemoryPlan, used: int) -> str:
-    """Say how a plan speaks of inputs that its op lacks, or not of an output that is read."""
+    """Return why a plan does not fit its op: a missing input, or a missing output that is read."""
     if used >= len(plan.outputs):
         return f"output {used} is read"
     last = max((index for output in plan.outputs for index in output.inputs), default=-1)
@@ -134,8 +133,7 @@ def _unfit(op: Op, plan: MemoryPlan, used: int) -> str:
 
 def _misfit(op: Op, why: str) -> TraceError:
     return TraceError(
-        f"The graph is damaged: its op {op.name[:80]!r} does not fit the type "
-        f"{op.type[:80]!r} ({why}).",
+        f"The graph is damaged: its op {op.name[:80]!r} does not fit the type {op.type[:80]!r} ({why}).",
         hint="Estimate again.",
     )
 
@@ -163,34 +161,34 @@ def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:
 
 
 def _handles(wiring: Wiring) -> list[int]:
-    """Follow each first input of type resource back to the argument that brought the handle in."""
-    found: dict[int, int] = {}
+    """Trace each first input of type resource back to the argument that brings in the handle."""
+    origins: dict[int, int] = {}
     handles = []
     for node in range(len(wiring.ops)):
         spec = _spec(wiring, wiring.inputs[node][0]) if wiring.inputs[node] else None
         is_handle = spec is not None and spec.dtype == "resource"
-        handles.append(_origin(wiring, wiring.inputs[node][0][0], found) if is_handle else -1)
+        handles.append(_origin(wiring, wiring.inputs[node][0][0], origins) if is_handle else -1)
     return handles
 
 
 def _argument_handles(wiring: Wiring, node: int) -> list[int]:
-    found: dict[int, int] = {}
+    origins: dict[int, int] = {}
     handles = []
     for feed in wiring.inputs[node]:
         spec = _spec(wiring, feed)
         is_handle = spec is not None and spec.dtype == "resource"
-        handles.append(_origin(wiring, feed[0], found) if is_handle else -1)
+        handles.append(_origin(wiring, feed[0], origins) if is_handle else -1)
     return handles
 
 
-def _origin(wiring: Wiring, node: int, found: dict[int, int]) -> int:
+def _origin(wiring: Wiring, node: int, origins: dict[int, int]) -> int:
     path: list[int] = []
-    while node not in found and wiring.ops[node].type not in _HANDLE_SOURCES:
+    while node not in origins and wiring.ops[node].type not in _HANDLE_SOURCES:
         path.append(node)
         if not wiring.inputs[node]:
             break
         node = wiring.inputs[node][0][0]
-    origin = found.get(node, node)
+    origin = origins.get(node, node)
     for step in path:
-        found[step] = origin
+        origins[step] = origin
     return origin

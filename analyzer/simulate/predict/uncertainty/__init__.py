@@ -1,1 +1,1 @@
-"""How far a prediction may be off, and what that comes from."""
+"""The stated range of a prediction, and alternatives of decisions."""

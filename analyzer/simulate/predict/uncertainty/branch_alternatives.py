@@ -1,7 +1,7 @@
-"""What else could happen where the data decide: the other branches, and loops that go round once.
+"""Alternative outcomes of branches and loops that data decide.
 
-What is shown is what needs most of memory, for that is what has to fit; the stated range begins with
-what needs least. Each alternative is one schedule played.
+The outcome that needs most memory is shown, because it has to fit. The range starts at the outcome that
+needs least. Each alternative is one schedule.
 """
 
 from __future__ import annotations
@@ -13,87 +13,87 @@ from typing import Final
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.ops import LEAST_SHAPES
-from analyzer.simulate.predict.executor.data_decisions import NOTHING_TOLD, Assumptions, Loop
-from analyzer.simulate.predict.played_step import Draw, Prepared, play
+from analyzer.model.ranges import Range
+from analyzer.simulate.predict.executor.data_decisions import NO_ASSUMPTIONS, Assumptions, Loop
+from analyzer.simulate.predict.played_step import Draw, play
+from analyzer.simulate.predict.prepared_step import Prepared
 
-MOST_PLAYED: Final = 12
-"""Alternatives that are played: of many branches that the data decide, the first few."""
+MOST_ALTERNATIVES: Final = 12
+"""Most alternatives to try: the first branches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A branch or a loop that the data decide.
+    """A branch or a loop that data decide.
 
     Attributes:
-        name: Name of the loop, or of the op that brings the branch's predicate.
+        name: Name of the loop, or of the op that computes the branch's predicate.
         is_loop: Whether it is a loop.
-        taken: Times that the loop goes round, or the branch: 0 for the first.
-        bounded: Whether the loop's condition says how often it may go round at most.
-        told: Whether the user told what to take.
-        other_bytes: Requested peak with the loop once round, or another branch; None where not played.
+        outcome: Trips of the loop, or index of the branch.
+        bounded: Whether the loop's condition has a bound.
+        by_user: Whether the user chose the outcome.
+        other_bytes: Requested peak with one trip, or with another branch; None if not tried.
     """
 
     name: str
     is_loop: bool
-    taken: int
+    outcome: int
     bounded: bool = False
-    told: bool = False
+    by_user: bool = False
     other_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """The graph with what is taken where the data decide.
+    """A graph with assumed outcomes for its decisions.
 
     Attributes:
         prepared: The graph, with its assumptions.
-        decisions: What the data decide, and what is taken.
-        low_bytes, high_bytes: Least and highest requested peak of the alternatives; None without any.
+        decisions: The decisions and their outcomes.
+        peaks: Requested peaks of the alternatives; None without any.
     """
 
     prepared: Prepared
     decisions: tuple[Decision, ...] = ()
-    low_bytes: int | None = None
-    high_bytes: int | None = None
+    peaks: Range | None = None
 
 
-def decide(prepared: Prepared, told: Assumptions | None = None) -> Decided:
-    """Return the alternative that needs most, and how far the others are from it.
+def decide(prepared: Prepared, by_user: Assumptions | None = None) -> Decided:
+    """Return the alternative that needs most memory, with the peaks of all.
 
     Args:
         prepared: The graph.
-        told: What the user told: those stay.
+        by_user: The user's assumptions; they stay.
     """
-    told = told or NOTHING_TOLD
-    best = told
+    by_user = by_user or NO_ASSUMPTIONS
+    best = by_user
     first = play(replace(prepared, assumed=best), 0)
     if not first.loops and not first.branches:
         return Decided(prepared=replace(prepared, assumed=best))
-    top, played = first, [first]
+    top, tried = first, [first]
     others: dict[str, int] = {}
-    for name, way in islice(_ways(prepared, first, told), MOST_PLAYED):
-        assumed = replace(best, branches={**best.branches, name: way})
+    for name, branch in islice(_other_branches(prepared, first, by_user), MOST_ALTERNATIVES):
+        assumed = replace(best, branches={**best.branches, name: branch})
         draw = play(replace(prepared, assumed=assumed), 0)
-        played.append(draw)
+        tried.append(draw)
         others[name] = draw.peak_bytes
         if draw.peak_bytes > top.peak_bytes:
             others[name] = top.peak_bytes
             best, top = assumed, draw
-    for name in _open_loops(top.loops, told):
+    for name in _open_loops(top.loops, by_user):
         trips = {**best.trips, name: 1}
         draw = play(replace(prepared, assumed=replace(best, trips=trips)), 0)
-        played.append(draw)
+        tried.append(draw)
         others[name] = draw.peak_bytes
     return Decided(
         prepared=replace(prepared, assumed=best),
-        decisions=_decisions(prepared, top, best, told, others),
-        low_bytes=min(draw.peak_bytes for draw in played),
-        high_bytes=max(draw.peak_bytes for draw in played),
+        decisions=_describe(prepared, top, best, by_user, others),
+        peaks=Range.spanning(draw.peak_bytes for draw in tried),
     )
 
 
 def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
-    """Return the graph with one element where the most was taken; None where nothing was."""
+    """Return the graph with one element for each data-dependent size; None without any."""
     if not any(LEAST_SHAPES in op.attrs for op in ops):
         return None
     return [
@@ -110,31 +110,31 @@ def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
     ]
 
 
-def _ways(prepared: Prepared, first: Draw, told: Assumptions) -> list[tuple[str, int]]:
-    """Return name and branch of every branch that was not taken."""
+def _other_branches(prepared: Prepared, first: Draw, by_user: Assumptions) -> list[tuple[str, int]]:
+    """Return predicate and index of every branch that was not taken."""
     names = {node: prepared.wiring.ops[node].name for node in first.branches}
     return [
-        (names[node], way)
+        (names[node], branch)
         for node, count in first.branches.items()
-        for way in range(count)
-        if names[node] not in told.branches and way != 1
+        for branch in range(count)
+        if names[node] not in by_user.branches and branch != 1
     ]
 
 
-def _decisions(
+def _describe(
     prepared: Prepared,
     draw: Draw,
     best: Assumptions,
-    told: Assumptions,
+    by_user: Assumptions,
     others: Mapping[str, int],
 ) -> tuple[Decision, ...]:
     loops = [
         Decision(
             name=name,
             is_loop=True,
-            taken=loop.trips,
+            outcome=loop.trips,
             bounded=loop.bounded,
-            told=name in told.trips,
+            by_user=name in by_user.trips,
             other_bytes=others.get(name),
         )
         for name, loop in draw.loops.items()
@@ -146,8 +146,8 @@ def _decisions(
             Decision(
                 name=name,
                 is_loop=False,
-                taken=best.branches.get(name, 1),
-                told=name in told.branches,
+                outcome=best.branches.get(name, 1),
+                by_user=name in by_user.branches,
                 other_bytes=others.get(name),
             )
             for name in names
@@ -155,5 +155,6 @@ def _decisions(
     )
 
 
-def _open_loops(loops: Mapping[str, Loop], told: Assumptions) -> list[str]:
-    return [name for name, loop in loops.items() if name not in told.trips and loop.trips > 1]
+def _open_loops(loops: Mapping[str, Loop], by_user: Assumptions) -> list[str]:
+    """Return the loops with several trips that the user did not choose."""
+    return [name for name, loop in loops.items() if name not in by_user.trips and loop.trips > 1]

@@ -1,4 +1,4 @@
-"""What is uncertain about a prediction for a GPU beside its schedule, in bytes and in words."""
+"""Uncertainty of a prediction for a GPU beside its schedule, in bytes and in sentences."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from analyzer.simulate.predict.played_step import Draw, live_bytes
 from analyzer.simulate.predict.schedules import Prediction
 
 _ASYNCHRONOUS: Final = ("Where", "Unique", "UniqueV2", "DynamicPartition", "CudnnRNNBackpropV3")
-"""Kernels that finish later than they return, because they wait for a number from the card; what
-follows them may start later than predicted."""
+"""Kernels that wait for a number from the card; their successors may start later than predicted."""
 
 _TUNED: Final = (
     "Conv2D",
@@ -29,56 +28,56 @@ _TUNED: Final = (
     "Conv3DBackpropInputV2",
     "Conv3DBackpropFilterV2",
 )
-"""Kernels that measure cuDNN's algorithms at their first call of a shape (``TF_CUDNN_USE_AUTOTUNE``)."""
+"""Kernels that time cuDNN's algorithms at their first call of a shape (``TF_CUDNN_USE_AUTOTUNE``)."""
 
 _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
-"""Types of ops that call a function of which the graph does not show the ops."""
+"""Ops that call a function whose ops are not in the graph."""
 
 
 _OPTIMISED_FROM: Final = 0.8
-"""Share of a device's memory from which on, where TensorFlow expects it to be in use, its optimiser
-makes another graph (``SchedulingPass``, ``SwappingPass``, ``memory_optimizer.cc``)."""
+"""Share of a card's memory above which TensorFlow's optimizer rewrites the graph, if it expects that use
+(``SchedulingPass`` and ``SwappingPass`` in ``memory_optimizer.cc``)."""
 
 
-def with_gpu_doubts(
+def add_gpu_uncertainty(
     base: StatedRange, prediction: Prediction, draw: Draw, limit_bytes: int
 ) -> StatedRange:
-    """Return the range with what a GPU adds to it.
+    """Return the range with cuDNN's workspaces and more sentences.
 
     Args:
-        base: The range by schedule (``uncertainty_of``).
+        base: The range over schedules.
         prediction: The prediction.
-        draw: The draw that is shown.
-        limit_bytes: The memory limit that the graph is of.
-
-    Returns:
-        ``base`` with the upper ends raised by ``workspace_bytes``, that number, and more sentences.
+        draw: The shown schedule.
+        limit_bytes: The memory limit for which TensorFlow optimized the graph.
     """
-    rise = workspace_rise(prediction, draw)
+    rise = find_workspace_rise(prediction, draw)
     ops = prediction.prepared.wiring.ops
     because = [*base.because]
     if rise:
         because.append(
-            f"cuDNN picks a workspace for each convolution by trying algorithms on the card; counted as "
-            f"nothing, it may raise the peak by up to {format_bytes(rise)}. One that does not fit is "
-            "done without."
+            f"cuDNN chooses each convolution's workspace by timing algorithms on the card. "
+            f"Workspaces are "
+            f"not counted and may raise the peak by up to {format_bytes(rise)}; cuDNN skips one that "
+            "does not fit."
         )
     if any(op.type in _TUNED for op in ops):
         because.append(
-            "The first step tries cuDNN's algorithms for each convolution, with workspaces of up to "
-            "4 GiB where that much is free and 16 MiB of guards around a copy of the result: it may "
-            "peak higher than the steps after it. What does not fit there is skipped."
+            "The first step times cuDNN's algorithms for each convolution, with workspaces of up "
+            "to 4 GiB "
+            "and a copy of the result with 16 MiB of guards. It may peak higher than later steps; "
+            "algorithms that do not fit are skipped."
         )
     if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
         because.append(
-            f"The graph is of a limit of {format_bytes(limit_bytes)}. Where TensorFlow expects over "
-            f"{_OPTIMISED_FROM:.0%} of a limit to be in use it makes another one, which may need more "
-            "or less: --limit SIZE asks about a limit near what the step needs."
+            f"TensorFlow optimized the graph for a limit of {format_bytes(limit_bytes)}. If it "
+            f"expects a "
+            f"step to use over {_OPTIMISED_FROM:.0%} of the limit, it rewrites the graph, which changes "
+            "the need: --limit SIZE tests a smaller limit."
         )
     because += _sentences(ops, [ops[node].type for node in prediction.prepared.kernels.unmodelled])
     because.append(
-        "Nothing of this was measured on a GPU: the graph is TensorFlow's own for that card, the "
-        "kernels' memory is read from its source."
+        "No GPU was used: the graph is TensorFlow's own for that card, and the kernels' memory follows "
+        "its source code."
     )
     return replace(
         base,
@@ -89,11 +88,11 @@ def with_gpu_doubts(
     )
 
 
-def workspace_rise(prediction: Prediction, draw: Draw) -> int:
-    """Return by how much the largest workspace near the peak can raise it, bytes.
+def find_workspace_rise(prediction: Prediction, draw: Draw) -> int:
+    """Return the bytes by which cuDNN's workspaces can raise the peak.
 
-    A kernel's workspace lives while the kernel runs, beside all that it allocated: the most bytes alive
-    at one of the kernel's own allocations, and the workspace's bound on top.
+    A workspace lives while its kernel runs. So its bound is added to the live bytes at each of the
+    kernel's own allocations.
     """
     bounds = {
         node: plan.workspace_bytes
@@ -107,10 +106,11 @@ def workspace_rise(prediction: Prediction, draw: Draw) -> int:
     first = draw.steps[-1][0]
     node = np.asarray(buffers.node, dtype=np.int64)
     born = np.asarray(buffers.born, dtype=np.int64)
-    kept = np.isin(node, list(bounds)) & (born >= first)
-    if not kept.any():
+    is_bounded = np.isin(node, list(bounds)) & (born >= first)
+    if not is_bounded.any():
         return 0
-    tops = live[born[kept] + 1] + np.asarray([bounds[int(n)] for n in node[kept]], dtype=np.int64)
+    workspaces = np.asarray([bounds[int(n)] for n in node[is_bounded]], dtype=np.int64)
+    tops = live[born[is_bounded] + 1] + workspaces
     return max(int(tops.max()) - draw.peak_bytes, 0)
 
 
@@ -121,25 +121,26 @@ def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> list[str]:
     size = sum(_size(op) for op in copies)
     if size >= 1 << 20:
         sentences.append(
-            f"{len(copies)} tensors are taken to be copied from the host's memory to the card's: "
-            f"{format_bytes(size)} in all."
+            f"The step copies {len(copies)} tensors from host memory to the card: {format_bytes(size)}."
         )
     waiting = [kind for kind in _ASYNCHRONOUS if counts[kind]]
     if waiting:
         sentences.append(
-            f"{', '.join(waiting)} finish later than they return; what follows may run in another order."
+            f"{', '.join(waiting)} finish asynchronously; later ops may run in another order."
         )
     opaque = sum(kind in _OPAQUE for kind in unmodelled)
     if opaque:
         sentences.append(
-            f"{opaque} nested functions are one kernel each (compiled with XLA or not inlined): "
-            "what they allocate inside is not known."
+            f"{opaque} nested functions run as one kernel each (compiled with XLA or not "
+            f"inlined): their "
+            "inner allocations are unknown."
         )
     recurrent = sum(count for kind, count in counts.items() if kind.startswith("CudnnRNN"))
     if recurrent:
         sentences.append(
-            "cuDNN does not say how large a recurrent layer's reserve space is: estimated from what the "
-            "backward pass needs."
+            "cuDNN does not document the reserve space of recurrent layers: it is estimated from "
+            "the needs "
+            "of the backward pass."
         )
     return sentences
 

@@ -7,15 +7,15 @@ import pytest
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.ops import PLACE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.predict.executor.op_cost import (
-    CHEAP_SECONDS,
-    CREATION_SECONDS,
-    SLOW_OPERATIONS,
-    durations_of,
+from analyzer.simulate.predict.executor.op_duration import (
+    BYTES_PER_SECOND,
+    FLOPS,
+    INLINE_SECONDS,
+    estimate_cpu_seconds,
 )
-from analyzer.simulate.predict.executor.thread_pool import CALL_BACK_SECONDS, Workers
+from analyzer.simulate.predict.executor.threads import CALL_BACK_SECONDS, Workers
 from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.played_step import prepare
+from analyzer.simulate.predict.prepared_step import prepare
 
 
 def tensor(*shape):
@@ -43,17 +43,15 @@ def test_a_product_takes_as_long_as_its_operations():
         arg("c", 2, 512, 4096),
         op("one", "_MklMatMul", "a", "b", shape=(512, 512)),
         op("eight", "_MklMatMul", "a", "c", shape=(512, 4096)),
-        op("copied", "_MklMatMul", "a", "b", shape=(512, 512), transpose_b=True),
         op("batch", "_MklBatchMatMulV2", "d", "d", shape=(64, 64, 64)),
         arg("d", 3, 64, 64, 64),
     )
     assert found["eight"] == pytest.approx(8 * found["one"], rel=0.1)
-    assert found["copied"] > found["one"]
-    # 64 products of 64^3 are as many operations as one of 256^3.
+    # 64 products of 64^3 are as many operations as one of 256^3: an eighth.
     assert found["batch"] < found["one"]
 
 
-def test_a_convolution_s_gradients_take_longer_than_itself_and_that_of_the_filter_longest():
+def test_a_convolution_and_its_gradients_have_equal_numbers_of_operations():
     image, filters, out = (8, 32, 32, 64), (3, 3, 64, 64), (8, 32, 32, 64)
     found = seconds_of(
         arg("x", 0, *image),
@@ -64,19 +62,9 @@ def test_a_convolution_s_gradients_take_longer_than_itself_and_that_of_the_filte
         op("back", "_MklNativeConv2DBackpropInput", "sizes", "w", "dy", shape=image),
         op("filter", "_MklNativeConv2DBackpropFilter", "x", "sizes", "dy", shape=filters),
     )
-    assert found["forward"] < found["back"] < found["filter"]
-
-
-def test_few_channels_take_as_long_as_a_vector_of_them():
-    image, few, many = (8, 32, 32, 64), (8, 32, 32, 2), (8, 32, 32, 16)
-    found = seconds_of(
-        arg("x", 0, *image),
-        arg("w2", 1, 3, 3, 64, 2),
-        arg("w16", 2, 3, 3, 64, 16),
-        op("two", "_MklNativeConv2D", "x", "w2", shape=few),
-        op("sixteen", "_MklNativeConv2D", "x", "w16", shape=many),
-    )
-    assert found["two"] == pytest.approx(found["sixteen"], rel=0.01)
+    operations = 2 * 8 * 32 * 32 * 64 * 9 * 64
+    for name in ("forward", "back", "filter"):
+        assert found[name] == pytest.approx(operations / FLOPS, rel=0.1)
 
 
 def test_a_depthwise_convolution_works_on_all_channels_at_once():
@@ -91,20 +79,8 @@ def test_a_depthwise_convolution_works_on_all_channels_at_once():
     )  # fmt: skip
     operations = 2 * 8 * 32 * 32 * 64 * 9
     for name in ("forward", "filter"):
-        assert found[name] == pytest.approx(operations / SLOW_OPERATIONS, rel=0.1)
-
-
-def test_onednn_sets_itself_up_in_the_first_step():
-    ops = (
-        arg("x", 0, 8, 32, 32, 64),
-        arg("w", 1, 3, 3, 64, 64),
-        op("conv", "_MklNativeConv2D", "x", "w", shape=(8, 32, 32, 64)),
-        op("exp", "Exp", "conv", shape=(8, 32, 32, 64)),
-    )
-    prepared = prepare(ops, [], threads=1)
-    first = dict(zip((o.name for o in prepared.wiring.ops), prepared.first_seconds, strict=True))
-    assert first["conv"] - seconds_of(*ops)["conv"] == pytest.approx(CREATION_SECONDS)
-    assert first["exp"] == seconds_of(*ops)["exp"]
+        streaming = 2 * 4 * 8 * 32 * 32 * 64 / BYTES_PER_SECOND
+        assert found[name] == pytest.approx(operations / FLOPS + streaming, rel=0.5)
 
 
 def test_what_hands_a_tensor_on_does_not_read_it():
@@ -112,17 +88,15 @@ def test_what_hands_a_tensor_on_does_not_read_it():
         arg("x", 0, 1 << 20),
         op("same", "Reshape", "x", shape=(1 << 20,)),
         op("twice", "Exp", "same", shape=(1 << 20,)),
-        op("drawn", "StatelessRandomUniformV2", "same", shape=(1 << 20,)),
     )
-    assert found["same"] == CHEAP_SECONDS
-    assert 100 * found["same"] < found["twice"] < found["drawn"]
+    assert found["same"] == INLINE_SECONDS
+    assert 100 * found["same"] < found["twice"]
 
 
 def test_tensors_of_unknown_shape_take_the_time_of_the_call():
     wiring = Wiring([Op("x", "_MklMatMul", outputs=(TensorSpec("float32", None),))],
-                    [[]], [[]], [[]], [[]], [([], [])], [0], [0], [0], [True], False, False)  # fmt: skip
-    plans = prepare(list(wiring.ops), [], threads=1).kernels.plans
-    assert durations_of(wiring, plans)[0] < 1e-4
+                    [[]], [[]], [[]], [[]], [0], [0], [True], False, False)  # fmt: skip
+    assert estimate_cpu_seconds(wiring)[0] < 1e-4
 
 
 class _NoMemory:
@@ -141,12 +115,12 @@ def test_a_sleeping_thread_takes_part_where_there_is_time_to_wake_it(lasts, thre
     workers = Workers(2, _NoMemory(), [1e-9, lasts, lasts], [True] * 3, seed=1)
     ran = {}
     follow = {0: [1, 2]}
-    going_on = workers._go_on  # which thread runs a task is seen nowhere else
+    going_on = workers._work  # which thread runs a task is seen nowhere else
 
     def spying(worker, now, begin, end):
         going_on(worker, now, lambda task: ran.setdefault(task, worker) and None, end)
 
-    workers._go_on = spying
+    workers._work = spying
     workers.run([0], lambda task: None, lambda task, _: follow.get(task, []), lambda task: task)
     assert set(ran) == {0, 1, 2}
     assert set(ran.values()) == threads

@@ -1,0 +1,171 @@
+"""Expected durations of ops: precise enough to tell which ops run at the same time.
+
+Only ratios count, and these within a factor of a few: each schedule scales them by chance. On a CPU
+a kernel takes a fixed time, plus the time to stream its tensors, plus the time to multiply. The three
+rates are of two cores with AVX-512 and stand for any machine. Rates for each kind of kernel would not
+predict peaks better (accuracy list).
+
+A kernel on a card only launches its computation. The executor counts it as inexpensive
+(``OpKernel::OpKernel`` in ``op_kernel.cc``) and one thread launches all of them. A copy between the
+memories is asynchronous (``RecvOp`` is an ``AsyncOpKernel``): its kernel returns at once, and a callback
+continues when the copy is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.graph.host_copies import COPY, COPY_BACK
+from analyzer.model.graph.ops import op_types
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess, Way
+from analyzer.simulate.predict.graph.edges import INEXPENSIVE, Wiring
+
+INLINE_SECONDS: Final = 5e-7
+"""An op that only passes a tensor on: 48,000 ops in traced steps of small networks, two cores."""
+
+CALL_SECONDS: Final = 3e-6
+"""A kernel of any size: the executor's 0.7 microseconds and the kernel's own overhead; the same
+steps."""
+
+BYTES_PER_SECOND: Final = 2e10
+"""Bytes that a kernel reads and writes per second, from the same traced steps."""
+
+FLOPS: Final = 1e11
+"""Floating-point operations per second of a product or convolution, from the same traced steps."""
+
+LAUNCH_SECONDS: Final = 6e-6
+"""A kernel on a card: one launch and its requests. Traced steps: half between 3 and 16 microseconds."""
+
+CONVOLUTION_LAUNCH_SECONDS: Final = 3e-5
+"""A convolution on a card, which looks up cuDNN's plan. 300 of them: half between 15 and 50
+microseconds."""
+
+_COUNT_KERNELS: Final = op_types(
+    """
+    Where Unique UniqueV2 DynamicPartition SegmentSum SegmentProd SegmentMax SegmentMin SegmentMean
+    """
+)
+"""Op types whose kernel waits for a count that is copied back from the card."""
+
+_ASYNCHRONOUS: Final = frozenset((COPY, COPY_BACK, *_COUNT_KERNELS))
+"""Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
+``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
+
+COMPILED_AT_FIRST: Final = op_types(
+    """
+    Atan2 BitwiseAnd BitwiseOr BitwiseXor Ceil Digamma Elu Erf Erfc Exp Expm1 Floor FloorMod Invert
+    LeftShift Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Neg NextAfter OnesLike
+    Polygamma Pow Reciprocal Relu RightShift Rint Round Rsqrt SelectV2 Selu Sigmoid Sign Softplus
+    Softsign Sqrt Square SquaredDifference TruncateDiv Xdivy Xlog1py Xlogy ZerosLike Zeta
+    """
+)
+"""Op types that LLVM and ptxas compile at their first run on a card, once for each element type.
+
+``kernels/mlir_generated``, ``tf_jit_cache.cc``. From the symbols of TensorFlow 2.21: these types have no
+``TYPE_GPU_DT_FLOAT_DT_FLOAT_kernel_blob``; ``Mul``, ``AddV2`` and others have one.
+"""
+
+_PRECOMPILED_DTYPES: Final = frozenset({"bfloat16"})
+"""Element types whose kernels are never compiled at run time."""
+
+_RUN_BEFORE: Final = frozenset({"FloorMod int64", "FloorMod uint32"})
+"""Kernels that run before the first step: Keras initializers draw their seeds with them (``_cast_seed``
+in ``keras/src/backend/tensorflow/random.py``)."""
+
+
+def estimate_cpu_seconds(wiring: Wiring) -> tuple[float, ...]:
+    """Return the expected seconds of each node on a CPU."""
+    return tuple(
+        CALL_SECONDS
+        + count_touched_bytes(wiring, node) / BYTES_PER_SECOND
+        + count_operations(wiring, node) / FLOPS
+        if is_expensive
+        else INLINE_SECONDS
+        for node, is_expensive in enumerate(wiring.expensive)
+    )
+
+
+def estimate_launch_seconds(wiring: Wiring, plans: Sequence[MemoryPlan]) -> tuple[float, ...]:
+    """Return the expected seconds that each node keeps its thread if it runs on a card."""
+    return tuple(
+        _estimate_launch(op.type, plan) for op, plan in zip(wiring.ops, plans, strict=True)
+    )
+
+
+def _estimate_launch(kind: str, plan: MemoryPlan) -> float:
+    if kind in INEXPENSIVE or plan.variable is VariableAccess.READ:
+        return INLINE_SECONDS
+    return CONVOLUTION_LAUNCH_SECONDS if "Conv" in kind else LAUNCH_SECONDS
+
+
+def find_asynchronous(wiring: Wiring) -> tuple[bool, ...]:
+    """Return for each node whether a card's executor waits for it after its kernel returned."""
+    return tuple(op.type in _ASYNCHRONOUS for op in wiring.ops)
+
+
+def find_compiled_kernels(wiring: Wiring, plans: Sequence[MemoryPlan]) -> tuple[str, ...]:
+    """Return for each node the kernel that a card compiles at its first run; mostly ""."""
+    return tuple(_compiled_kernel(op, plan) for op, plan in zip(wiring.ops, plans, strict=True))
+
+
+def _compiled_kernel(op: Op, plan: MemoryPlan) -> str:
+    on_host = not plan.outputs or plan.outputs[0].way is Way.NONE
+    if op.type not in COMPILED_AT_FIRST or on_host or op.outputs[0].dtype in _PRECOMPILED_DTYPES:
+        return ""
+    kernel = f"{op.type} {op.outputs[0].dtype}"
+    return "" if kernel in _RUN_BEFORE else kernel
+
+
+def count_touched_bytes(wiring: Wiring, node: int) -> int:
+    """Return the bytes of a node's inputs and outputs; unknown sizes count 0."""
+    specs = [*wiring.ops[node].outputs, *wiring.specs(node)]
+    return sum(spec.size_bytes or 0 for spec in specs if spec is not None)
+
+
+def count_operations(wiring: Wiring, node: int) -> float:
+    """Return the floating-point operations of a product or convolution; 0 for other ops."""
+    op = wiring.ops[node]
+    is_convolution = "Conv" in op.type
+    if not is_convolution and "MatMul" not in op.type and "Einsum" not in op.type:
+        return 0.0
+    inputs = [_known_shape(spec.shape if spec else None) for spec in wiring.specs(node)]
+    result = _known_shape(op.outputs[0].shape if op.outputs else None)
+    if is_convolution:
+        return _count_convolution(op.type, inputs, result)
+    if len(inputs) < 2 or not inputs[0] or not inputs[1] or not result:
+        return 0.0
+    # Each of a batch of m x k by k x n products takes 2 m k n: the root of the three sizes' product.
+    batch = math.prod(result[:-2]) if "MatMul" in op.type else 1
+    sizes = math.prod(inputs[0]) * math.prod(inputs[1]) * math.prod(result)
+    return 2.0 * math.sqrt(sizes / max(batch, 1))
+
+
+def _count_convolution(
+    kind: str, inputs: list[tuple[int, ...] | None], result: tuple[int, ...] | None
+) -> float:
+    """Return the operations of a convolution or of one of its gradients.
+
+    Each element of the forward result takes two operations for each number in the filter of one output
+    channel. The gradients read the forward result's gradient as their third input.
+    """
+    padded = [*inputs, None, None, None]
+    forward, filters = result, padded[1]
+    if "BackpropFilter" in kind:
+        forward, filters = padded[2], result
+    elif "BackpropInput" in kind:
+        forward = padded[2]
+    if not forward or not filters:
+        return 0.0
+    # The last two axes of a depthwise filter are channels and results for each channel.
+    per_element = math.prod(filters[:-2] if "Depthwise" in kind else filters[:-1])
+    return 2.0 * math.prod(forward) * per_element
+
+
+def _known_shape(shape: Sequence[int | None] | None) -> tuple[int, ...] | None:
+    """Return a shape if all its sizes are known, else None."""
+    if shape is None or any(size is None or size < 0 for size in shape):
+        return None
+    return tuple(int(size or 0) for size in shape)

@@ -1,0 +1,262 @@
+"""A step's graph ready to be executed: edges, kernels, variables and expected durations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
+from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
+from analyzer.simulate.kernels.shared.memory_plan import VariableAccess
+from analyzer.simulate.predict.executor.data_decisions import NO_ASSUMPTIONS, Assumptions
+from analyzer.simulate.predict.executor.op_duration import (
+    estimate_cpu_seconds,
+    estimate_launch_seconds,
+    find_asynchronous,
+    find_compiled_kernels,
+)
+from analyzer.simulate.predict.graph.constant_folding import fold
+from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring, wire_all
+from analyzer.simulate.predict.graph.kernel_calls import Kernels, plan_kernels
+from analyzer.tracing.xla.buffer_plan import BufferPlan
+
+STEPS: Final = 3
+"""Default number of steps from the start. The second may differ from the first (slots), the third from
+the second (chunks). Gradient accumulation needs more: a counter decides a branch."""
+
+REWRITES: Final = 16
+"""Orders of oneDNN rewrites to choose from."""
+
+LARGE_OPS: Final = 4000
+"""Ops above which half as many orders are used: each costs a walk of the graph."""
+
+_HELD: Final = ("Const", "HostConst", "ImmutableConst", *ARGUMENT_TYPES, "Placeholder")
+"""Op types whose output lives outside the step: a kernel's constant, or an argument in Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A variable that the step uses.
+
+    Attributes:
+        op: Name of the op that brings in its handle.
+        path: Path of the variable, as Keras or TensorFlow names it.
+        size_bytes: Bytes of its value.
+        category: Parameter, optimizer state and so on.
+        is_counter: Whether it is an integer that may decide a branch; it starts at 0.
+        begins_with: Equal for variables that start with one shared buffer; empty for a buffer of
+            its own.
+    """
+
+    op: str
+    path: str
+    size_bytes: int
+    category: Category = Category.PARAMETER
+    is_counter: bool = False
+    begins_with: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A graph ready to be executed.
+
+    Attributes:
+        wirings: Nodes and edges, in several orders of creation; nodes keep their numbers.
+        kernels: Memory behaviour of each node's kernel.
+        owners: The variables.
+        variables: For each node, the number of the variable behind its first input; -1 for none.
+        arguments: For each call of a compiled function, the same for every input.
+        counters: Nodes that bring in the handle of a counter.
+        held_bytes: Bytes of each node's output that lives outside the step.
+        results: Nodes that return a tensor to the caller.
+        shares: Variable -> an earlier variable whose buffer it shares before the first step.
+        settles: Whether the second step starts with other buffers than the first, because a variable is
+            assigned a kernel's constant (an accumulator set to zero).
+        varies: Whether a counter decides a branch, so that steps differ.
+        grows: Whether each step retains memory (a step that is compiled again keeps old values).
+        seconds: Expected duration of each node.
+        waits: For each node, whether the executor waits for it after its kernel returned; cards only.
+        compiles: For each node, the kernel that is compiled at its first run; cards only.
+        device: The device.
+        steps: Number of steps from the start.
+        assumed: Assumed outcomes of decisions that data make.
+    """
+
+    wirings: tuple[Wiring, ...]
+    kernels: Kernels
+    owners: tuple[Owner, ...]
+    variables: tuple[int, ...]
+    arguments: Mapping[int, tuple[int, ...]]
+    counters: tuple[int, ...]
+    held_bytes: Mapping[int, int]
+    results: frozenset[int]
+    shares: Mapping[int, int]
+    settles: bool
+    varies: bool
+    grows: bool
+    seconds: tuple[float, ...]
+    waits: tuple[bool, ...] = ()
+    compiles: tuple[str, ...] = ()
+    device: KernelDevice = CPU
+    steps: int = STEPS
+    assumed: Assumptions = NO_ASSUMPTIONS
+
+    @property
+    def wiring(self) -> Wiring:
+        """Nodes and edges in the order in which the graph lists them."""
+        return self.wirings[0]
+
+    @property
+    def has_waits(self) -> bool:
+        """Whether the executor waits for any node."""
+        return any(self.waits)
+
+    def select_threads(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of inter-op threads that lead to different schedules.
+
+        On a card one thread launches all kernels. Only after a node that the executor waits for a second
+        thread runs; then the first number stands for all.
+        """
+        if not self.device.is_cheap:
+            return tuple(dict.fromkeys(numbers))
+        return tuple(numbers[:1]) if self.has_waits else (1,)
+
+
+def prepare(
+    ops: Sequence[Op],
+    owners: Sequence[Owner],
+    *,
+    threads: int,
+    device: KernelDevice = CPU,
+    compiled: Mapping[str, BufferPlan] | None = None,
+    steps: int = STEPS,
+) -> Prepared:
+    """Rebuild the graph's edges and look up its kernels.
+
+    Args:
+        ops: The graph that the executor runs.
+        owners: The variables that it uses.
+        threads: Intra-op threads of the device.
+        device: The device.
+        compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
+        steps: Number of steps from the start.
+    """
+    unfolded, ops = ops, fold(ops)
+    rewrites: list[int | None] = [None]
+    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in ops):
+        rewrites = list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
+    wirings = wire_all(ops, rewrites, is_cheap=device.is_cheap, unfolded=unfolded)
+    return _with_kernels(wirings, owners, threads, device, compiled, steps)
+
+
+def prepare_alike(
+    like: Prepared, ops: Sequence[Op], owners: Sequence[Owner], *, threads: int
+) -> Prepared | None:
+    """Return the same graph with other tensor sizes; None if it is another graph.
+
+    Orders and durations stay those of ``like``, so that a schedule differs in bytes only.
+
+    Args:
+        like: The prepared graph.
+        ops: Its ops with other shapes, in the same order.
+        owners: The variables that it uses.
+        threads: Intra-op threads of the device.
+    """
+    ops = fold(ops)
+    expected = [(op.name, op.inputs) for op in like.wiring.ops]
+    if [(op.name, op.inputs) for op in ops] != expected:
+        return None
+    wirings = [replace(wiring, ops=ops) for wiring in like.wirings]
+    prepared = _with_kernels(wirings, owners, threads, like.device, None, like.steps)
+    return replace(prepared, seconds=like.seconds, waits=like.waits, assumed=like.assumed)
+
+
+def _with_kernels(
+    wirings: Sequence[Wiring],
+    owners: Sequence[Owner],
+    threads: int,
+    device: KernelDevice,
+    compiled: Mapping[str, BufferPlan] | None,
+    steps: int,
+) -> Prepared:
+    """Look up the kernels of a graph; arguments as for ``prepare``."""
+    wiring = wirings[0]
+    ops = wiring.ops
+    kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
+    number = {op.name: node for node, op in enumerate(ops)}
+    used = [owner for owner in owners if owner.op in number]
+    by_node = {number[owner.op]: position for position, owner in enumerate(used)}
+    counters = tuple(number[owner.op] for owner in used if owner.is_counter)
+    on_card = device.is_cheap
+    return Prepared(
+        wirings=tuple(wirings),
+        kernels=kernels,
+        owners=tuple(used),
+        variables=tuple(by_node.get(handle, -1) for handle in kernels.handles),
+        arguments={
+            node: tuple(by_node.get(handle, -1) for handle in handles)
+            for node, handles in kernels.arguments.items()
+        },
+        counters=counters,
+        held_bytes={
+            node: size
+            for node, op in enumerate(ops)
+            if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
+        },
+        results=frozenset(node for node, op in enumerate(ops) if op.type in RESULT_TYPES),
+        shares=_find_shared_buffers(used),
+        settles=_assigns_constants(wiring, kernels),
+        varies=wiring.has_branches and _counters_decide(wiring, counters),
+        grows=any(
+            plan.compiled is not None and plan.compiled.holds_constants and plan.compiled.recompiled
+            for plan in kernels.plans
+        ),
+        seconds=estimate_launch_seconds(wiring, kernels.plans)
+        if on_card
+        else estimate_cpu_seconds(wiring),
+        waits=find_asynchronous(wiring) if on_card else (),
+        compiles=find_compiled_kernels(wiring, kernels.plans) if on_card else (),
+        device=device,
+        steps=steps,
+    )
+
+
+def _find_shared_buffers(owners: Sequence[Owner]) -> dict[int, int]:
+    """Return variable -> the earlier variable whose buffer it starts with."""
+    first: dict[str, int] = {}
+    shares = {}
+    for position, owner in enumerate(owners):
+        if owner.begins_with:
+            earliest = first.setdefault(owner.begins_with, position)
+            if earliest != position:
+                shares[position] = earliest
+    return shares
+
+
+def _counters_decide(wiring: Wiring, counters: Sequence[int]) -> bool:
+    """Return whether a counter's value may reach the predicate of a branch."""
+    reached = set(counters)
+    queue = list(counters)
+    while queue:
+        for consumer, _, slot in wiring.data_out[queue.pop()]:
+            if wiring.ops[consumer].type in SWITCHES and slot == 1:
+                return True
+            if consumer not in reached:
+                reached.add(consumer)
+                queue.append(consumer)
+    return False
+
+
+def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:
+    """Return whether an op assigns a constant to a variable, directly or through identities."""
+    for node, plan in enumerate(kernels.plans):
+        if plan.variable is not VariableAccess.ASSIGN:
+            continue
+        source = wiring.inputs[node][plan.value or 0][0]
+        while wiring.ops[source].type in ("Identity", "Reshape") and wiring.inputs[source]:
+            source = wiring.inputs[source][0][0]
+        if wiring.ops[source].type in _HELD:
+            return True
+    return False
