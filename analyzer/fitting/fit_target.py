@@ -34,7 +34,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import InputError
 from analyzer.simulate.allocator import BfcOptions
-from analyzer.simulate.predict.uncertainty.assumptions import describe_sizes
+from analyzer.simulate.predict.uncertainty.assumptions import describe_data_sizes
 
 _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 
@@ -212,7 +212,7 @@ def describe_sizes(
         swaps=any(point.swaps for point in curve.points.values()),
         curve=tuple(curve.points[size].to_point() for size in curve.sizes),
         cards=_judge_cards(curve, wanted) if wanted is not None and gpu is not None else (),
-        notes=tuple(dict.fromkeys((*nearest.notes, *describe_sizes(nearest.note)))),
+        notes=tuple(dict.fromkeys((*nearest.notes, *describe_data_sizes(nearest.note)))),
         versions=nearest.note.versions,
     )
 

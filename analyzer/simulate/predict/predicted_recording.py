@@ -168,13 +168,8 @@ def _measured(
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
-<<<<<<< HEAD
-        warnings=_doubts(note, prediction, draw),
-        recompiled_functions=find_recompiled_functions(note, compiled),
-=======
         warnings=(*describe_run_sizes(note, prediction, draw), *find_warnings(prediction, draw)),
-        recompiled_functions=recompiled_functions(note, compiled),
->>>>>>> 32975c5 (Simplify the prediction of schedules and write it in plain words)
+        recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
         notes=(*note.notes, *describe_input_sizes(note)),
         unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),

@@ -10,7 +10,7 @@ from observed_order import play_in_order
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.errors import InputError
-from analyzer.model.graph.ops import PLACE
+from analyzer.model.graph.ops import MERGED_PLACE, PLACE
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.simulate.predict import Owner, predict
@@ -404,6 +404,32 @@ def test_rewritten_nodes_follow_the_walk_of_the_graph_before_the_rewriting():
         wiring = wire(two_gradients(places), 0)
         consumers = [wiring.ops[node].name for node, _, _ in wiring.data_out[1]]
         assert consumers[0] == first
+
+
+@pytest.mark.parametrize(
+    ("places", "consumers"),
+    [
+        ("FIB", ["filter", "input"]),
+        ("IFB", ["input", "filter"]),
+        ("FBI", ["input", "filter"]),
+        ("BFI", ["filter", "input"]),
+        ("IBF", ["input", "filter"]),
+        ("BIF", ["filter", "input"]),
+    ],
+)
+def test_a_merged_gradient_fills_a_gap_that_two_erased_edges_leave(places, consumers):
+    """A convolution's gradients: of its filter (F) and bias (B), merged, and of its input (I)."""
+    place = {letter: 10 + k for k, letter in enumerate(places)}
+    merged = {PLACE: place["F"], MERGED_PLACE: place["B"]}
+    filter_kind = "_MklNativeConv2DBackpropFilterWithBias"
+    ops = [
+        arg("x", 0),
+        op("up", "Exp", "x"),
+        op("filter", filter_kind, "x", "x", "up", **merged),
+        op("input", "_MklNativeConv2DBackpropInput", "x", "x", "up", **{PLACE: place["I"]}),
+    ]
+    order = RewriteOrder(ops, [[], [0], [0, 0, 1], [0, 0, 1]])
+    assert [ops[node].name for node in order._out[1]] == consumers
 
 
 def test_the_pass_rewrote_the_graph_before_its_constants_were_computed():

@@ -14,10 +14,14 @@ from random import Random
 from typing import Any, Final
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.ops import PLACE
-from analyzer.simulate.predict.graph.edge_set import order_edges
+from analyzer.model.graph.ops import MERGED_PLACE, PLACE
+from analyzer.simulate.predict.graph.edge_set import INLINE_EDGES, order_edges
 
 _PREFIX: Final = "_Mkl"
+_GRADIENT: Final = 2
+"""Input of a filter's gradient that is the output's gradient."""
+_MERGED: Final = -1
+"""Stands for the merged node while its edge is added."""
 
 
 class RewriteOrder:
@@ -32,15 +36,9 @@ class RewriteOrder:
         self._names = [op.name for op in ops]
         self._rewritten = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
         self._out: list[list[int]] = [[] for _ in ops]
-        places = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
-        built = create_in_order(consumers_of(ops, sources), places) if self._rewritten else []
-        back = _back_edge_nodes(ops)
-        for is_back in (False, True):  # back edges are added last
-            for node in built:
-                for source in sources[node]:
-                    if (source in back) is is_back:
-                        self._out[source].append(node)
-        self._roots = [node for node in built if not sources[node]]
+        self._roots: list[int] = []
+        if self._rewritten:
+            self._add_edges(ops, sources)
 
     def draw(self, seed: int) -> list[str]:
         """Return the names of the rewritten nodes in one possible order of rewriting."""
@@ -51,6 +49,47 @@ class RewriteOrder:
         return [
             self._names[n] for n in sorted(self._rewritten, key=lambda n: rank.get(n, last + n))
         ]
+
+    def _add_edges(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        """Store each node's out-edges in order of creation."""
+        before = _UnmergedGraph(ops, sources)
+        built = create_in_order(before.consumers(ops), before.places)
+        back = _back_edge_nodes(ops)
+        for is_back in (False, True):  # back edges are added last
+            for node in built:
+                for source in before.sources[node]:
+                    if (source in back) is is_back:
+                        self._out[before.find_merged(source)].append(node)
+        self._roots = [node for node in built if not before.sources[node]]
+        filters = set(before.filters)
+        for node in built:
+            if node in filters:
+                bias = before.filters.index(node) + len(ops)
+                self._merge(node, bias, sources[node][_GRADIENT])
+
+    def _merge(self, node: int, bias: int, gradient: int) -> None:
+        """Reorder the out-edges of the gradient that a filter's and a bias' gradient read.
+
+        The pass adds the merged node's edge, then erases those of the two, the bias' first. The
+        last edge fills each gap (``EdgeSet::erase``, ``MergeConv2DBackpropFilterWithBiasAddGrad``).
+        The other inputs lose one edge, and the new edge fills its gap.
+
+        Args:
+            node: The merged node.
+            bias: The bias' gradient before the merge.
+            gradient: The gradient that both read.
+        """
+        edges = self._out[gradient]
+        if len(edges) + 1 > INLINE_EDGES:
+            self._out[gradient] = [reader for reader in edges if reader != bias]
+            return
+        slots = [*edges, _MERGED]
+        for erased in (bias, node):
+            gap = slots.index(erased)
+            last = slots.pop()
+            if gap < len(slots):
+                slots[gap] = last
+        self._out[gradient] = [node if reader == _MERGED else reader for reader in slots]
 
     def _walk(self, chances: Random) -> dict[int, int]:
         """Return each node's rank in the reverse postorder."""
@@ -66,6 +105,50 @@ class RewriteOrder:
                 stack.append(~node)
                 stack.extend(order_edges(self._out[node], chances))
         return {node: rank for rank, node in enumerate(reversed(postorder))}
+
+
+class _UnmergedGraph:
+    """The graph before the pass merged the gradients of filters and biases.
+
+    The gradients of biases are nodes after all others.
+
+    Attributes:
+        filters: The merged nodes, in the order of their biases' nodes.
+        sources: For each node, the nodes that it waits for.
+        places: For each node, its place in the listing.
+    """
+
+    def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        self.filters = [
+            node
+            for node, op in enumerate(ops)
+            if op.type.endswith("WithBias") and "Backprop" in op.type
+        ]
+        self._count = len(ops)
+        bias_of = {f"{ops[node].name}:1": n for n, node in enumerate(self.filters, len(ops))}
+        self.sources: list[Sequence[int]] = []
+        for op, feeds in zip(ops, sources, strict=True):
+            data = (
+                [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
+                if bias_of
+                else []
+            )
+            self.sources.append([*data, *feeds[len(data) :]])
+        self.sources += [[sources[node][_GRADIENT]] for node in self.filters]
+        self.places: list[Any] = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
+        # By default a bias' gradient comes right after the filter's.
+        self.places += [
+            ops[node].attrs.get(MERGED_PLACE, self.places[node] + 0.5) for node in self.filters
+        ]
+
+    def consumers(self, ops: Sequence[Op]) -> list[list[int]]:
+        """Return the nodes that cannot be created before each node."""
+        biases = [Op(f"{ops[node].name}/bias", "BiasAddGrad") for node in self.filters]
+        return consumers_of([*ops, *biases], self.sources)
+
+    def find_merged(self, node: int) -> int:
+        """Return the node that a node is part of after the merge."""
+        return node if node < self._count else self.filters[node - self._count]
 
 
 def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[list[int]]:

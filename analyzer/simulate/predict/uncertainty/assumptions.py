@@ -76,7 +76,7 @@ def describe_run_sizes(note: RunNote, prediction: Prediction, draw: Draw) -> lis
     return sentences
 
 
-def describe_sizes(note: RunNote) -> list[str]:
+def describe_data_sizes(note: RunNote) -> list[str]:
     """Return sentences about data-dependent sizes of a note with generated inputs."""
     most = [size for size in note.sizes if size.basis == "most"]
     by_inputs = [size for size in note.sizes if size.basis == "inputs"]
