@@ -16,8 +16,14 @@ from msgspec.structs import replace as replace_fields
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.fitting.estimate_at_size import SizeEstimates, StepAccess, access_target
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
-from analyzer.fitting.fit_target import FitQuestion, describe_sizes, find_safe_size, resolve_limit
-from analyzer.fitting.size_search import Limit, SizeCurve, SizeSearch
+from analyzer.fitting.fit_target import (
+    FitQuestion,
+    describe_card,
+    describe_sizes,
+    find_safe_size,
+    resolve_limit,
+)
+from analyzer.fitting.size_search import SizeCurve, SizeSearch
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
 
@@ -118,15 +124,7 @@ def _group_cards() -> list[list[Gpu]]:
 
 def _row_of(gpu: Gpu, curve: SizeCurve, wanted: int | None) -> CardAnswer:
     """Return the answer for a card, read from the curve of its kind."""
-    own = memory_limit(gpu)
-    limit = Limit(bytes=own.bytes, low_bytes=own.low_bytes, high_bytes=own.high_bytes)
+    _, limit = resolve_limit(gpu, None)
     largest = curve.size_at(limit.bytes)
-    return CardAnswer(
-        id=gpu.id,
-        name=gpu.name,
-        memory_bytes=gpu.memory_bytes,
-        limit_bytes=limit.bytes,
-        largest=largest,
-        safe=min(find_safe_size(curve, limit), largest),
-        holds_wanted=None if wanted is None else wanted <= largest,
-    )
+    safe = min(find_safe_size(curve, limit), largest)
+    return describe_card(gpu, largest, safe, None if wanted is None else wanted <= largest)

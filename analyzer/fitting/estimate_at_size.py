@@ -154,7 +154,7 @@ class SizeEstimates:
     Args:
         access: The step.
         options: How it is made, at any size.
-        varied: What a size is of.
+        varied: The meaning of a size: the batch, or the N of input axes.
         threads: Threads that one op may use; None for this machine's.
         name: Subfolder for the captures.
     """

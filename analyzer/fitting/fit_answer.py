@@ -1,6 +1,6 @@
 """The answer of ``analyze fit``: one record, written to JSON as it is.
 
-Sizes are whole numbers of what varies (the batch, or the N of an input); bytes are whole bytes.
+A size is the batch, or the N of an input; both sizes and bytes are whole numbers.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         curve: The estimates by size.
         cards: Cards of the catalogue, by memory; empty if not asked for.
         confirmation: Runs; None for none.
-        remedies: Changes of the step, the one that saves most first.
+        remedies: Changes of the step, by saving, the largest first.
         headline: The answer in one line.
         notes: Further sentences.
         versions: Versions of TensorFlow, Keras and this package.
@@ -226,7 +226,7 @@ def insert_size(shape: str, size: int) -> str:
 
 def fit_schema_text() -> str:
     """Return the JSON Schema of ``analyze fit --json``, kept in ``docs/fit.schema.json``."""
-    return build_schema("What analyze fit writes with --json", FitAnswer)
+    return build_schema("The answer of analyze fit --json", FitAnswer)
 
 
 def encode_answer(answer: FitAnswer) -> bytes:

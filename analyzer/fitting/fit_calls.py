@@ -97,7 +97,7 @@ def fit(
         confirm: Whether to run the result and its neighbours; None runs them on a simulated card.
         remedies, what_if: Whether to estimate all remedies; the names of those to estimate.
         threads: Threads that one op may use; None for this machine's.
-        batch_size: Where the search starts; with ``vary``, the batch. None for 32.
+        batch_size: First batch of the search; with ``vary``, the batch. None for 32.
         shapes, mode, optimizer, loss, jit, dtype_policy, inter_op_threads, assume: As for ``estimate``.
 
     Raises:

@@ -119,9 +119,10 @@ def _explain_margins(answer: FitAnswer) -> Iterator[str]:
         between = f"{answer.label(answer.largest + 1)} to {answer.label(answer.most)}"
         yield f"Sizes from {between} may fit, within the bounds of the estimate."
     if answer.swaps:
+        advice = "" if answer.confirmation is not None else " --confirm runs it."
         yield (
             "TensorFlow swaps different tensors to the host in each run, so the need varies by a few "
-            "per cent. --confirm runs the step."
+            f"per cent.{advice}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The headline of an answer: the largest size, what shows it, and whether the wanted size fits."""
+"""The headline of an answer: the largest size, its evidence, and whether the wanted size fits."""
 
 from __future__ import annotations
 

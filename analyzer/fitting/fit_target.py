@@ -41,17 +41,17 @@ _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitQuestion:
-    """What to find out about a target.
+    """A question about a target.
 
     Attributes:
         limit_bytes: The allocator's limit; None for the card's own, or this machine's memory.
         wanted: A size to judge; None for none.
         threads: Threads that one op may use; None for this machine's.
         confirm: Whether to run the result and its neighbours. None runs them on a simulated card if
-            there is one, and not on a CPU, where the kernels would run.
+            possible, but not on a CPU, which would execute the kernels.
         remedies: Whether to estimate the step with each remedy.
         what_if: The remedies to try, by name; empty for all.
-        varied: What varies: the batch, or input axes.
+        varied: The batch, or input axes.
     """
 
     limit_bytes: int | None = None
@@ -309,18 +309,22 @@ def _find_remedies(
 def _judge_cards(curve: SizeCurve, wanted: int) -> tuple[CardAnswer, ...]:
     """Return for each card whether the wanted size fits, the smallest card first."""
     need_bytes = curve.value_at(wanted, lambda point: point.need_bytes)
-    cards = []
-    for gpu in sorted(all_gpus(), key=lambda gpu: (memory_limit(gpu).bytes, gpu.id)):
-        limit_bytes = memory_limit(gpu).bytes
-        cards.append(
-            CardAnswer(
-                id=gpu.id,
-                name=gpu.name,
-                memory_bytes=gpu.memory_bytes,
-                limit_bytes=limit_bytes,
-                largest=None,
-                safe=None,
-                holds_wanted=need_bytes <= limit_bytes,
-            )
-        )
-    return tuple(cards)
+    return tuple(
+        describe_card(gpu, None, None, need_bytes <= memory_limit(gpu).bytes)
+        for gpu in sorted(all_gpus(), key=lambda gpu: (memory_limit(gpu).bytes, gpu.id))
+    )
+
+
+def describe_card(
+    gpu: Gpu, largest: int | None, safe: int | None, holds_wanted: bool | None
+) -> CardAnswer:
+    """Return the answer for a card."""
+    return CardAnswer(
+        id=gpu.id,
+        name=gpu.name,
+        memory_bytes=gpu.memory_bytes,
+        limit_bytes=memory_limit(gpu).bytes,
+        largest=largest,
+        safe=safe,
+        holds_wanted=holds_wanted,
+    )

@@ -254,7 +254,7 @@ def add_remedies(
     threads: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """Return an estimate with the savings of remedies, and save its report again.
+    """Return an estimate with the savings of remedies, and save the changed report.
 
     Args:
         result: The estimate.

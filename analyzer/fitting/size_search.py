@@ -179,7 +179,7 @@ class SizeSearch:
     Args:
         estimates: Estimates the step.
         limit: The limit.
-        first_size: Where the search starts.
+        first_size: The first size to estimate.
         power: Power of the size with which the need grows, as for ``SizeCurve``.
         runs_follow: Whether the result will be run, so that an interpolated size is close enough.
         report: Called with the stage and the share done.
@@ -313,7 +313,7 @@ class SizeSearch:
 
 
 def _next_below_refusal(fitting: int, refused: int) -> int:
-    """Return the next size between one that fits and one that the target refuses.
+    """Return the next size between a fitting size and a refused one.
 
     Layers accept sizes up to a round number, such as the rows of a table of positions. So the powers of
     two are tried first, then the size after one, then the middle.

@@ -144,7 +144,7 @@ def run_sweep(
 ) -> SweepFile:
     """Estimate the cells that ``out`` does not hold yet, and return all.
 
-    A failed cell is not saved, so the next run tries it again. A changed model file gives new cells.
+    A failed cell is not saved, so the next run repeats it. A changed model file gives new cells.
 
     Args:
         questions: One per cell.

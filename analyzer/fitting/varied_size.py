@@ -1,4 +1,4 @@
-"""What ``analyze fit`` varies: the batch, or the input axes that contain an N."""
+"""The meaning of a size: the batch, or the N in input axes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT_HINT: Final = "Write it as tokens=N or 32N,32N,3."
 
 @dataclass(frozen=True, slots=True)
 class VariedSize:
-    """What a size is of.
+    """The meaning of a size.
 
     Attributes:
         shapes: Axes of inputs with an N in each: ``tokens=N``, ``32N,32N,3``. Empty for the batch.
@@ -67,7 +67,7 @@ def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
 
 
 def parse_varied(shapes: Sequence[str]) -> VariedSize:
-    """Return what shapes with an N vary; no shapes stand for the batch.
+    """Return the meaning of a size for shapes with an N; no shapes stand for the batch.
 
     Raises:
         InputError: a shape has no N or is malformed.

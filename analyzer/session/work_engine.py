@@ -1,4 +1,4 @@
-"""Run many independent calls in processes of this machine or on a Dask cluster, through joblib."""
+"""Run independent calls in processes of this machine or on a Dask cluster, through joblib."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import die_with_parent
@@ -17,19 +17,15 @@ from analyzer.model.interrupts import die_with_parent
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_TRIES: Final = 2
-"""Times that a call is repeated alone after a process died."""
-
-_CONNECT_TIMEOUT_S: Final = 15
+_TRIES = 2  # of a call by itself, after a process died
+_CONNECT_TIMEOUT_S = 15
 
 
 @dataclass(frozen=True, slots=True)
 class WorkEngine:
-    """Where calls run.
+    """Where calls run: on the Dask cluster of a scheduler's address, else in ``workers`` processes.
 
-    Attributes:
-        scheduler: Address of a Dask scheduler; empty for this machine.
-        workers: Processes on this machine at most; with 1, calls run in this process.
+    With one worker and no scheduler, calls run in this process.
     """
 
     scheduler: str = ""
@@ -38,14 +34,10 @@ class WorkEngine:
     def run(
         self, call: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[tuple[int, _Result | None]]:
-        """Yield the index of each item and the result of its call, as they finish.
+        """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
         If a process dies, the calls that may have run there are repeated one at a time, so that only
         the item that kills its process has no result (None).
-
-        Args:
-            call: A function of a module; other processes import it.
-            items: One argument per call.
 
         Raises:
             InputError: Dask is not installed, or no scheduler answers.
@@ -55,20 +47,25 @@ class WorkEngine:
             return
         waiting = dict(enumerate(items))
         with ExitStack() as stack:
+            own_folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="analyze-"))
+            folder = "" if self.scheduler else own_folder
             died = self._connect(stack)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="analyze-"))
-            setup = None if self.scheduler else folder
             while waiting:
                 try:
-                    for index, result in _run_together(call, dict(waiting), setup):
+                    for index, result in _run_calls(call, dict(waiting), folder):
                         del waiting[index]
                         yield index, result
                 except died:
-                    for index in list(waiting)[: 2 * max(self.workers, 1)]:
-                        yield index, _run_alone(call, waiting.pop(index), setup, died)
+                    for index in list(waiting)[: 2 * self.workers]:
+                        alone = {index: waiting.pop(index)}
+                        results: list[tuple[int, _Result]] = []
+                        for _ in range(_TRIES):
+                            with suppress(*died):
+                                results = results or list(_run_calls(call, alone, folder))
+                        yield index, results[0][1] if results else None
 
     def _connect(self, stack: ExitStack) -> tuple[type[BaseException], ...]:
-        """Choose joblib's backend until the stack is closed; return the errors of a dead worker."""
+        """Choose joblib's backend until the stack closes; return the errors of a dead process."""
         from joblib import parallel_config
         from joblib.externals.loky import get_reusable_executor
         from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -78,37 +75,29 @@ class WorkEngine:
             stack.enter_context(parallel_config("loky", n_jobs=self.workers))
             return (TerminatedWorkerError,)
         try:
-            import distributed
+            from distributed import Client, KilledWorker
+
+            client = Client(self.scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False)
         except ImportError:
-            raise InputError(
-                "--scheduler needs Dask, which is not installed.",
-                hint="pip install 'tf-memory-analyzer[dask]'",
-            ) from None
-        try:
-            client = distributed.Client(
-                self.scheduler, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
-            )
+            hint = "pip install 'tf-memory-analyzer[dask]'"
+            raise InputError("--scheduler needs Dask, which is not installed.", hint=hint) from None
         except (OSError, ValueError, TimeoutError) as error:
+            reason = str(error).splitlines()[0][:200]
             raise InputError(
-                f"No Dask scheduler answers at {self.scheduler}: "
-                f"{str(error).splitlines()[0][:200]}.",
+                f"No Dask scheduler answers at {self.scheduler}: {reason}.",
                 hint="Use the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786.",
             ) from None
-        stack.enter_context(client)
-        stack.enter_context(parallel_config("dask", client=client, n_jobs=-1))
-        return (distributed.KilledWorker,)
+        stack.enter_context(parallel_config("dask", client=stack.enter_context(client), n_jobs=-1))
+        return (KilledWorker,)
 
 
-def _run_together(
-    call: Callable[[_Item], _Result], items: Mapping[int, _Item], folder: str | None
+def _run_calls(
+    call: Callable[[_Item], _Result], items: Mapping[int, _Item], folder: str
 ) -> Iterator[tuple[int, _Result]]:
-    """Yield the results of calls as they finish."""
     from joblib import Parallel, delayed
 
     parallel = Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
-    results = parallel(
-        delayed(_call_in_worker)(call, index, item, folder) for index, item in items.items()
-    )
+    results = parallel(delayed(_call)(call, *item, folder) for item in items.items())
     try:
         for result in results:  # noqa: UP028 - so that they are closed below
             yield result
@@ -118,32 +107,13 @@ def _run_together(
             results.close()
 
 
-def _run_alone(
-    call: Callable[[_Item], _Result],
-    item: _Item,
-    folder: str | None,
-    died: tuple[type[BaseException], ...],
-) -> _Result | None:
-    """Return the result of a call; None if its process dies each time."""
-    for _ in range(_TRIES):
-        try:
-            return next(_run_together(call, {0: item}, folder))[1]
-        except died:
-            continue
-    return None
-
-
-def _call_in_worker(
-    call: Callable[[Any], _Result], index: int, item: Any, folder: str | None
+def _call(
+    call: Callable[[Any], _Result], index: int, item: Any, folder: str
 ) -> tuple[int, _Result]:
-    """Call a function in a worker; one of this machine first ties itself to its parent.
-
-    It ignores Ctrl-C, which the parent handles, ends with the parent, and keeps its temporary files in
-    a folder that the parent removes.
-    """
-    if folder is not None:
-        tempfile.tempdir = folder
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Call a function; a process of this machine (it has a folder) first ties itself to its parent."""
+    if folder:
+        tempfile.tempdir = folder  # which the parent removes
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         die_with_parent()
     return index, call(item)
 
