@@ -15,7 +15,7 @@ from analyzer.fitting.fit_answer import fit_schema_text
 from analyzer.model.contract.report.oom_file import oom_schema_text
 from analyzer.model.contract.report.sweep_file import sweep_schema_text
 from analyzer.model.contract.report.writing import schema_text
-from analyzer.session.device_account import device_schema_text
+from analyzer.session.device_file import device_schema_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS: dict[str, Callable[[], str]] = {

@@ -105,7 +105,7 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     """Return the ``bytes_limit`` of TensorFlow's allocator on an otherwise empty card.
 
     The card's total minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit`` with
-    default options). The bounds add those of the context and of the total, which depends on the driver
+    default options). The bounds allow for the context and for the total, which depends on the driver
     (T4: 14918 to 15110 MiB, A10 22516 to 22599, RTX 4090 24081 to 24217), with a wider margin for
     totals that were never read from a card.
     """

@@ -1,4 +1,4 @@
-"""The account of a card's memory, the JSON document of ``analyze device``.
+"""Account for a card's memory from the figures of TensorFlow and the driver.
 
 A card's rows add up to its memory. Each has its source: TensorFlow, the driver, or their difference.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -20,116 +20,16 @@ from analyzer.model.contract.device_figures import (
     NvmlReading,
     ProcessFigures,
 )
-from analyzer.model.contract.report.writing import build_schema
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.session.device_switches import Switch, switches_of
-
-DEVICE_VERSION: Final = 1
-
-Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
+from analyzer.session.device_file import CardAccount, CardPart, DeviceFile, Source, StageRow
+from analyzer.session.device_switches import switches_of
 
 _OWN_ROWS: Final = ("in-use", "pool-unused", "outside-pool")
 """Rows of the process that was read; together they are the driver's figure of it."""
 _ASK_INSIDE: Final = (
     "TensorFlow's figures are readable inside the process only: print(analyzer.device()) there."
 )
-
-
-class CardPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a card's memory.
-
-    Attributes:
-        id: Stable name of the part.
-        what: Description.
-        low_bytes, high_bytes: Its size; different if it is known within bounds only.
-        source: Source of the figure.
-        note: A remark for the reader.
-    """
-
-    id: str
-    what: str
-    low_bytes: int
-    high_bytes: int
-    source: Source
-    note: str = ""
-
-
-class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """One card.
-
-    Attributes:
-        index: The driver's number.
-        name, uuid: The driver's names.
-        total_bytes, used_bytes, free_bytes: As ``nvidia-smi`` shows them.
-        compute_mode: Whether several processes may use it.
-        rows: Its memory in parts; exact parts add up to ``total_bytes``.
-        own_bytes: The driver's figure of the process that was read; None if it shows none.
-        would_take_bytes: Memory that TensorFlow would take now without settings; None if it has taken
-            it already, or the card is not in the catalogue.
-        notes: Reasons why a figure is not exact.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    total_bytes: int
-    used_bytes: int
-    free_bytes: int
-    compute_mode: str
-    rows: tuple[CardPart, ...]
-    own_bytes: int | None = None
-    would_take_bytes: int | None = None
-    notes: tuple[str, ...] = ()
-
-
-class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory outside TensorFlow's pool after one stage of a measured process.
-
-    Attributes:
-        what: The stage, such as loading cuDNN.
-        outside_bytes: The driver's figure of the process minus the pool.
-        added_bytes: Difference from the stage before.
-    """
-
-    what: str
-    outside_bytes: int
-    added_bytes: int
-
-
-class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole account.
-
-    Attributes:
-        headline: The answer in one line.
-        driver: The driver's version; empty without one.
-        cards: One for each card.
-        allocators: TensorFlow's own figures; empty if TensorFlow was not asked.
-        pid: The process of these figures, or the process asked about; None for neither.
-        libraries: CUDA libraries that the process has loaded.
-        switches: Active settings.
-        stages: Memory by stage; empty unless it was measured.
-        is_phantom: Whether the cards are simulated.
-        notes: Plain sentences.
-    """
-
-    schema_version: int = DEVICE_VERSION
-    kind: Literal["device"] = "device"
-    headline: str
-    driver: str = ""
-    cards: tuple[CardAccount, ...] = ()
-    allocators: tuple[AllocatorFigures, ...] = ()
-    pid: int | None = None
-    libraries: tuple[str, ...] = ()
-    switches: tuple[Switch, ...] = ()
-    stages: tuple[StageRow, ...] = ()
-    is_phantom: bool = False
-    notes: tuple[str, ...] = ()
-
-
-def device_schema_text() -> str:
-    """Return the JSON Schema of ``analyze device --json``, ``docs/device.schema.json``."""
-    return build_schema("What analyze device writes with --json", DeviceFile)
 
 
 def account_from_driver(
@@ -310,7 +210,7 @@ def _library_note(libraries: Sequence[str]) -> str:
 def _process_rows(
     card: NvmlCard, has_allocators: bool, pid: int | None, libraries: Sequence[str]
 ) -> Iterator[CardPart]:
-    """Yield one part for each process that is not the one that was read."""
+    """Yield one part for each process except the process that was read."""
     for process in card.processes:
         if process.is_own and has_allocators:
             continue

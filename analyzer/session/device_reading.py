@@ -31,11 +31,11 @@ from analyzer.phantom.phantom_environment import (
 )
 from analyzer.report.output_files import write_text
 from analyzer.session.device_account import (
-    DeviceFile,
     account_for_process,
     account_for_stages,
     account_from_driver,
 )
+from analyzer.session.device_file import DeviceFile
 from analyzer.session.device_switches import switches_of
 from analyzer.session.run_account import account_for_run
 
@@ -108,7 +108,7 @@ def read_run(folder: Path) -> DeviceReport:
     """Return the parts of a card at the peak of a run's step, without TensorFlow.
 
     Raises:
-        InputError: the run used no card, or one that is not in the catalogue.
+        InputError: the run used no card, or its card is not in the catalogue.
         TraceError: there is no readable run.
     """
     from analyzer.session.opening import open_result  # imports pandas and Numba

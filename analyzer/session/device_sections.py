@@ -14,7 +14,7 @@ from analyzer.report.render.sections import (
     Table,
     TableColumn,
 )
-from analyzer.session.device_account import CardAccount, CardPart, DeviceFile
+from analyzer.session.device_file import CardAccount, CardPart, DeviceFile
 
 _SOURCES: Final = {
     "tensorflow": "TensorFlow",

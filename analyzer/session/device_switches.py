@@ -45,7 +45,7 @@ def _effects() -> dict[str, dict[str, str]]:
 def switches_of(
     environment: Mapping[str, str], settings: Mapping[str, str] | None = None
 ) -> tuple[Switch, ...]:
-    """Return the active settings, those of the program first.
+    """Return the active settings, the program's own first.
 
     Args:
         environment: The environment variables of the process.

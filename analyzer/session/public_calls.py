@@ -94,7 +94,7 @@ def trace(
         mode: ``train`` or ``infer``; empty for the target's own.
         shapes: Axes of inputs by name; the key ``""`` stands for the only input.
         optimizer: Keras optimizer; empty for the compiled one or a default.
-        loss: Keras loss; empty for the compiled one or one that fits the output.
+        loss: Keras loss; empty for the compiled one or a loss that fits the output.
         jit: Compile with XLA, or not; None for the model's own choice.
         dtype_policy: Keras dtype policy for building the model; empty for Keras' own.
         inter_op_threads: Threads that run ops in parallel; None for TensorFlow's choice.
@@ -161,9 +161,9 @@ def estimate(
         target: As for ``trace``, or the folder of an earlier estimate.
         out: The folder for the result; default ``traces/NAME-TIME``.
         force: Replace an earlier run in ``out``.
-        threads: Threads per op; None for those of this machine.
+        threads: Threads per op; None for this machine's default.
         steps, batch_size, mode, shapes, optimizer, loss, jit, dtype_policy: As for ``trace``.
-        inter_op_threads: Threads that run ops in parallel; None for those of this machine.
+        inter_op_threads: Threads that run ops in parallel; None for this machine's default.
         device: ``cpu`` or ``gpu``; empty for a card if ``gpu`` names one.
         gpu: The card, such as ``t4`` or ``a100-80gb``; empty for the CPU.
         memory_limit_bytes: TensorFlow's memory limit on the card; None for its default.

@@ -8,7 +8,7 @@ from analyzer.cards import Gpu, find_gpu, process_overhead
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.session.device_account import CardAccount, CardPart, DeviceFile
+from analyzer.session.device_file import CardAccount, CardPart, DeviceFile
 
 _PREDICTED: Final = "estimate"
 
@@ -21,7 +21,7 @@ def account_for_run(report: ReportFile, name: str) -> DeviceFile:
         name: The run as the user named it.
 
     Raises:
-        InputError: the run used no card, or one that is not in the catalogue.
+        InputError: the run used no card, or its card is not in the catalogue.
     """
     device = report.device
     if device.kind != "gpu":

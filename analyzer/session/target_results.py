@@ -123,7 +123,7 @@ def estimate_target(
         out: The run folder.
         force: Replace an earlier run in ``out``.
         save: Write the report into the run folder; False for a temporary one.
-        threads: Threads per op; None for those of a run on this machine.
+        threads: Threads per op; None for this machine's default.
         what_if: Settings of the allocator to replay with.
         card_options: Settings of a card's compiler.
         progress: Reports the progress.
@@ -187,7 +187,7 @@ def predict_folder(
     Args:
         folder: The run folder of a capture without a run.
         capture_again: Captures into the same folder, with the plan of the CPU's compiler.
-        threads: Threads per op; None for those of a run on this machine.
+        threads: Threads per op; None for this machine's default.
         what_if: Settings of the allocator to replay with.
         card_options: Settings of a card's compiler.
         progress: Reports the progress.

@@ -12,7 +12,6 @@ from analyzer.oom.log_records import (
     LogRecords,
     RefusalRun,
     RequestedTensor,
-    ToleratedFailures,
 )
 from analyzer.oom.scan.broken_texts import join_texts
 from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line
@@ -21,10 +20,11 @@ from analyzer.oom.scan.lines import LogMessage, read_messages
 from analyzer.oom.scan.other_memory import take_host_or_library, take_start_line
 from analyzer.oom.scan.patterns import find, find_any
 from analyzer.oom.scan.process import LogProcess
+from analyzer.oom.scan.repeated_failures import add_tolerated, join_repeated, move_tolerated
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _MOST_ROWS: Final = 10_000  # of a histogram, and runs of refusals
-_MOST_TAGS: Final = 256  # processes, and allocators with warnings
+_MOST_TAGS: Final = 256  # processes
 _MOST_LABELS: Final = 10_000  # numbers at the start of lines that are remembered
 _BACK_OFF: Final = 0.8
 """A refused request of at least this share of the last one continues the run: the pool asks for a
@@ -100,8 +100,8 @@ class LogReader:
 
     def finish(self) -> LogRecords:
         """Return the records after the last message."""
-        self._move_tolerated()
-        self._join_repeated()
+        move_tolerated(self.records)
+        join_repeated(self.records)
         return self.records
 
     def _tag_of(self, tag: str, line: int) -> str:
@@ -145,7 +145,7 @@ class LogReader:
         if match := find("allocator_failed", text):
             size = parse_size(match["size"]) or Range.exactly(0)
             if find("not_a_failure", text):
-                self._add_tolerated(match["allocator"], size, message.number)
+                add_tolerated(self.records, match["allocator"], size, message.number)
                 return True
             rounded = int(match["rounded"]) if match["rounded"] else None
             tensor = RequestedTensor(size=size, rounded_bytes=rounded)
@@ -167,7 +167,7 @@ class LogReader:
     ) -> None:
         """Read a failure of TensorFlow 1.0 and before, whose dump comes first."""
         if find("not_a_failure", message.text):
-            self._add_tolerated("", size or Range.exactly(0), message.number)
+            add_tolerated(self.records, "", size or Range.exactly(0), message.number)
             return
         tensor = RequestedTensor(size=size)
         before = process.owner(message.thread)
@@ -312,60 +312,6 @@ class LogReader:
                 process.refusals.append(len(self.records.refusals))
             self.records.refusals.append(run)
         return True
-
-    def _add_tolerated(self, allocator: str, size: Range, line: int) -> None:
-        for known in self.records.tolerated:
-            if known.allocator == allocator:
-                known.times += 1
-                known.largest = max(known.largest, size, key=lambda each: each.middle)
-                return
-        if len(self.records.tolerated) < _MOST_TAGS:
-            self.records.tolerated.append(ToleratedFailures(line, allocator, 1, size))
-
-    def _move_tolerated(self) -> None:
-        """Move requests of the asynchronous allocator without an error to the tolerated ones.
-
-        It logs every request that fails, also those with which a convolution tries an algorithm
-        (``gpu_cudamallocasync_allocator.cc``). If others in the log led to an error, these did not.
-        """
-        requests = [one for one in self.records.failures if one.kind is FailedAllocator.ASYNC]
-        if not any(failure.has_error_text for failure in requests):
-            return
-        for failure in requests:
-            if not failure.has_error_text and failure.tensor.size is not None:
-                self.records.failures.remove(failure)
-                for _ in range(failure.reports):
-                    self._add_tolerated(failure.allocator, failure.tensor.size, failure.line)
-
-    def _join_repeated(self) -> None:
-        """Join requests that were repeated without an error in the same state of the allocator.
-
-        XLA's autotuner repeats a request for each algorithm that it tries, and the allocator waits up
-        to 10 s each time for memory that other ops may free.
-        """
-        kept: list[LoggedFailure] = []
-        for failure in self.records.failures:
-            if kept and _is_repeated(kept[-1], failure):
-                kept[-1].reports += failure.reports
-            else:
-                kept.append(failure)
-        self.records.failures[:] = kept
-
-
-def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
-    """Return whether two failures are one request without an error, in one allocator state."""
-    if not last.kind is failure.kind is FailedAllocator.POOL:
-        return False
-    if last.has_error_text or failure.has_error_text:
-        return False
-    if not failure.has_allocator_line or failure.tensor.size is None:
-        return False
-
-    def state(one: LoggedFailure) -> tuple[object, ...]:
-        request = (one.tag, one.allocator, one.tensor, one.requested_by)
-        return (*request, one.dump.stats, one.dump.map)
-
-    return state(last) == state(failure)
 
 
 def _is_retry(last: LoggedFailure, allocator: str, size: Range) -> bool:
