@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.saved_result import REPORT_JSON, read_saved_report
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 """Takes the stage and the share of the work done, 0 to 1."""
+
+_LAST_STAGES: Final = {False: "explaining", True: "searching the least memory limit"}
+"""Last stage without and with a search of the least limit."""
 
 
 def open_result(
@@ -89,13 +91,9 @@ def _explain_trace(
         allocator=allocator,
         progress=lambda share: report("reading the trace", share),
     )
-    report(_last_stage(search), 1.0)
+    report(_LAST_STAGES[search], 1.0)
     analysis = explain(measured, what_if or WhatIf(), search=search)
     return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
-
-
-def _last_stage(search: bool) -> str:
-    return "searching the least memory limit" if search else "explaining"
 
 
 def is_estimate(path: Path) -> bool:
@@ -114,19 +112,19 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
     """
     saved, reason = read_saved_report(path)
     if saved is not None and saved.kind is Kind.ESTIMATE:
-        return Result(cache(lambda: _read_analysis(path, saved)), saved, path)
+
+        def make_analysis() -> Analysis:
+            from analyzer.report.saved_estimate import read_analysis  # imports pandas
+
+            return read_analysis(path, saved)
+
+        return Result(cache(make_analysis), saved, path)
     result = open_estimate(path, progress=progress)
     if reason:
         message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
         report = structs.replace(result.report, notes=(message, *result.report.notes))
         return replace(result, report=report)
     return result
-
-
-def _read_analysis(path: Path, report: ReportFile) -> Analysis:
-    from analyzer.report.saved_estimate import read_analysis
-
-    return read_analysis(path, report)
 
 
 def open_estimate(
@@ -192,16 +190,14 @@ def estimated(
 ) -> Analysis:
     """Predict a captured step and explain it.
 
-    Args:
-        note: The note of a capture, or a combination of two.
-        folder: Folder of the card's plans.
-        threads, inter_op, what_if, search, card_options, keep, progress: As in ``open_estimate``.
+    ``folder`` has the card's plans; the other arguments are those of ``open_estimate``.
 
     Raises:
         TraceError: the note has no graph, or a plan is damaged.
         CompilerUnavailable: a card's compiler gave no plan, and the note has none for the CPU.
     """
     from analyzer.explain.pool_facts import replaced_options
+    from analyzer.simulate.compiler.plan_uncertainty import with_plan_doubts
     from analyzer.simulate.predict.predicted_device import target_of
     from analyzer.simulate.predict.predicted_recording import predict_note
 
@@ -227,8 +223,13 @@ def estimated(
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
     if card is not None:
-        predicted = _add_plan_uncertainty(predicted, card)
-    report(_last_stage(search), 0.9)
+        recording = predicted.recording
+        stated, compiler = recording.uncertainty, card.compiler or "TensorFlow's, for the CPU"
+        doubts = None if stated is None else with_plan_doubts(stated, card.doubts)
+        versions = {**recording.versions, "xla_compiler": compiler}
+        recording = replace(recording, uncertainty=doubts, versions=versions)
+        predicted = replace(predicted, recording=recording)
+    report(_LAST_STAGES[search], 0.9)
     return explain(predicted, asked, search=search)
 
 
@@ -263,16 +264,6 @@ def _plan_card(
         if keep:
             keep_failure(folder, gpu, reason)
         return stand_in
-
-
-def _add_plan_uncertainty(predicted: Measured, card: CardStep) -> Measured:
-    from analyzer.simulate.compiler.plan_uncertainty import with_plan_doubts
-
-    recording = predicted.recording
-    stated = recording.uncertainty
-    doubts = None if stated is None else with_plan_doubts(stated, card.doubts)
-    versions = {**recording.versions, "xla_compiler": card.compiler or "TensorFlow's, for the CPU"}
-    return replace(predicted, recording=replace(recording, uncertainty=doubts, versions=versions))
 
 
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:

@@ -45,14 +45,8 @@ def trace_target(
 ) -> Result:
     """Trace a target's step in a child process and explain it.
 
-    Args:
-        spec: The target.
-        options: How the step is built and run.
-        out: The run folder.
-        force: Replace an earlier run in ``out``.
-        save: Write the report into the run folder; False for a temporary one.
-        what_if: Settings of the allocator to replay with.
-        progress: Reports the progress.
+    ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
+    needs none.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -79,13 +73,6 @@ def trace_script(
     what_if: WhatIf | None = None,
 ) -> tuple[ScriptEnd, Result | None]:
     """Run a script in this terminal, trace a few of its steps and explain them.
-
-    Args:
-        spec: The script.
-        request: Steps to trace, arguments, cards and threads.
-        out: The run folder.
-        force: Replace an earlier run in ``out``.
-        what_if: Settings of the allocator to replay with.
 
     Returns:
         How the script ended, and the result; None if no step was traced.
@@ -117,16 +104,7 @@ def estimate_target(
 ) -> Result:
     """Capture a target's graph in a child process and predict its memory.
 
-    Args:
-        spec: The target.
-        options: How the step is built and run.
-        out: The run folder.
-        force: Replace an earlier run in ``out``.
-        save: Write the report into the run folder; False for a temporary one.
-        threads: Threads per op; None for this machine's default.
-        what_if: Settings of the allocator to replay with.
-        card_options: Settings of a card's compiler.
-        progress: Reports the progress.
+    ``threads`` per op are this machine's default if None. ``force`` and ``save`` as in ``trace_target``.
 
     Raises:
         InputError: the target or ``out`` cannot be used.
@@ -184,13 +162,7 @@ def predict_folder(
 ) -> Result:
     """Predict from a new run folder; capture again for the CPU's compiler if the card's fails.
 
-    Args:
-        folder: The run folder of a capture without a run.
-        capture_again: Captures into the same folder, with the plan of the CPU's compiler.
-        threads: Threads per op; None for this machine's default.
-        what_if: Settings of the allocator to replay with.
-        card_options: Settings of a card's compiler.
-        progress: Reports the progress.
+    ``capture_again`` captures into the same folder, with the plan of the CPU's compiler.
     """
 
     def predict() -> Result:
