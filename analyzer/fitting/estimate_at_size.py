@@ -19,7 +19,7 @@ from analyzer.fitting.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.ranges import Range
-from analyzer.session.opening import estimated
+from analyzer.session.opening import predict_step
 from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.simulate.predict.representative import LIMIT_MARGIN
 from analyzer.tracing.measure.variable_buffers import variable_bytes
@@ -222,7 +222,7 @@ class SizeEstimates:
     def estimate_capture(self, size: int, folder: Path) -> SizeEstimate:
         """Estimate the step that was captured in a folder."""
         note = read_run(folder / RUN_FILE)
-        analysis = estimated(
+        analysis = predict_step(
             note,
             folder,
             threads=self._threads,

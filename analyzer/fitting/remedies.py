@@ -23,7 +23,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.report.result import Result
-from analyzer.session.target_results import leave_report
+from analyzer.session.target_results import save_report
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -274,4 +274,4 @@ def add_remedies(
     with access_target(spec) as access:
         remedies = try_remedies(access, options, names, limit_bytes, threads, report, folder)
     changed = replace(result, report=replace_fields(result.report, remedies=remedies))
-    return leave_report(changed, folder)
+    return save_report(changed, folder)

@@ -161,7 +161,7 @@ def open_estimate(
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
         raise TraceError(f"{path} holds no estimate.", hint="Open a trace with `analyze trace`.")
-    analysis = estimated(
+    analysis = predict_step(
         note,
         path,
         threads=threads,
@@ -176,7 +176,7 @@ def open_estimate(
 
 
 @pause_collector()
-def estimated(
+def predict_step(
     note: RunNote,
     folder: Path,
     *,

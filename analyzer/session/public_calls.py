@@ -22,10 +22,10 @@ from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import open_estimate, open_finished, open_result
 from analyzer.session.target_results import (
     estimate_target,
-    leave_report,
     predict_folder,
+    remove_on_failure,
+    save_report,
     trace_target,
-    whole_or_gone,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _trace(target: Any, options: CaptureOptions, out: Path | None, force: bool) 
     from analyzer.capture.process.live_capture import capture_live
 
     folder = capture_live(target, options, out, force=force)
-    return leave_report(open_result(folder), folder)
+    return save_report(open_result(folder), folder)
 
 
 @suggest_keywords
@@ -194,13 +194,13 @@ def _estimate(
     from analyzer.capture.process.live_capture import capture_unrun
 
     folder = capture_unrun(target, options, out, force=force)
-    with whole_or_gone(folder):
+    with remove_on_failure(folder):
         result = predict_folder(
             folder,
             lambda: capture_unrun(target, replace(options, cpu_plan=True), folder, force=True),
             threads=threads,
         )
-        return leave_report(result, folder)
+        return save_report(result, folder)
 
 
 @suggest_keywords

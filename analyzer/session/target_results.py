@@ -87,7 +87,7 @@ def trace_script(
         result = open_result(end.folder, what_if=what_if)
     except TraceError as error:  # such as no memory event in the traced steps
         return replace(end, unread=str(error)), None
-    return end, leave_report(result, end.folder)
+    return end, save_report(result, end.folder)
 
 
 def estimate_target(
@@ -127,7 +127,7 @@ def estimate_target(
 
     folder = capture_graph(options, out, force=force)
     create_cache_folder()
-    with whole_or_gone(folder):
+    with remove_on_failure(folder):
         result = predict_folder(
             folder,
             lambda: capture_graph(replace(options, cpu_plan=True), folder, force=True),
@@ -142,7 +142,7 @@ def estimate_target(
 
 
 @contextmanager
-def whole_or_gone(folder: Path) -> Iterator[None]:
+def remove_on_failure(folder: Path) -> Iterator[None]:
     """Remove a run folder if the block fails, because it holds no result."""
     try:
         yield
@@ -192,12 +192,12 @@ def predict_folder(
 def _finish(result: Result, folder: Path, save: bool, report: Progress) -> Result:
     if save:
         report("writing the report", 0.95)
-        leave_report(result, folder)
+        save_report(result, folder)
     report("done", 1.0)
     return result
 
 
-def leave_report(result: Result, folder: Path) -> Result:
+def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
     result.to_json(folder / REPORT_JSON)
     result.to_html(folder / REPORT_HTML)

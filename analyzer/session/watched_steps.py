@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from analyzer.model.contract.capture_request import SCRIPT_STEPS, SCRIPT_WARMUP_STEPS
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result
-from analyzer.session.target_results import leave_report
+from analyzer.session.target_results import save_report
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watch_block import WatchBlock
@@ -118,5 +118,5 @@ def end_watch(
     result = open_result(folder)
     seen = result.recording.watch
     watched.steps = 0 if seen is None else seen.steps
-    watched.result = leave_report(result, folder)
+    watched.result = save_report(result, folder)
     return watched

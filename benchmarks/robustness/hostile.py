@@ -88,7 +88,7 @@ def samples() -> list[Sample]:
 def finished() -> Path:
     """Return a folder with a finished estimate, made once for this process and those forked from it."""
     from analyzer.session.opening import open_estimate
-    from analyzer.session.target_results import leave_report
+    from analyzer.session.target_results import save_report
 
     place = Path(tempfile.mkdtemp(prefix="hostile-finished-"))
     owner = os.getpid()
@@ -96,7 +96,7 @@ def finished() -> Path:
     folder = Path(
         shutil.copytree(ROOT / "tests" / "unit" / "predict" / "notes" / "infer", place / "finished")
     )
-    leave_report(open_estimate(folder), folder)
+    save_report(open_estimate(folder), folder)
     return folder
 
 

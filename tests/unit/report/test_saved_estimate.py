@@ -29,7 +29,7 @@ from analyzer.model.errors import TraceError
 from analyzer.report.result import Result
 from analyzer.report.saved_estimate import TABLES_FILE
 from analyzer.session.opening import open_estimate, open_result
-from analyzer.session.target_results import leave_report
+from analyzer.session.target_results import save_report
 
 NOTES = ROOT / "tests" / "unit" / "predict" / "notes"
 
@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("estimate") / "run"
     shutil.copytree(NOTES / "infer", folder)
     result = open_estimate(folder)
-    return folder, leave_report(result, folder)
+    return folder, save_report(result, folder)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def traced(tmp_path: Path) -> Path:
 
 
 def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, traced: Path) -> None:
-    leave_report(analyzer.open_trace(traced), traced)
+    save_report(analyzer.open_trace(traced), traced)
     heavy = "{'pandas', 'numpy', 'networkx', 'numba', 'jinja2', 'google.protobuf'}"
     code = (
         "import sys; from analyzer.cli import run; code = run()\n"
@@ -114,7 +114,7 @@ def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, trac
 
 
 def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
-    was = leave_report(analyzer.open_trace(traced), traced)
+    was = save_report(analyzer.open_trace(traced), traced)
     with patch("analyzer.session.opening._explain_trace", side_effect=AssertionError):
         now = analyzer.open_trace(traced)
         assert now.document == json.loads(json.dumps(was.document))
@@ -124,7 +124,7 @@ def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
 @pytest.mark.parametrize("change", ["note", "trace", "another trace", "what-if"])
 def test_a_trace_that_is_another_is_explained_anew(change: str, traced: Path) -> None:
     asked = WhatIf(memory_limit_bytes=1 << 30) if change == "what-if" else None
-    leave_report(open_result(traced, what_if=asked), traced)
+    save_report(open_result(traced, what_if=asked), traced)
     file = next(traced.rglob("*.xplane.pb*"))
     if change == "note":
         (traced / "run.json").write_text((traced / "run.json").read_text() + "\n")
