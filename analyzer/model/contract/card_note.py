@@ -142,7 +142,7 @@ def read_card_file(path: Path) -> CardFile:
     Raises:
         TraceError: It is damaged, or a newer version wrote it.
     """
-    return read_record(path, CardFile, version=CARD_VERSION, hint="Estimate again.", check=_check)
+    return read_record(path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check)
 
 
 def write_card_file(path: Path, card: CardFile) -> None:

@@ -37,7 +37,7 @@ RUN_VERSION: Final = 1
 MOST_STEPS: Final = 500
 """Limit of the steps of an estimate; each is simulated from the start, several times."""
 
-DAMAGED: Final = "Capture again, or move the .xplane.pb to another folder and open it alone."
+DAMAGED: Final = "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
 """Hint for a note or graph that cannot be read."""
 
 Mode = Literal["train", "infer", ""]

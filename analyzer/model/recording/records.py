@@ -77,7 +77,7 @@ _DAMAGE_TEXTS: Final = {
     DamageReason.LOST_END: "steps ran ops after the last memory event",
     DamageReason.STEP_MARKS: "step marks are missing or misplaced",
     DamageReason.CAPTURE_MARKS: "marks of the capture are missing or misplaced",
-    DamageReason.VARIABLES: "variables are not in the buffers where the capture saw them",
+    DamageReason.VARIABLES: "variables are not in the buffers that the capture saw",
     DamageReason.FAILURE_FITS: "the request that failed would have fitted after the last event",
 }
 

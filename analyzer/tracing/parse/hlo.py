@@ -77,7 +77,7 @@ def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
     except (DecodeError, KeyError, ValueError, IndexError) as error:
         raise TraceError(
             f"The compiled module cannot be read ({type(error).__name__}: {error}).",
-            hint="Estimate again.",
+            hint="Repeat the estimate.",
         ) from None
     return hlo
 

@@ -118,14 +118,14 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
         if is_open:
             raise
         raise TraceError(
-            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy it again."
+            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy the file again from its source."
         ) from None
 
 
 def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:
     if not source.size_bytes:
         raise TraceError(
-            f"{path} is empty.", hint="The profiler probably stopped before it wrote; trace again."
+            f"{path} is empty.", hint="The profiler probably stopped before it wrote; repeat the trace."
         )
     try:
         reading = _Reading(source, progress)
@@ -133,16 +133,16 @@ def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> 
     except (WireError, DecodeError):
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
-            hint="Expected the .xplane.pb of tf.profiler; copy it again or trace again.",
+            hint="Expected the .xplane.pb of tf.profiler; copy the file or repeat the trace.",
         ) from None
     except ValueError as error:
         raise TraceError(
-            f"{path} is damaged: it holds {error}.", hint="Copy it again or trace again."
+            f"{path} is damaged: it holds {error}.", hint="Copy the file or repeat the trace."
         ) from None
     if raw is None:
         raise TraceError(
             f"{path} holds no profiler planes.",
-            hint="Expected the .xplane.pb of tf.profiler; trace again.",
+            hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
         )
     if raw.events.empty:
         raise TraceError(

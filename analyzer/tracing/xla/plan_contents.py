@@ -40,7 +40,7 @@ def _plan(one: CompiledNote, hlo: Hlo) -> BufferPlan:
         return set_fixed_inputs(build_plan(hlo, platform=one.platform), one)
     except AccountingError as error:
         raise TraceError(
-            f"The plan of {one.function[:80]!r} is damaged: {error}.", hint="Capture it again."
+            f"The plan of {one.function[:80]!r} is damaged: {error}.", hint="Repeat the capture."
         ) from None
 
 

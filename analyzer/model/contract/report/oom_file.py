@@ -167,4 +167,4 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
 
 def oom_schema_text() -> str:
     """Return the JSON Schema of ``analyze oom --json``, ``docs/oom.schema.json``."""
-    return build_schema("What analyze oom writes with --json", OomDocument)
+    return build_schema("Output of analyze oom --json", OomDocument)

@@ -84,4 +84,4 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
 
 def sweep_schema_text() -> str:
     """Return the JSON Schema of ``sweep.json``, ``docs/sweep.schema.json``."""
-    return build_schema("What analyze sweep writes into sweep.json", SweepFile)
+    return build_schema("Output of analyze sweep (sweep.json)", SweepFile)

@@ -56,7 +56,7 @@ def encode_report(report: ReportRecord) -> str:
 def schema_text() -> str:
     """Return the JSON Schema of ``--json``, ``docs/report.schema.json``."""
     return build_schema(
-        "What analyze trace, estimate and diff write with --json", ReportFile, DiffFile
+        "Output of analyze trace, estimate and diff --json", ReportFile, DiffFile
     )
 
 
