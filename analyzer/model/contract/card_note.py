@@ -88,7 +88,6 @@ class CardFile:
     """The content of ``card.json``.
 
     Attributes:
-        schema_version: Version of this format.
         card: The card's name in the card table.
         functions: Plans, in the order of the note's functions that have a module; None on failure.
         without_flags: Why the user's XLA flags were left out; empty if they were used.
@@ -109,7 +108,6 @@ class CompileRequest:
     Attributes:
         library: Path of the compiler's shared library.
         target: ``GpuTargetConfigProto`` in text form.
-        schema_version: Version of this record.
     """
 
     library: str
@@ -124,7 +122,6 @@ class CompileAnswer:
     Attributes:
         statistics: The compiler's totals; None if it refused the module.
         refused: The compiler's error message; empty on success.
-        schema_version: Version of this record.
     """
 
     statistics: Statistics | None = None
@@ -142,7 +139,9 @@ def read_card_file(path: Path) -> CardFile:
     Raises:
         TraceError: It is damaged, or a newer version wrote it.
     """
-    return read_record(path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check)
+    return read_record(
+        path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check
+    )
 
 
 def write_card_file(path: Path, card: CardFile) -> None:

@@ -180,7 +180,6 @@ class GraphFile:
     """The content of ``graph.json.gz``.
 
     Attributes:
-        schema_version: Version of this format.
         ops: The executed ops.
         inside: The traced ops of functions that run as one op.
         traced: The traced graph, with its functions.

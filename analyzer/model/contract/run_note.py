@@ -138,7 +138,6 @@ class CompiledFunction:
 
     Attributes:
         ops: Names of the ops that call it.
-        function: Its name.
         platform: The device that ``plan`` was compiled for.
         module: File with the module before XLA's passes (gzip, HloModuleProto); None if absent.
         plan: File with the compiled module and its buffer assignment; None if absent.

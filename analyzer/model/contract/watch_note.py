@@ -97,7 +97,6 @@ class TracedFunction:
     """A function that TensorFlow traced.
 
     Attributes:
-        name: Its name.
         where: Where it is defined.
         called_at: Where it was called when it was traced last.
         objects: Number of ``tf.function`` objects made of it.

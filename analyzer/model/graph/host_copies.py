@@ -46,56 +46,36 @@ DEVICE_INT32: Final = op_types(
 """Op types that make ``int32`` tensors on the card: indices, casts, moves of elements."""
 
 _DEVICE_INT32_INPUTS: Final[dict[str, tuple[int, ...]]] = {
-    "Bincount": (0,),
-    "Cast": (0,),
+    **dict.fromkeys(
+        op_types("Bincount Cast DenseBincount SparseToDense Tile TopKV2 Transpose Unique UniqueV2"),
+        (0,),
+    ),
     "CTCLossV2": (1, 2, 3),
     "CropAndResize": (2,),
-    "DenseBincount": (0,),
-    "DynamicPartition": (1,),
-    "Gather": (0, 1),
-    "GatherNd": (0, 1),
-    "GatherV2": (0, 1),
-    "InTopKV2": (1,),
-    "MatMul": (0, 1),
+    **dict.fromkeys(
+        op_types(
+            """
+            DynamicPartition InTopKV2 ResourceGather ResourceGatherNd ResourceScatterAdd
+            ResourceScatterDiv ResourceScatterMax ResourceScatterMin ResourceScatterMul
+            ResourceScatterNdAdd ResourceScatterNdUpdate ResourceScatterSub
+            ResourceScatterUpdate SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum
+            SparseSoftmaxCrossEntropyWithLogits TensorScatterAdd TensorScatterUpdate
+            UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
+            """
+        ),
+        (1,),
+    ),
+    **dict.fromkeys(op_types("Gather GatherNd GatherV2 MatMul ReverseSequence ScatterNd"), (0, 1)),
     "OneHot": (0, 2, 3),
-    "ResourceGather": (1,),
-    "ResourceGatherNd": (1,),
-    "ResourceScatterAdd": (1,),
-    "ResourceScatterDiv": (1,),
-    "ResourceScatterMax": (1,),
-    "ResourceScatterMin": (1,),
-    "ResourceScatterMul": (1,),
-    "ResourceScatterNdAdd": (1,),
-    "ResourceScatterNdUpdate": (1,),
-    "ResourceScatterSub": (1,),
-    "ResourceScatterUpdate": (1,),
-    "ReverseSequence": (0, 1),
-    "ScatterNd": (0, 1),
-    "SegmentMax": (1,),
-    "SegmentMean": (1,),
-    "SegmentMin": (1,),
-    "SegmentProd": (1,),
-    "SegmentSum": (1,),
-    "Select": (1, 2),
-    "SelectV2": (1, 2),
-    "SparseSegmentMean": (1, 2),
-    "SparseSegmentMeanGrad": (1, 2),
-    "SparseSegmentSqrtN": (1, 2),
-    "SparseSegmentSum": (1, 2),
-    "SparseSegmentSumGrad": (1, 2),
-    "SparseSoftmaxCrossEntropyWithLogits": (1,),
-    "SparseToDense": (0,),
-    "TensorScatterAdd": (1,),
-    "TensorScatterUpdate": (1,),
-    "Tile": (0,),
-    "TopKV2": (0,),
-    "Transpose": (0,),
-    "Unique": (0,),
-    "UniqueV2": (0,),
-    "UnsortedSegmentMax": (1,),
-    "UnsortedSegmentMin": (1,),
-    "UnsortedSegmentProd": (1,),
-    "UnsortedSegmentSum": (1,),
+    **dict.fromkeys(
+        op_types(
+            """
+            Select SelectV2 SparseSegmentMean SparseSegmentMeanGrad SparseSegmentSqrtN
+            SparseSegmentSum SparseSegmentSumGrad
+            """
+        ),
+        (1, 2),
+    ),
 }
 """Inputs of type ``int32`` that the kernel reads on the card; it reads all others on the host."""
 

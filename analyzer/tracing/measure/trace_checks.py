@@ -115,7 +115,7 @@ def _split_by_allocator(events: pd.DataFrame) -> list[_Account]:
             at = int(np.argmax(wrong))
             raise TraceError(
                 f"The trace is damaged: memory event {at} is of {size[at]} bytes.",
-                hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}; copy the file or repeat the trace.",
+                hint=f"Sizes are 0 to {format_bytes(_LARGEST_BYTES)}. Repeat the trace.",
             )
     columns = [events[name].to_numpy(np.int64) for name in ("time_ps", "kind", "address")]
     columns += [*sizes, events["in_use_bytes"].to_numpy(np.int64)]

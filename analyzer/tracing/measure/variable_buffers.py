@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.element_sizes import tensor_bytes
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
@@ -62,10 +62,7 @@ class AddressIndex:
 
 def variable_bytes(variable: VariableNote) -> int | None:
     """Return the variable's bytes, None if unknown."""
-    item = ITEM_BYTES.get(variable.dtype)
-    if item is None or variable.shape is None:
-        return None
-    return item * int(np.prod(variable.shape, dtype=np.int64))
+    return tensor_bytes(variable.dtype, variable.shape)
 
 
 def find_holdings(

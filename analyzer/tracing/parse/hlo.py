@@ -23,30 +23,11 @@ from analyzer.tracing.parse.hlo_module import (
 from analyzer.tracing.parse.hloproto import Hlo as _Proto
 from analyzer.tracing.parse.untrusted_text import decode_text
 
-ELEMENT_TYPES: Final[dict[int, str]] = {
-    1: "bool",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "uint8",
-    7: "uint16",
-    8: "uint32",
-    9: "uint64",
-    10: "float16",
-    11: "float32",
-    12: "float64",
-    13: "tuple",
-    14: "opaque",
-    15: "complex64",
-    16: "bfloat16",
-    17: "token",
-    18: "complex128",
-    19: "float8_e5m2",
-    20: "float8_e4m3fn",
-    21: "int4",
-    22: "uint4",
-}
+_TYPES: Final = """
+    bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 tuple opaque
+    complex64 bfloat16 token complex128 float8_e5m2 float8_e4m3fn int4 uint4
+"""
+ELEMENT_TYPES: Final = dict(enumerate(_TYPES.split(), 1))
 """XLA's number of an element type (``xla/xla_data.proto``) -> TensorFlow's name."""
 
 

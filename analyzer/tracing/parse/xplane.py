@@ -118,14 +118,16 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
         if is_open:
             raise
         raise TraceError(
-            f"{path} is a truncated or damaged gzip file ({error}).", hint="Copy the file again from its source."
+            f"{path} is a truncated or damaged gzip file ({error}).",
+            hint="Copy the file again from its source.",
         ) from None
 
 
 def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:
     if not source.size_bytes:
         raise TraceError(
-            f"{path} is empty.", hint="The profiler probably stopped before it wrote; repeat the trace."
+            f"{path} is empty.",
+            hint="The profiler probably stopped before it wrote; repeat the trace.",
         )
     try:
         reading = _Reading(source, progress)

@@ -117,7 +117,6 @@ class BufferPlan:
     """The memory plan of one module on one device.
 
     Attributes:
-        module: The module's name.
         platform: The device, such as ``cpu`` or a card's name.
         regions: Its allocations, in order of their index.
         parameters, outputs: Sizes of the parameters and of the results.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
+from analyzer.model.contract.element_sizes import tensor_bytes
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.recording.records import RecompiledFunction
@@ -45,13 +46,15 @@ def find_recompiled_functions(
             if index < len(given) and 0 <= given[index] < len(note.inputs)
         ]
         if changing or fed:
-            rows = [variables[index] for index in changing]
+            rows = [row for index in changing if (row := variables[index]) is not None]
             found.append(
                 RecompiledFunction(
                     op=one.ops[0],
                     because=next(iter(changing.values()), one.fixed[0][1]),
-                    variables=tuple(row.path for row in rows if row is not None),
-                    variable_bytes=sum(_bytes(row) for row in rows if row is not None),
+                    variables=tuple(row.path for row in rows),
+                    variable_bytes=sum(
+                        tensor_bytes(row.dtype, row.shape) or 0 for row in rows if row is not None
+                    ),
                     inputs=tuple(fed),
                     compilations=one.compilations,
                 )
@@ -87,7 +90,3 @@ def _updated(variables: list[VariableNote | None], one: CompiledNote, plan: Buff
         for parameter in plan.aliases.values()
         if 0 <= parameter - tensors < len(handles)
     } & fixed
-
-
-def _bytes(row: VariableNote) -> int:
-    return TensorSpec(row.dtype, row.shape).size_bytes or 0

@@ -82,7 +82,6 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     """The difference between two steps: the older one or the prediction, and the newer one.
 
     Attributes:
-        schema_version: Version of the format.
         headline, notes: The difference in words.
         a, b: The two sides.
         peak: A row for each peak that a side has.

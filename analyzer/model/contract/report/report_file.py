@@ -52,7 +52,6 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     """The report of one step.
 
     Attributes:
-        schema_version: Version of the format.
         kind: ``estimate``, ``trace`` or ``phantom``.
         allocator: TensorFlow's name of the allocator of all figures.
         peak: The peak of the steady step, which is the last one.

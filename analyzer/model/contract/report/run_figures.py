@@ -90,7 +90,6 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
     """One host.
 
     Attributes:
-        host: Its name.
         file: Name of its trace file.
         devices: Its devices; empty if its trace cannot be read.
         events, steps: Number of memory events and of steps.
@@ -111,7 +110,6 @@ class DevicePlace(ReportRecord, frozen=True, kw_only=True):
     """One device among those of all hosts.
 
     Attributes:
-        host: Its host.
         allocator: Its allocator.
         allocated_bytes: Its peak.
         differs_bytes: Its peak minus the median of all devices.

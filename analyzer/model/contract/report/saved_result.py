@@ -42,7 +42,6 @@ class FileDigests(Struct, frozen=True, kw_only=True):
     """The content of ``kept.json``.
 
     Attributes:
-        schema_version: Version of the format.
         analyzer: Version of the package that wrote it.
         files: Digests of the folder's files, by their path in it with ``/`` between folders.
     """

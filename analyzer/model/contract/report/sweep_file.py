@@ -40,7 +40,6 @@ class SweepCell(ReportRecord, frozen=True, kw_only=True):
     """The estimate of one cell.
 
     Attributes:
-        schema_version: Version of the format.
         question: Its parameters.
         requested_bytes, allocated_bytes: Predicted peak of the steady step; None on failure.
         low_bytes, high_bytes: Range of the requested peak; None if there is none.
@@ -70,7 +69,6 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     """A sweep.
 
     Attributes:
-        schema_version: Version of the format.
         name: Name of its configuration.
         cells: In the order of models, cards, remedies and batch sizes.
         versions: Versions of the libraries and of this package.

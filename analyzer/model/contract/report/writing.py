@@ -55,9 +55,7 @@ def encode_report(report: ReportRecord) -> str:
 
 def schema_text() -> str:
     """Return the JSON Schema of ``--json``, ``docs/report.schema.json``."""
-    return build_schema(
-        "Output of analyze trace, estimate and diff --json", ReportFile, DiffFile
-    )
+    return build_schema("Output of analyze trace, estimate and diff --json", ReportFile, DiffFile)
 
 
 def build_schema(title: str, *types: type) -> str:

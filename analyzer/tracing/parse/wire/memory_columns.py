@@ -53,35 +53,12 @@ class GrowingColumn:
         return numbers
 
 
-DTYPE_NAMES: Final[dict[int, str]] = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    11: "qint8",
-    12: "quint8",
-    13: "qint32",
-    14: "bfloat16",
-    15: "qint16",
-    16: "quint16",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    20: "resource",
-    21: "variant",
-    22: "uint32",
-    23: "uint64",
-    24: "float8_e5m2",
-    25: "float8_e4m3fn",
-    29: "int4",
-    30: "uint4",
-}
+_DTYPES: Final = """
+    float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16
+    qint16 quint16 uint16 complex128 float16 resource variant uint32 uint64 float8_e5m2 float8_e4m3fn
+"""
+DTYPE_NAMES: Final = {**dict(enumerate(_DTYPES.split(), 1)), 29: "int4", 30: "uint4"}
+"""TensorFlow's number of an element type (``tensorflow/core/framework/types.proto``) -> its name."""
 
 
 _OWN: Final = {"time_ps": np.int64, "kind": np.int8, "line": np.int32}
