@@ -54,7 +54,7 @@ def find_allocator(
     sequence = from_recording(recording)
     result = replay(sequence, options, engine=engine)
     steps = tuple((step.first, step.last) for step in recording.steps if step.last >= step.first)
-    ways = remedies(sequence, options, steps=steps, limits=True, engine=engine)
+    ways = remedies(sequence, options, steps=steps, engine=engine)
     rows = recording.allocations
     found = find_cautions(result)
     if result.failure is not None:
@@ -205,8 +205,6 @@ def find_minimum_limit(found: MinimumLimit) -> list[Finding]:
 def find_remedies(ways: tuple[Remedy, ...]) -> list[Finding]:
     """Report allocator settings that need a lower limit, best first."""
     base, others = ways[0], ways[1:]
-    if base.minimum_limit_bytes is None:
-        return []
     threshold = _LEAST_RATIO * base.minimum_limit_bytes
     better = [way for way in others if (way.limit_saved_bytes or 0) >= threshold]
     better.sort(key=lambda way: -(way.limit_saved_bytes or 0))

@@ -7,7 +7,7 @@ that begin with the process. ``cuda_malloc_async`` (``AsyncOptions``) has no chu
 """
 
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
-from analyzer.simulate.allocator.bfc.bfc_options import AsyncOptions, BfcOptions, Options
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 from analyzer.simulate.allocator.events_to_sequence import from_events
 from analyzer.simulate.allocator.minimum_limit import MinimumLimit, minimum_limit
 from analyzer.simulate.allocator.pool_explanation import (
@@ -20,24 +20,19 @@ from analyzer.simulate.allocator.pool_explanation import (
 )
 from analyzer.simulate.allocator.pool_state import (
     chunks_at,
-    curve,
-    op_at,
     region_table,
     regions_at,
-    relocated,
 )
 from analyzer.simulate.allocator.replay import (
     Engine,
     FailedRequest,
     Replay,
-    operations_done,
     replay,
 )
 from analyzer.simulate.allocator.replay_check import Match, compare, recorded_options
 from analyzer.simulate.allocator.sequence import Caution, Sequence, from_allocations, from_recording
 
 __all__ = [
-    "AsyncOptions",
     "BfcAllocator",
     "BfcOptions",
     "Caution",
@@ -46,25 +41,20 @@ __all__ = [
     "Growth",
     "Match",
     "MinimumLimit",
-    "Options",
     "Remedy",
     "Replay",
     "Sequence",
     "Unserved",
     "chunks_at",
     "compare",
-    "curve",
     "from_allocations",
     "from_events",
     "from_recording",
     "growth_history",
     "minimum_limit",
-    "op_at",
-    "operations_done",
     "recorded_options",
     "region_table",
     "regions_at",
-    "relocated",
     "remedies",
     "replay",
     "unserved",

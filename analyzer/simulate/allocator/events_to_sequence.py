@@ -1,6 +1,6 @@
-"""An events table to a sequence: which free ends which allocation.
+"""From an events table to a sequence: which free ends which allocation.
 
-A trace names no buffers: ``event_pairing`` matches frees by their address.
+A trace has no buffer names: ``free_pairing`` pairs allocations and frees by their address.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Events:
-    """The events of one allocator, in the order in which they happened."""
+    """The columns of the events of one allocator, in order of time."""
 
     rows: Table
     kind: Table
@@ -46,49 +46,45 @@ class _Events:
     def reordered(self, order: Table) -> _Events:
         return _Events(*(getattr(self, name)[order] for name in self.__slots__))
 
-    def breaks(self) -> int:
-        """Count the events whose bytes in use do not follow from those of the event before."""
+    def count_breaks(self) -> int:
+        """Count events whose bytes in use do not follow from those of the event before."""
         return int(np.sum(np.diff(self.in_use) != (self.kind * self.allocated)[1:]))
 
 
 def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequence:
-    """Return the sequence that an events table shows.
+    """Return the sequence in an events table.
 
-    Moments inside a compiled step (kind 0), at which the allocator does nothing, are left out. Frees
-    of addresses that were never allocated end buffers from before the trace, where the bytes in use
-    at its start say that there were any; else they are left out. What was alive at the start and is
-    never freed stands at the beginning as one buffer of row -1.
+    Events of kind 0 (moments inside a compiled step) are left out. A free of an address that was
+    never allocated ends a buffer from before the trace, if the bytes in use at the start allow it;
+    otherwise it is left out. The rest of the bytes in use at the start becomes one first buffer
+    with row -1.
 
     Args:
         events: Table with at least ``kind``, ``address``, ``requested_bytes``,
-            ``allocated_bytes``; ``time_ps``, ``in_use_bytes`` and ``allocator`` are used where
-            they are there.
-        allocator: Which allocator; may be left out where there is only one.
+            ``allocated_bytes``; ``time_ps``, ``in_use_bytes`` and ``allocator`` are used if present.
+        allocator: Name of the allocator; None if there is only one.
 
     Raises:
-        TraceError: nothing to replay, or a kind or size that cannot be.
+        TraceError: nothing to replay, or an impossible kind or size.
     """
     cautions: list[Caution] = []
-    found = _in_order(_read(events, allocator), events, cautions)
-    partner, seen = pair_events(found.kind, found.address)
-    birth = found.kind > 0
-    resident_bytes = _resident_bytes(found, cautions)
+    ordered = _sort_by_time(_read(events, allocator), events, cautions)
+    partner, seen = pair_events(ordered.kind, ordered.address)
+    birth = ordered.kind > 0
+    resident_bytes = _find_resident_bytes(ordered, cautions)
     unknown = ~birth & (partner == NOWHERE)
     double = unknown & seen
-    early = unknown & ~double & (found.requested > 0) & (resident_bytes > 0)
-    early &= np.cumsum(np.where(early, found.allocated, 0)) <= resident_bytes
-    _count(cautions, found, birth, partner, double, unknown & ~double & ~early, early)
-    rest_bytes = resident_bytes - int(found.allocated[early].sum())
+    early = unknown & ~double & (ordered.requested > 0) & (resident_bytes > 0)
+    early &= np.cumsum(np.where(early, ordered.allocated, 0)) <= resident_bytes
+    cautions += _list_cautions(ordered, partner, double, unknown & ~double & ~early, early)
+    rest_bytes = resident_bytes - int(ordered.allocated[early].sum())
     if rest_bytes:
-        cautions.append(
-            Caution(
-                id="unseen-resident",
-                count=1,
-                message=f"{format_bytes(rest_bytes)} were in use before the trace begins and are"
-                " never freed in it; they are replayed as one buffer.",
-            )
+        text = (
+            f"{format_bytes(rest_bytes)} were in use before the trace begins and are never freed in"
+            " it; they are replayed as one buffer."
         )
-    return _assemble(found, partner, early, rest_bytes, tuple(cautions))
+        cautions.append(Caution(id="unseen-resident", count=1, message=text))
+    return _assemble(ordered, partner, early, rest_bytes, tuple(cautions))
 
 
 def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
@@ -96,118 +92,119 @@ def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
     rows = rows[integers(events, "kind")[rows] != 0]
     names = ("kind", "address", "requested_bytes", "allocated_bytes")
     kind, address, requested, allocated = (integers(events, name)[rows] for name in names)
-    in_use = (
-        integers(events, "in_use_bytes")[rows]
-        if "in_use_bytes" in events
-        else np.zeros(rows.size, np.int64)
-    )
+    in_use = np.zeros(rows.size, np.int64)
+    if "in_use_bytes" in events:
+        in_use = integers(events, "in_use_bytes")[rows]
     wrong = np.abs(kind) != 1
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        raise TraceError(f"event {rows[at]} is of kind {kind[at]}, neither +1 nor -1.")
+        raise TraceError(f"Event {rows[at]} is of kind {kind[at]}, neither +1 nor -1.")
     refuse_sizes(requested, rows, "event")
     refuse_sizes(allocated, rows, "event")
     if not (kind > 0).any():
-        raise TraceError("the trace holds frees and not one allocation.")
+        raise TraceError("The trace contains frees and not one allocation.")
     return _Events(rows, kind, address, requested, allocated, in_use)
 
 
-def _in_order(found: _Events, events: pd.DataFrame, cautions: list[Caution]) -> _Events:
-    """Return the events by time where that explains the bytes in use better than the rows do."""
+def _sort_by_time(read: _Events, events: pd.DataFrame, cautions: list[Caution]) -> _Events:
+    """Return the events by time if that fits the bytes in use at least as well."""
+    ordered = read
     if "time_ps" in events:
-        time = integers(events, "time_ps")[found.rows]
+        time = integers(events, "time_ps")[read.rows]
         late = int(np.sum(np.diff(time) < 0))
         if late:
-            by_time = found.reordered(np.argsort(time, kind="stable"))
-            if by_time.breaks() <= found.breaks():
-                found = by_time
+            by_time = read.reordered(np.argsort(time, kind="stable"))
+            if by_time.count_breaks() <= read.count_breaks():
+                ordered = by_time
                 cautions.append(caution("out-of-order", late, "events were out of order; sorted."))
             else:
                 text = "events have an earlier time than the one before; left in their order."
                 cautions.append(caution("time-runs-back", late, text))
-    breaks = found.breaks() if found.in_use.any() else 0
+    breaks = ordered.count_breaks() if ordered.in_use.any() else 0
     if breaks:
-        text = "events do not add up with the bytes in use that the trace gives: events are lost,"
-        cautions.append(caution("books-broken", breaks, f"{text} damaged or in another order."))
-    return found
+        text = "events contradict the bytes in use of the trace: events are lost, damaged or moved."
+        cautions.append(caution("books-broken", breaks, text))
+    return ordered
 
 
-def _resident_bytes(found: _Events, cautions: list[Caution]) -> int:
-    """Return the bytes in use before the first event, as the first event tells; 0 if unknown."""
-    if not found.in_use.any():
+def _find_resident_bytes(ordered: _Events, cautions: list[Caution]) -> int:
+    """Return the bytes in use before the first event; 0 if unknown."""
+    if not ordered.in_use.any():
         return 0
-    resident_bytes = int(found.in_use[0] - found.kind[0] * found.allocated[0])
+    resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
     if 0 <= resident_bytes <= MAX_REQUEST_BYTES:
         return resident_bytes
-    text = f"event gives impossible bytes in use ({found.in_use[0]}); taken for a fresh start."
-    cautions.append(Caution(id="first-in-use", count=1, message=f"1 {text}"))
+    text = f"event gives impossible bytes in use ({ordered.in_use[0]}); assumed to be the first."
+    cautions.append(caution("first-in-use", 1, text))
     return 0
 
 
-def _count(
-    cautions: list[Caution],
-    found: _Events,
-    birth: Mask,
-    partner: Table,
-    double: Mask,
-    ignored: Mask,
-    early: Mask,
-) -> None:
-    """Add a caution for everything that had to be put right."""
-    paired = ~birth & (partner != NOWHERE)
-    sizes = found.requested[paired] != found.requested[partner[paired]]
-    sizes &= found.requested[paired] != 0
-    for name, which, message in (
-        ("duplicate-address", birth & (partner != NOWHERE), "allocations at an address still in"
-         " use; the buffer there is taken for freed."),
-        ("double-free", double, "frees of an address already free; left out."),
-        ("unknown-free", ignored, "frees of an address never allocated; left out."),
-        ("early-free", early, "frees end buffers from before the trace; replayed as alive at its"
-         " start."),
-        ("zero-size", birth & (found.requested == 0), "allocations of 0 bytes take no chunk."),
-        ("size-differs", sizes, "frees give another size than the allocation they end; the"
-         " allocation's is used."),
-    ):  # fmt: skip
-        if which.any():
-            cautions.append(caution(name, which, message))
+def _list_cautions(
+    ordered: _Events, partner: Table, double: Mask, ignored: Mask, early: Mask
+) -> list[Caution]:
+    """Return a caution for each kind of correction.
+
+    Args:
+        ordered: The events.
+        partner: The event that each event is paired with, ``NOWHERE`` for none.
+        double, ignored, early: Unpaired frees: of a freed address, left out, and of buffers from
+            before the trace.
+    """
+    birth, is_paired = ordered.kind > 0, partner != NOWHERE
+    paired = ~birth & is_paired
+    differs = paired & (ordered.requested != 0)
+    differs[paired] &= ordered.requested[paired] != ordered.requested[partner[paired]]
+    texts = {
+        "duplicate-address": "allocations at an address still in use; the buffer there is taken for"
+        " freed.",
+        "double-free": "frees of an address already free; left out.",
+        "unknown-free": "frees of an address never allocated; left out.",
+        "early-free": "frees end buffers from before the trace; replayed as alive at its start.",
+        "zero-size": "allocations of 0 bytes take no chunk.",
+        "size-differs": "frees give another size than the allocation they end; the allocation's is"
+        " used.",
+    }
+    masks = (birth & is_paired, double, ignored, early, birth & (ordered.requested == 0), differs)
+    cautions = (caution(*one) for one in zip(texts, masks, texts.values(), strict=True))
+    return [one for one in cautions if one.count]
 
 
 def _assemble(
-    found: _Events, partner: Table, early: Mask, rest_bytes: int, cautions: tuple[Caution, ...]
+    ordered: _Events, partner: Table, early: Mask, rest_bytes: int, cautions: tuple[Caution, ...]
 ) -> Sequence:
-    """Number the buffers and write the operations down in order."""
-    birth = (found.kind > 0) & (found.requested > 0)
+    """Number the buffers and write the operations in order."""
+    birth = (ordered.kind > 0) & (ordered.requested > 0)
     before = np.flatnonzero(early)
-    before = before[np.argsort(found.address[before], kind="stable")]
+    before = before[np.argsort(ordered.address[before], kind="stable")]
     rest = np.full(int(rest_bytes > 0), rest_bytes)
     n_early = rest.size + before.size
     buffer_of = np.cumsum(birth) + n_early - 1
     buffer_of[before] = rest.size + np.arange(before.size)
-    requested = np.concatenate([rest, found.requested[before], found.requested[birth]])
-    # An event is one operation, two where an allocation ends the one before it at its address (the
-    # free comes first), and none where it is left out. What asked for 0 bytes has nothing to end.
+    requested = np.concatenate([rest, ordered.requested[before], ordered.requested[birth]])
+    # An event is one operation; two if an allocation ends the buffer at its address (the free is
+    # first); none if it is left out. A request of 0 bytes has no buffer to end.
     ends = (partner != NOWHERE) & birth[partner]
-    own = birth | early | (ends & (found.kind < 0))
-    implied = ends & (found.kind > 0)
-    behind = n_early + np.cumsum(own.astype(np.int64) + implied)
-    n_ops = int(behind[-1])
+    own = birth | early | (ends & (ordered.kind < 0))
+    implied = ends & (ordered.kind > 0)
+    n_done = n_early + np.cumsum(own.astype(np.int64) + implied)
+    n_ops = int(n_done[-1])
     slot, instant = np.empty(n_ops, np.int64), np.empty(n_ops, np.int64)
     request = np.zeros(n_ops, np.int64)
     slot[:n_early], instant[:n_early] = np.arange(n_early), NOWHERE
     request[:n_early] = requested[:n_early]
-    at = behind[own] - 1
+    at = n_done[own] - 1
     slot[at] = np.where(ends & ~birth, buffer_of[partner], buffer_of)[own]
-    request[at] = np.where(birth, found.requested, 0)[own]
-    instant[at] = found.rows[own]
-    at = behind[implied] - 1 - own[implied]
-    slot[at], instant[at] = buffer_of[partner[implied]], found.rows[implied]
+    request[at] = np.where(birth, ordered.requested, 0)[own]
+    instant[at] = ordered.rows[own]
+    at = n_done[implied] - 1 - own[implied]
+    slot[at], instant[at] = buffer_of[partner[implied]], ordered.rows[implied]
     none = np.full(rest.size, NOWHERE)
     return Sequence(
         slot=slot,
         request=request,
         instant=instant,
         requested_bytes=requested,
-        address=np.concatenate([none, found.address[before], found.address[birth]]),
-        row=np.concatenate([np.full(n_early, NOWHERE), found.rows[birth]]),
+        address=np.concatenate([none, ordered.address[before], ordered.address[birth]]),
+        row=np.concatenate([np.full(n_early, NOWHERE), ordered.rows[birth]]),
         cautions=cautions,
     )

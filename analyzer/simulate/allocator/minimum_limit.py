@@ -27,13 +27,7 @@ from typing import Final
 
 from analyzer.model.errors import AccountingError
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc.bfc_options import (
-    UNLIMITED_BYTES,
-    AsyncOptions,
-    BfcOptions,
-    Options,
-    round_up,
-)
+from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions, round_up
 from analyzer.simulate.allocator.limit_search import (
     FEWEST_PROBES,
     MOST_PROBES,
@@ -76,7 +70,6 @@ class MinimumLimit:
         unsplit_bytes: Added by chunks handed out whole, at this limit.
         external_bytes: The limit minus the peak in use: free, but of no use.
         safe_unsplit_bytes, safe_external_bytes: The same two at ``safe_bytes``.
-        probes: Number of limits tried.
         failed_above: Limits above ``limit_bytes`` under which the sequence failed.
     """
 
@@ -91,7 +84,6 @@ class MinimumLimit:
     external_bytes: int
     safe_unsplit_bytes: int
     safe_external_bytes: int
-    probes: int
     failed_above: tuple[int, ...]
 
     def check(self) -> None:
@@ -111,7 +103,7 @@ class MinimumLimit:
 
 def minimum_limit(
     sequence: Sequence,
-    options: Options | None = None,
+    options: BfcOptions | None = None,
     *,
     step_bytes: int = GRANULE_BYTES,
     also: Iterable[int] = (),
@@ -131,9 +123,6 @@ def minimum_limit(
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
-    if isinstance(options, AsyncOptions):
-        needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
-        return _async_limit(int(needed.live_requested_bytes().max(initial=0)))
     if engine is Engine.AUTO:
         engine = engine_for(sequence, growth=options.growth)
     search = LimitSearch(sequence, options, step_bytes, engine)
@@ -181,30 +170,10 @@ def _divide(search: LimitSearch, lowest: int, safe: int, spacing_bytes: int) -> 
         external_bytes=lowest - in_use,
         safe_unsplit_bytes=safe_in_use - bound,
         safe_external_bytes=safe - safe_in_use,
-        probes=len(search.tried),
         failed_above=tuple(sorted(failed)),
     )
     result.check()
     return result
-
-
-def _async_limit(requested: int) -> MinimumLimit:
-    """Return the limit of an allocator without rounding and fragments: the requested peak."""
-    return MinimumLimit(
-        limit_bytes=requested,
-        safe_bytes=requested,
-        bound_bytes=requested,
-        step_bytes=1,
-        spacing_bytes=1,
-        requested_peak_bytes=requested,
-        rounding_bytes=0,
-        unsplit_bytes=0,
-        external_bytes=0,
-        safe_unsplit_bytes=0,
-        safe_external_bytes=0,
-        probes=0,
-        failed_above=(),
-    )
 
 
 def safe_limit(

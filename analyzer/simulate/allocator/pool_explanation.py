@@ -1,36 +1,35 @@
-"""Why the pool is as large as it is, why a request failed, and what would give memory back.
+"""The cause of each region, the free chunks at a failure, and other settings compared.
 
-Pure functions of a replay: dataclasses with numbers come out, sentences are made elsewhere.
+All functions return dataclasses with numbers; ``explain`` makes sentences of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from analyzer.model.choice import Choice
 from analyzer.model.errors import InputError
 from analyzer.model.units import GRANULE_BYTES
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
-from analyzer.simulate.allocator.bfc.bfc_options import (
-    AsyncOptions,
-    BfcOptions,
-    Options,
-    round_up,
-)
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_up
 from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
 from analyzer.simulate.allocator.pool_state import chunks_at
-from analyzer.simulate.allocator.replay import Engine, Replay, choose, operations_done, replay
+from analyzer.simulate.allocator.replay import Engine, Replay, choose, replay
 from analyzer.simulate.allocator.sequence import NOWHERE, Sequence
 
-if TYPE_CHECKING:
-    import pandas as pd
+_MOST_CHUNKS: Final = 20
+"""Free chunks that are listed at a failure."""
+
+_FRACTIONS: Final = (0.0001, 0.001, 0.01)
+"""Fragmentation fractions that are compared."""
 
 
 class Why(Choice):
-    """What decided the size of a region."""
+    """Rule that determined the size of a region."""
 
     WHOLE_LIMIT = "whole limit"
     FIRST = "first region"
@@ -42,29 +41,25 @@ class Why(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One region: which allocation caused it, and why it has the size that it has.
+    """A region and the allocation that caused it.
 
     Attributes:
-        number: 0 for the first region.
-        address, size_bytes: The region.
-        why: What decided its size.
-        op, instant, buffer, row: The allocation that no free chunk could serve.
-        requested_bytes: What that asked for.
-        planned_bytes: Size that the doubling rule had come to.
+        number: Index of the region, from 0.
+        size_bytes: Bytes of the region.
+        why: Rule that determined this size.
+        op, instant, row: The allocation that no free chunk could serve.
+        requested_bytes: Bytes of that allocation.
         free_bytes, largest_free_bytes: Free in the pool just before.
-        fragmented: Whether enough was free in sum, and only in pieces too small.
+        fragmented: Whether enough was free in total, but only in chunks that are too small.
     """
 
     number: int
-    address: int
     size_bytes: int
     why: Why
     op: int
     instant: int
-    buffer: int
     row: int
     requested_bytes: int
-    planned_bytes: int
     free_bytes: int
     largest_free_bytes: int
     fragmented: bool
@@ -72,17 +67,14 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeChunk:
-    """A free chunk that is too small for a request, and who holds it apart from others.
+    """A free chunk that is too small for a request, with its neighbours.
 
     Attributes:
-        region, address, size_bytes: Where it is.
-        below_row, above_row: Source rows of the buffers beside it; -1 at a region's edge or for
-            a buffer without one.
-        below_bytes, above_bytes: Bytes of their chunks, 0 at an edge.
+        below_row, above_row: Source rows of the neighbouring buffers; -1 at the edge of a region or
+            for a buffer without a row.
+        below_bytes, above_bytes: Bytes of their chunks; 0 at an edge.
     """
 
-    region: int
-    address: int
     size_bytes: int
     below_row: int
     below_bytes: int
@@ -92,45 +84,37 @@ class FreeChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unserved:
-    """A request that no free chunk could serve.
+    """The request that did not fit, and the free chunks.
 
     Attributes:
-        op, instant, buffer, row: The allocation.
-        requested_bytes, rounded_bytes: What it asked for.
-        failed: Whether the pool could not grow either.
-        free_bytes: Free in the pool.
-        largest_free_bytes: The largest piece of it.
-        n_free: How many pieces.
-        short_bytes: What the largest piece lacks.
-        chunks: The largest pieces, largest first.
+        row: Source row of the request.
+        requested_bytes, rounded_bytes: Bytes asked for.
+        free_bytes, largest_free_bytes: Free in the pool.
+        n_free: Number of free chunks.
+        chunks: The largest free chunks, largest first.
     """
 
-    op: int
-    instant: int
-    buffer: int
     row: int
     requested_bytes: int
     rounded_bytes: int
-    failed: bool
     free_bytes: int
     largest_free_bytes: int
     n_free: int
-    short_bytes: int
     chunks: tuple[FreeChunk, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """What another way of running would cost, beside how it is run now.
+    """The memory that a sequence takes under other settings.
 
     Attributes:
         id: ``as-is``, ``restart``, ``fixed-shapes``, ``fragmentation-fraction``, ``growth``,
             ``no-growth`` or ``cuda-malloc-async``.
-        setting: The value that is changed, in words; empty where there is none.
-        fits: Whether the sequence succeeds under the limit given.
-        peak_in_use_bytes, peak_pool_bytes: Under the limit given, until a failure.
-        minimum_limit_bytes: Safe smallest limit; None where it was not asked for.
-        limit_saved_bytes: Less than as it is; negative where it is more.
+        setting: The changed value in words; may be empty.
+        fits: Whether the sequence succeeds under the limit.
+        peak_in_use_bytes, peak_pool_bytes: Under the limit, until a failure.
+        minimum_limit_bytes: Smallest safe limit.
+        limit_saved_bytes: Minimum limit of ``as-is`` minus this one; None for ``as-is``.
     """
 
     id: str
@@ -138,119 +122,86 @@ class Remedy:
     fits: bool
     peak_in_use_bytes: int
     peak_pool_bytes: int
-    minimum_limit_bytes: int | None
-    limit_saved_bytes: int | None
+    minimum_limit_bytes: int
+    limit_saved_bytes: int | None = None
 
 
 def growth_history(result: Replay) -> tuple[Growth, ...]:
-    """Return the regions that were taken, in order, each with its cause."""
-    return tuple(_growth(result, extension) for extension in result.extensions)
-
-
-def _growth(result: Replay, extension: Extension) -> Growth:
-    op = extension.owner
-    buffer = int(result.sequence.slot[op])
-    return Growth(
-        number=extension.number,
-        address=extension.address,
-        size_bytes=extension.size_bytes,
-        why=_why(extension, result.options),
-        op=op,
-        instant=int(result.sequence.instant[op]),
-        buffer=buffer,
-        row=int(result.sequence.row[buffer]),
-        requested_bytes=extension.requested_bytes,
-        planned_bytes=extension.planned_bytes,
-        free_bytes=extension.free_bytes,
-        largest_free_bytes=extension.largest_free_bytes,
-        fragmented=extension.free_bytes >= round_up(extension.requested_bytes),
+    """Return the regions in the order in which they were taken, each with its cause."""
+    sequence = result.sequence
+    return tuple(
+        Growth(
+            number=extension.number,
+            size_bytes=extension.size_bytes,
+            why=_find_rule(extension, result.options),
+            op=extension.owner,
+            instant=int(sequence.instant[extension.owner]),
+            row=int(sequence.row[sequence.slot[extension.owner]]),
+            requested_bytes=extension.requested_bytes,
+            free_bytes=extension.free_bytes,
+            largest_free_bytes=extension.largest_free_bytes,
+            fragmented=extension.free_bytes >= round_up(extension.requested_bytes),
+        )
+        for extension in result.extensions
     )
 
 
-def _why(extension: Extension, options: Options) -> Why:
+def _find_rule(extension: Extension, options: BfcOptions) -> Why:
     if extension.size_bytes < extension.asked_bytes:
         return Why.DRIVER
-    if isinstance(options, BfcOptions) and not options.growth:
+    if not options.growth:
         return Why.WHOLE_LIMIT
     rounded_bytes = round_up(extension.requested_bytes)
-    if (
-        extension.asked_bytes
-        == extension.available_bytes
-        < max(extension.planned_bytes, rounded_bytes + 1)
-    ):
+    planned_bytes, available_bytes = extension.planned_bytes, extension.available_bytes
+    if extension.asked_bytes == available_bytes < max(planned_bytes, rounded_bytes + 1):
         return Why.LIMIT
-    if rounded_bytes > extension.planned_bytes:
+    if rounded_bytes > planned_bytes:
         return Why.LARGE_REQUEST
     return Why.FIRST if extension.number == 0 else Why.DOUBLING
 
 
-def unserved(result: Replay, op: int | None = None, *, most: int = 20) -> Unserved:
-    """Return which free chunks could not serve the allocation at ``op``, and why.
-
-    Args:
-        result: What an allocator did.
-        op: An operation that failed or made the pool grow (see ``Growth``); by default the
-            one that failed.
-        most: How many free chunks to list.
+def unserved(result: Replay) -> Unserved:
+    """Return the request that failed, and the free chunks that were too small for it.
 
     Raises:
-        InputError: nothing failed and no operation is given, or it is no allocation.
+        InputError: nothing failed.
     """
-    if op is None:
-        if result.failure is None:
-            raise InputError("nothing failed.", hint="Name an operation that made the pool grow.")
-        op = result.failure.op
-    requested = int(result.sequence.request[op])
-    if not requested:
-        raise InputError(f"operation {op} is a free.")
-    buffer = int(result.sequence.slot[op])
-    chunks = chunks_at(result, op - 1)
-    is_free = (chunks["buffer"] == NOWHERE).to_numpy()
-    sizes = chunks["size_bytes"].to_numpy()
-    free = np.flatnonzero(is_free)
-    largest = int(sizes[free].max(initial=0))
-    order = free[np.lexsort((chunks["address"].to_numpy()[free], -sizes[free]))][:most]
+    failure = result.failure
+    if failure is None:
+        raise InputError("The replay has no failed request.")
+    chunks = chunks_at(result, failure.op - 1)
+    sizes, address = chunks["size_bytes"].to_numpy(), chunks["address"].to_numpy()
+    free = np.flatnonzero((chunks["buffer"] == NOWHERE).to_numpy())
+    largest_first = free[np.lexsort((address[free], -sizes[free]))]
     return Unserved(
-        op=op,
-        instant=int(result.sequence.instant[op]),
-        buffer=buffer,
-        row=int(result.sequence.row[buffer]),
-        requested_bytes=requested,
-        rounded_bytes=round_up(requested),
-        failed=result.failure is not None and result.failure.op == op,
+        row=failure.row,
+        requested_bytes=failure.requested_bytes,
+        rounded_bytes=failure.rounded_bytes,
         free_bytes=int(sizes[free].sum()),
-        largest_free_bytes=largest,
+        largest_free_bytes=int(sizes[free].max(initial=0)),
         n_free=int(free.size),
-        short_bytes=round_up(requested) - largest,
-        chunks=_free_chunks(chunks, order.tolist()),
+        chunks=tuple(_find_neighbours(chunks, int(at)) for at in largest_first[:_MOST_CHUNKS]),
     )
 
 
-def _free_chunks(chunks: pd.DataFrame, order: list[int]) -> tuple[FreeChunk, ...]:
-    """Return the chunks at these rows of ``chunks_at``, each with its neighbours."""
+def _find_neighbours(chunks: pd.DataFrame, at: int) -> FreeChunk:
+    """Return the free chunk in row ``at`` of ``chunks_at`` with its neighbours."""
     sizes, row = chunks["size_bytes"].to_numpy(), chunks["row"].to_numpy()
     region = chunks["region"].to_numpy()
 
-    def beside(at: int, other: int) -> tuple[int, int]:
+    def find(other: int) -> tuple[int, int]:
         if not 0 <= other < len(chunks) or region[other] != region[at]:
             return NOWHERE, 0
         return int(row[other]), int(sizes[other])
 
-    listed = []
-    for at in order:
-        (below_row, below_bytes), (above_row, above_bytes) = beside(at, at - 1), beside(at, at + 1)
-        listed.append(
-            FreeChunk(
-                region=int(region[at]),
-                address=int(chunks["address"].iloc[at]),
-                size_bytes=int(sizes[at]),
-                below_row=below_row,
-                below_bytes=below_bytes,
-                above_row=above_row,
-                above_bytes=above_bytes,
-            )
-        )
-    return tuple(listed)
+    (below_row, below_bytes), (above_row, above_bytes) = find(at - 1), find(at + 1)
+    return FreeChunk(
+        size_bytes=int(sizes[at]),
+        below_row=below_row,
+        below_bytes=below_bytes,
+        above_row=above_row,
+        above_bytes=above_bytes,
+    )
 
 
 def remedies(
@@ -258,78 +209,68 @@ def remedies(
     options: BfcOptions,
     *,
     steps: tuple[tuple[int, int], ...] = (),
-    fractions: tuple[float, ...] = (0.0001, 0.001, 0.01),
-    limits: bool = False,
     engine: Engine = Engine.AUTO,
 ) -> tuple[Remedy, ...]:
-    """Replay the sequence as it is and in other ways, and compare what each takes.
+    """Replay a sequence under other settings, and compare the memory that each takes.
+
+    Minimum limits are searched with a precision of 1/512 of the requested peak.
 
     Args:
-        sequence: What is allocated and freed.
-        options: How it is run now.
-        steps: First and last instant of each step, in order. *Restart* replays what lives at the
-            last step's beginning and then that step, as a fresh process that loads a checkpoint.
-            *Fixed shapes* is the same with the step that needs most: what remains if every step
-            is like it.
-        fractions: Fragmentation fractions to try.
-        limits: Search each one's minimum limit, too, to one part in 512 of the requested peak;
-            costs tens of replays each.
-        engine: Which implementation replays.
+        sequence: Requests and frees, in order.
+        options: The current settings.
+        steps: First and last instant of each step, in order. *Restart* replays the buffers alive at
+            the start of the last step and then this step, like a new process that loads a
+            checkpoint. *Fixed shapes* does the same with the step of the highest peak: the need if
+            all steps have its shapes.
+        engine: How the allocator runs.
     """
-    ways: list[tuple[str, str, Sequence, Options]] = [("as-is", "", sequence, options)]
-    steady = [ops for step in steps if (ops := _step_ops(sequence, step)) is not None]
-    if steady:
-        last = steady[-1]
-        ways.append(("restart", "the last step alone", sequence.part(*last), options))
-    if len(steady) > 1:
-        live = sequence.live_requested_bytes()
-        most = max(steady, key=lambda ops: int(live[ops[0] : ops[1] + 1].max()))
-        ways.append(("fixed-shapes", "every step as its largest", sequence.part(*most), options))
-    ways.extend(
-        ("fragmentation-fraction", f"{f:g}", sequence, replace(options, fragmentation_fraction=f))
-        for f in fractions
-        if f != options.fragmentation_fraction
-    )
-    growth = replace(options, growth=not options.growth)
-    ways.append(("no-growth" if options.growth else "growth", "", sequence, growth))
-    unrounded = AsyncOptions(memory_limit_bytes=options.memory_limit_bytes)
-    ways.append(("cuda-malloc-async", "", sequence, unrounded))
+    cases: list[tuple[str, str, Sequence, BfcOptions]] = [("as-is", "", sequence, options)]
+    ranges = [ops for step in steps if (ops := _step_operations(sequence, step)) is not None]
+    live = sequence.live_requested_bytes()
+    if ranges:
+        cases.append(("restart", "the last step alone", sequence.part(*ranges[-1]), options))
+    if len(ranges) > 1:
+        largest = max(ranges, key=lambda ops: int(live[ops[0] : ops[1] + 1].max()))
+        part = sequence.part(*largest)
+        cases.append(("fixed-shapes", "every step as its largest", part, options))
+    for share in _FRACTIONS:
+        if share != options.fragmentation_fraction:
+            other = replace(options, fragmentation_fraction=share)
+            cases.append(("fragmentation-fraction", f"{share:g}", sequence, other))
+    other = replace(options, growth=not options.growth)
+    cases.append(("no-growth" if options.growth else "growth", "", sequence, other))
     if engine is Engine.AUTO:
-        engine = choose(engine, len(sequence) * len(ways) * (EXPECTED_RUNS if limits else 1))
-    requested = int(sequence.live_requested_bytes().max(initial=0))
-    step_bytes = max(GRANULE_BYTES, round_up(requested >> 9))  # to one part in 512
-    base: Remedy | None = None
-    found: list[Remedy] = []
-    for name, setting, what, how in ways:
-        remedy = _remedy(name, setting, what, how, base, step_bytes if limits else None, engine)
-        base = base or remedy
-        found.append(remedy)
-    return tuple(found)
+        engine = choose(engine, len(sequence) * (len(cases) + 1) * EXPECTED_RUNS)
+    step_bytes = max(GRANULE_BYTES, round_up(int(live.max(initial=0)) >> 9))
+    compared = [_replay_case(*case, step_bytes, engine) for case in cases]
+    compared.append(_replay_without_rounding(sequence, options.memory_limit_bytes))
+    base = compared[0]
+    return (
+        base,
+        *(
+            replace(one, limit_saved_bytes=base.minimum_limit_bytes - one.minimum_limit_bytes)
+            for one in compared[1:]
+        ),
+    )
 
 
-def _step_ops(sequence: Sequence, step: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the first and last operation of a step given in instants; None where it has none."""
+def _step_operations(sequence: Sequence, step: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the first and last operation of a step given in instants; None if it has none."""
     first = int(np.searchsorted(sequence.instant, step[0], side="left"))
     last = int(np.searchsorted(sequence.instant, step[1], side="right")) - 1
     return (first, last) if first <= last else None
 
 
-def _remedy(
+def _replay_case(
     name: str,
     setting: str,
     sequence: Sequence,
-    options: Options,
-    base: Remedy | None,
-    step_bytes: int | None,
+    options: BfcOptions,
+    step_bytes: int,
     engine: Engine,
 ) -> Remedy:
     result = replay(sequence, options, engine=engine)
-    limit = None
-    if step_bytes is not None:
-        limit = minimum_limit(sequence, options, step_bytes=step_bytes, engine=engine).safe_bytes
-    limit_saved = None
-    if base is not None and base.minimum_limit_bytes is not None and limit is not None:
-        limit_saved = base.minimum_limit_bytes - limit
+    limit = minimum_limit(sequence, options, step_bytes=step_bytes, engine=engine).safe_bytes
     return Remedy(
         id=name,
         setting=setting,
@@ -337,16 +278,25 @@ def _remedy(
         peak_in_use_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         minimum_limit_bytes=limit,
-        limit_saved_bytes=limit_saved,
     )
 
 
-def fits(sequence: Sequence, options: Options, *, engine: Engine = Engine.AUTO) -> bool:
-    """Tell whether the sequence succeeds under these options.
+def _replay_without_rounding(sequence: Sequence, limit_bytes: int) -> Remedy:
+    """Return the memory under ``cuda_malloc_async``, whose requests are not rounded.
 
-    Args:
-        sequence: Requests and frees, in order.
-        options: The allocator's limit, growth and other settings.
-        engine: Which allocator replays: the reference, Numba's, or by the length.
+    TensorFlow does not see how the driver's own pool rounds and fragments. So the sequence fails
+    only if the sum of its live requests exceeds the limit.
     """
-    return operations_done(sequence, options, engine=engine) == len(sequence)
+    live = sequence.live_requested_bytes()
+    is_over = live > limit_bytes
+    done = int(np.argmax(is_over)) if is_over.any() else len(sequence)
+    peak_bytes = int(live[:done].max(initial=0))
+    needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
+    return Remedy(
+        id="cuda-malloc-async",
+        setting="",
+        fits=done == len(sequence),
+        peak_in_use_bytes=peak_bytes,
+        peak_pool_bytes=peak_bytes,
+        minimum_limit_bytes=int(needed.live_requested_bytes().max(initial=0)),
+    )

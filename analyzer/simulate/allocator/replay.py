@@ -15,7 +15,7 @@ from analyzer.model.choice import Choice
 from analyzer.model.errors import AccountingError
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension, Release
-from analyzer.simulate.allocator.bfc.bfc_options import AsyncOptions, BfcOptions, Options, round_up
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_up
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.sequence import NOWHERE, Caution, Sequence
 
@@ -47,7 +47,7 @@ class FailedRequest:
     """The request that did not fit, and the pool just before it.
 
     Attributes:
-        op, instant, buffer, row: Operation of the sequence, event, buffer and source row.
+        op, instant, row: Operation of the sequence, event and source row.
         requested_bytes, rounded_bytes: Bytes asked for.
         in_use_bytes, pool_bytes, free_bytes, largest_free_bytes: State of the pool.
         available_bytes: The limit minus the pool.
@@ -55,7 +55,6 @@ class FailedRequest:
 
     op: int
     instant: int
-    buffer: int
     row: int
     requested_bytes: int
     rounded_bytes: int
@@ -72,7 +71,7 @@ class Replay:
 
     Attributes:
         sequence, options: The input.
-        address: Address of the operation's chunk; -1 if the allocator shows none.
+        address: Address of the operation's chunk.
         chunk_bytes: Bytes of that chunk.
         in_use_bytes, pool_bytes, largest_free_bytes, requested_bytes: After the operation.
         extensions: Regions taken, in order; ``owner`` is the operation that caused it.
@@ -81,7 +80,7 @@ class Replay:
     """
 
     sequence: Sequence
-    options: Options
+    options: BfcOptions
     address: Table
     chunk_bytes: Table
     in_use_bytes: Table
@@ -161,7 +160,7 @@ class Replay:
 
 def replay(
     sequence: Sequence,
-    options: Options,
+    options: BfcOptions,
     *,
     engine: Engine = Engine.AUTO,
     follow_addresses: bool = False,
@@ -175,8 +174,6 @@ def replay(
         follow_addresses: Place regions at the addresses of the source. With the settings of the
             run that the trace shows, all addresses then equal those of the trace.
     """
-    if isinstance(options, AsyncOptions):
-        return _replay_async(sequence, options)
     allocator = _allocator(sequence, options, engine)
     columns = np.empty((len(sequence), OUT_COLUMNS), np.int64)
     known = sequence.known_address if follow_addresses else None
@@ -199,14 +196,6 @@ def replay(
         releases=tuple(allocator.releases),
         failure=failure,
     )
-
-
-def operations_done(sequence: Sequence, options: Options, *, engine: Engine = Engine.AUTO) -> int:
-    """Return how many operations succeed before one fails: all if the sequence fits."""
-    if isinstance(options, AsyncOptions):
-        over = sequence.live_requested_bytes() > options.memory_limit_bytes
-        return int(np.argmax(over)) if over.any() else len(sequence)
-    return _allocator(sequence, options, engine).feed(sequence.slot, sequence.request)
 
 
 def in_use_bytes(sequence: Sequence, options: BfcOptions, *, engine: Engine = Engine.AUTO) -> Table:
@@ -239,44 +228,19 @@ def _allocator(sequence: Sequence, options: BfcOptions, engine: Engine) -> BfcAl
 
 
 def _failure(
-    sequence: Sequence, options: Options, op: int, in_use: int, pool: int, largest: int
+    sequence: Sequence, options: BfcOptions, op: int, in_use: int, pool: int, largest: int
 ) -> FailedRequest:
     buffer = int(sequence.slot[op])
     requested = int(sequence.request[op])
     return FailedRequest(
         op=op,
         instant=int(sequence.instant[op]),
-        buffer=buffer,
         row=int(sequence.row[buffer]),
         requested_bytes=requested,
-        rounded_bytes=requested if isinstance(options, AsyncOptions) else round_up(requested),
+        rounded_bytes=round_up(requested),
         in_use_bytes=in_use,
         pool_bytes=pool,
         free_bytes=pool - in_use,
         largest_free_bytes=largest,
         available_bytes=options.memory_limit_bytes - pool,
-    )
-
-
-def _replay_async(sequence: Sequence, options: AsyncOptions) -> Replay:
-    """Replay without rounding; the driver's pool never shrinks."""
-    done = operations_done(sequence, options)
-    in_use = sequence.live_requested_bytes()[:done]
-    pool = np.maximum.accumulate(in_use) if done else in_use
-    failure = None
-    if done < len(sequence):
-        before = int(in_use[-1]) if done else 0
-        failure = _failure(sequence, options, done, before, before, 0)
-    return Replay(
-        sequence=sequence,
-        options=options,
-        address=np.full(done, NOWHERE),
-        chunk_bytes=sequence.requested_bytes[sequence.slot[:done]],
-        in_use_bytes=in_use,
-        pool_bytes=pool,
-        largest_free_bytes=pool - in_use,
-        requested_bytes=in_use,
-        extensions=(),
-        releases=(),
-        failure=failure,
     )

@@ -1,7 +1,7 @@
-"""A trace against the simulator: does a replay do, event by event, what TensorFlow did?
+"""Compare a replay with a trace, event by event.
 
-Meant for traces that begin with the process: then every address, chunk size, total, peak and
-fragmentation must be equal. For a trace that begins later it tells how far off a replay is.
+If the trace begins with the process, each address, chunk size, total, peak and fragmentation must be
+equal. For a later start the comparison shows how many events differ.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     Shares = NDArray[np.float64]
 
 DETECTION_EVENTS = 50_000
-"""Events that are replayed to tell one set-up from another."""
+"""Events that are replayed to find the settings of a trace."""
 
 FRAGMENTATION_DIGITS = 6
-"""Significant digits with which TensorFlow writes the fragmentation."""
+"""Significant digits of the fragmentation in a trace."""
 
-_RESPECTS: Final = ("address", "chunk_bytes", "in_use_bytes", "peak_in_use_bytes", "fragmentation")
-_BLOCK_EVENTS: Final = 1 << 18  # compared at a time
+_FIELDS: Final = ("address", "chunk_bytes", "in_use_bytes", "peak_in_use_bytes", "fragmentation")
+_BLOCK_EVENTS: Final = 1 << 18
+"""Events compared at a time, so that a long trace needs no whole table for each field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """How many events of a trace the replay reproduces.
+    """The events of a trace that a replay reproduces.
 
     Attributes:
-        events: Events of the trace that were replayed.
-        equal: How many of them are equal in every respect.
-        address, chunk_bytes, in_use_bytes, peak_in_use_bytes, fragmentation: How many of them are
-            equal in each respect.
-        first_difference: First event that differs in any respect, as a row of the table; None
-            where all are equal.
+        events: Number of replayed events.
+        equal: Number of events that are equal in all fields.
+        address, chunk_bytes, in_use_bytes, peak_in_use_bytes, fragmentation: Number of events that
+            are equal in this field.
+        first_difference: Row of the first event that differs; None if all are equal.
         replay: The replay.
     """
 
@@ -58,7 +58,7 @@ class Match:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every event is equal in every respect, and none is left out or failed."""
+        """Whether all events are equal and no request failed."""
         return self.first_difference is None and self.replay.failure is None
 
 
@@ -69,65 +69,59 @@ def compare(
     allocator: str | None = None,
     engine: Engine = Engine.AUTO,
 ) -> Match:
-    """Replay the events of a trace and compare each with what TensorFlow wrote.
+    """Replay the events of a trace and compare each with the trace.
 
-    Regions are put where the trace shows them; everything else follows from the requests alone.
+    Regions get the addresses of the trace; all else follows from the requests alone.
 
     Args:
         events: Table with the columns of ``EVENTS``.
-        options: The set-up under which the trace was made; the CPU's by default.
-        allocator: Which allocator; may be left out where there is only one.
-        engine: Which implementation replays.
+        options: Settings of the run; the CPU's by default.
+        allocator: Name of the allocator; None if there is only one.
+        engine: How the allocator runs.
     """
     sequence = from_events(events, allocator=allocator)
     options = BfcOptions.cpu() if options is None else options
     result = replay(sequence, options, engine=engine, follow_addresses=True)
     shown = result.instant != NOWHERE
-    # Where one event is two operations (a free that the trace lacks), the last one is compared.
+    # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
     places = np.flatnonzero(shown)
-    counts = dict.fromkeys(_RESPECTS, 0)
+    counts = dict.fromkeys(_FIELDS, 0)
     equal, first = 0, None
-    # In blocks, so that a long trace takes no table of its own for each respect.
     for start in range(0, places.size, _BLOCK_EVENTS):
         block = places[start : start + _BLOCK_EVENTS]
-        alike = _alike(result, events, block)
-        right = np.logical_and.reduce(list(alike.values()))
-        equal += int(right.sum())
-        if first is None and not right.all():
-            first = int(result.instant[block[np.argmin(right)]])
-        for name, column in alike.items():
+        fields = _compare_fields(result, events, block)
+        is_equal = np.logical_and.reduce(list(fields.values()))
+        equal += int(is_equal.sum())
+        if first is None and not is_equal.all():
+            first = int(result.instant[block[np.argmin(is_equal)]])
+        for name, column in fields.items():
             counts[name] += int(column.sum())
     return Match(
         events=int(places.size), equal=equal, first_difference=first, replay=result, **counts
     )
 
 
-def _alike(
+def _compare_fields(
     result: Replay, events: pd.DataFrame, places: NDArray[np.int64]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return for each respect whether operations of a replay are as their events say.
-
-    Args:
-        result: The replay.
-        events: The events.
-        places: Which operations.
-    """
+    """Return for each field which operations of a replay equal their events."""
     rows = result.instant[places]
 
-    def told(name: str) -> NDArray[Any]:
+    def column(name: str) -> NDArray[Any]:
         return np.asarray(events[name].to_numpy()[rows])
 
     start = int(places[0])
     peak = np.maximum.accumulate(result.in_use_bytes[start : int(places[-1]) + 1])
     before = int(result.in_use_bytes[:start].max(initial=0))
     return {
-        "address": result.address[places] == told("address"),
-        "chunk_bytes": result.chunk_bytes[places] == told("allocated_bytes"),
-        "in_use_bytes": result.in_use_bytes[places] == told("in_use_bytes"),
-        "peak_in_use_bytes": np.maximum(peak[places - start], before) == told("peak_in_use_bytes"),
-        "fragmentation": _same_share(
-            result.fragmentation_after(places), told("fragmentation").astype(float)
+        "address": result.address[places] == column("address"),
+        "chunk_bytes": result.chunk_bytes[places] == column("allocated_bytes"),
+        "in_use_bytes": result.in_use_bytes[places] == column("in_use_bytes"),
+        "peak_in_use_bytes": np.maximum(peak[places - start], before)
+        == column("peak_in_use_bytes"),
+        "fragmentation": _is_same_share(
+            result.fragmentation_after(places), column("fragmentation").astype(float)
         ),
     }
 
@@ -135,15 +129,15 @@ def _alike(
 def recorded_options(
     events: pd.DataFrame, *, allocator: str | None = None, engine: Engine = Engine.AUTO
 ) -> BfcOptions:
-    """Return the set-up under which a trace was made, as far as the trace tells.
+    """Return the settings of the run that a trace shows.
 
-    The limit is what TensorFlow wrote (bytes in use and bytes available). Whether the pool grew
-    is not written anywhere: a GPU's trace is replayed both ways and the better match taken.
+    The limit is the sum of bytes in use and bytes available. A trace does not show whether the pool
+    grows: the events of a GPU are replayed both ways, and the better match counts.
 
     Args:
         events: Table with the columns of ``EVENTS``.
-        allocator: Which allocator; may be left out where there is only one.
-        engine: Which implementation replays.
+        allocator: Name of the allocator; None if there is only one.
+        engine: How the allocator runs.
     """
     rows = rows_of(events, allocator, "events")
     rows = rows[integers(events, "kind")[rows] != 0]
@@ -164,8 +158,8 @@ def recorded_options(
     return candidates[int(np.argmax(equal))]
 
 
-def _same_share(ours: Shares, theirs: Shares) -> NDArray[np.bool_]:
-    """Tell where two fragmentations are equal as far as they are written; nothing free is 0."""
+def _is_same_share(ours: Shares, theirs: Shares) -> NDArray[np.bool_]:
+    """Return which fragmentations are equal in the digits of a trace; nothing free counts as 0."""
     ours, theirs = np.nan_to_num(ours), np.nan_to_num(theirs)
     unit = 10.0 ** (np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1)
     return np.asarray(np.abs(ours - theirs) <= 0.51 * unit)

@@ -1,7 +1,8 @@
-"""XLA's compiler for NVIDIA cards, on a machine that has none: a module in, its memory plan out.
+"""XLA's compiler for NVIDIA cards, on a machine without one.
 
-The compiler is the shared library of the wheel jax-cuda12-pjrt, an optional extra. It runs in a child
-process; whatever it does there, the caller gets a plan or a ``CompilerUnavailable``.
+Input: a serialized module and a card. Output: the memory plan of the compiled module, with the range
+of the step's peak. The compiler is the shared library of the optional wheel jax-cuda12-pjrt. It runs
+in a child process; the caller gets a plan or a ``CompilerUnavailable``.
 """
 
 from __future__ import annotations

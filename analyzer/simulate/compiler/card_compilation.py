@@ -1,4 +1,4 @@
-"""The plan of a module on a named card: from the cache, else from the compiler."""
+"""The memory plan of a module on a card: from the cache, else from the compiler."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from analyzer.simulate.compiler.compile_child import (
     Compilation,
     CompiledModule,
     Progress,
-    compile_sparing,
+    compile_with_retries,
 )
-from analyzer.simulate.compiler.plan_cache import PlanCache, key_of
+from analyzer.simulate.compiler.plan_cache import PlanCache, make_key
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 from analyzer.tracing.xla.compile_trials import find_trials
 
 CUBLAS_PRODUCTS: Final = ("--xla_gpu_enable_triton_gemm=false",)
-"""Matrix products by cuBLAS, with its workspace, and not by kernels that XLA writes with Triton. On
-the card XLA's autotuner times both and picks for each product, so the two plans bracket the real."""
+"""Use cuBLAS, with its workspace, for all matrix products instead of Triton kernels. On a card XLA's
+autotuner times both and chooses for each product, so the real plan lies between the two plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPlan:
-    """A module's memory plan on a card.
+    """The memory plan of a module on a card.
 
     Attributes:
-        plan: What the module allocates, checked against the compiler's own totals.
-        compiled: What the compiler gave.
-        products: ``triton`` or ``cublas``: who multiplies matrices.
+        plan: The buffers; their sums equal the compiler's totals.
+        compiled: The output of the compiler.
+        products: ``triton`` or ``cublas``: the library for matrix products.
     """
 
     plan: BufferPlan
@@ -45,7 +45,7 @@ class CardPlan:
 
 
 def central(plans: Mapping[Products, CardPlan]) -> CardPlan:
-    """Return the plan to show of those of one function: XLA's own choice where it could be made."""
+    """Return the plan to show: with XLA's default products if it could be compiled."""
     return plans.get("triton") or plans["cublas"]
 
 
@@ -65,11 +65,11 @@ def plan_for_card(
     Args:
         module: A serialized ``HloModuleProto``, not optimised, lowered for any device.
         gpu: The card.
-        cache: Where plans are kept.
-        cublas: Give all matrix products to cuBLAS.
-        users: The user's own XLA flags.
-        time_out_s: After which the compiler is ended.
-        folder: Where the compiler's temporary folder is made; None for the system's place.
+        cache: Cache of compiled plans.
+        cublas: Use cuBLAS for all matrix products.
+        users: The user's XLA flags.
+        time_out_s: Longest time of a compilation.
+        folder: Parent of the compiler's temporary folder; None for the system's default.
         progress: Called with the stage and the share done.
 
     Raises:
@@ -80,7 +80,7 @@ def plan_for_card(
     compiler = find_compiler()
     flags = (*users, *(CUBLAS_PRODUCTS if cublas else ()))
     target = target_text(gpu)
-    key = key_of(module, target, flags, compiler.version)
+    key = make_key(module, target, flags, compiler.version)
     compiled = cache.find(key)
     if compiled is None:
         how = Compilation(
@@ -91,8 +91,8 @@ def plan_for_card(
             folder=folder,
             progress=progress,
         )
-        compiled = compile_sparing(module, how)
-        cache.keep(key, compiled)
+        compiled = compile_with_retries(module, how)
+        cache.store(key, compiled)
     return CardPlan(
         plan=checked_plan(compiled, gpu),
         compiled=compiled,
@@ -101,16 +101,15 @@ def plan_for_card(
 
 
 def checked_plan(compiled: CompiledModule, gpu: Gpu) -> BufferPlan:
-    """Return the plan in what the compiler gave.
+    """Return the plan in the compiler's output.
 
     Raises:
-        AccountingError: its buffers do not add up to the compiler's totals.
+        AccountingError: the buffers do not add up to the compiler's totals.
     """
     hlo = read_hlo(compiled.hlo)
     plan = build_plan(hlo, platform=gpu.name)
-    told = compiled.statistics
     for name in ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes"):
-        ours, theirs = getattr(plan, name), getattr(told, name)
+        ours, theirs = getattr(plan, name), getattr(compiled.statistics, name)
         if ours != theirs:
             raise AccountingError(
                 f"the plan for {gpu.name} has {name} {ours}, the compiler says {theirs}"

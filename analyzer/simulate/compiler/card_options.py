@@ -1,20 +1,21 @@
-"""What a user may choose of a card's compilation."""
+"""Options of the compilation for a card."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-TIME_OUT_S: Final = 600.0  # seconds for one compilation
+TIME_OUT_S: Final = 600.0
+"""Longest time of one compilation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardOptions:
-    """What a user may choose of a card's compilation.
+    """Options of the compilation for a card.
 
     Attributes:
-        both: Compile with cuBLAS' products too; None for small modules only.
-        time_out_s: After which one compilation is ended.
+        both: Whether to compile also with the products of cuBLAS; None for small modules only.
+        time_out_s: Longest time of one compilation.
     """
 
     both: bool | None = None

@@ -1,8 +1,8 @@
-"""Compile a module for a card in a child process, and bring back its memory plan.
+"""Compile a module for a card in a child process, and return its memory plan.
 
-A child, because XLA reads its flags once a process, because a compiler that aborts must not take the
-command down, and because its memory goes back when it ends. Nothing of it stays: its folder, and all
-that XLA and ptxas write, is removed however it ends, and it dies with its parent.
+A child is needed because XLA reads its flags once per process, because a compiler that aborts must not
+end the command, and because its memory is freed at its end. The child dies with its parent, and its
+folder with all files of XLA and ptxas is always removed.
 """
 
 from __future__ import annotations
@@ -33,29 +33,36 @@ from analyzer.model.contract.card_note import (
 from analyzer.model.contract.child_messages import read_message, write_message
 from analyzer.model.errors import AnalyzerError, CompilerUnavailable
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
-from analyzer.simulate.compiler.spared_products import ops_named, without_triton
+from analyzer.simulate.compiler.spared_products import find_op_names, without_triton
 
 _WORKER: Final = (sys.executable, "-m", "analyzer.simulate.compiler.compiler_worker")
-_POLL_S: Final = 0.1  # seconds between two looks at the child
-_LONGEST: Final = 300  # characters of the compiler's message that fit one line
+_POLL_S: Final = 0.1  # seconds between checks of the child
+_LONGEST: Final = 300  # characters of the compiler's message in an error
 
-_MOST_SPARED: Final = 12
-"""Compilations of one module, each with the products of one more shape left to cuBLAS."""
+_MOST_RETRIES: Final = 12
+"""Most compilations of one module, each with products of one more shape moved to cuBLAS."""
+
+_UNKNOWN_FLAG: Final = "Unknown flag"
+"""Text of XLA's error for an unknown flag, on which it dies (``parse_flags_from_env.cc``)."""
 
 Progress = Callable[[str, float], None]
 
 
 class CompilerRefused(CompilerUnavailable):
-    """The compiler was there and did not compile this module: other flags may do better.
+    """The compiler did not compile this module; other flags may help.
 
     Args:
         message: One line.
-        ops: The framework's names of the instructions that the compiler's own message shows.
+        ops: The framework's op names in the compiler's message.
+        has_unknown_flag: Whether the compiler does not know one of the XLA flags.
     """
 
-    def __init__(self, message: str, *, ops: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, message: str, *, ops: frozenset[str] = frozenset(), has_unknown_flag: bool = False
+    ) -> None:
         super().__init__(message)
         self.ops = ops
+        self.has_unknown_flag = has_unknown_flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +71,10 @@ class CompiledModule:
 
     Attributes:
         hlo: The serialized HloProto: optimised module, schedule, buffer assignment, heap trace.
-        statistics: The compiler's own totals.
-        compiler: Which compiler, with its version.
-        module_sha256: Digest of the module that was compiled; empty where not known.
-        is_cached: It was compiled earlier and kept.
+        statistics: The compiler's totals.
+        compiler: Name and version of the compiler.
+        module_sha256: Digest of the input module; empty if unknown.
+        is_cached: Whether it comes from the cache.
     """
 
     hlo: bytes
@@ -79,15 +86,15 @@ class CompiledModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """For which card, and how, modules are compiled.
+    """Settings of a compilation.
 
     Attributes:
         target: The card: ``GpuTargetConfigProto`` in text form.
         compiler: The compiler.
-        flags: XLA flags beside those that make it tell the plan.
-        time_out_s: Seconds after which a compilation is ended.
-        folder: Where its temporary folder is made; None for the system's place.
-        progress: Called with the stage and the share of the time that is likely gone.
+        flags: XLA flags besides those that write the plan.
+        time_out_s: Longest time of a compilation.
+        folder: Parent of the temporary folder; None for the system's default.
+        progress: Called with the stage and the estimated share of time.
     """
 
     target: str
@@ -97,56 +104,56 @@ class Compilation:
     folder: Path | None = None
     progress: Progress | None = None
 
-    def tell(self, share: float) -> None:
-        """Say how much of the time is likely gone, 0 to 1."""
+    def report(self, share: float) -> None:
+        """Report the estimated share of time, 0 to 1."""
         if self.progress is not None:
             self.progress("compiling for the card", share)
 
 
-def compile_sparing(module: bytes, how: Compilation) -> CompiledModule:
-    """Compile as ``compile_in_child``, with the products that Triton cannot write left to cuBLAS.
+def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
+    """Compile a module; move products for which Triton fails to cuBLAS, and try again.
 
     Raises:
-        CompilerRefused: it refused the module, and for no product of it.
-        CompilerUnavailable: it took too long.
+        CompilerRefused: the compiler failed for another reason.
+        CompilerUnavailable: the compiler took too long.
     """
-    given = module
-    for _ in range(_MOST_SPARED):
+    variant = module
+    for _ in range(_MOST_RETRIES):
         try:
-            made = compile_in_child(given, how)
+            made = compile_in_child(variant, how)
         except CompilerRefused as why:
-            spared = without_triton(given, why.ops)
+            spared = without_triton(variant, why.ops)
             if spared is None:
                 raise
-            given = spared
+            variant = spared
         else:
             return replace(made, module_sha256=hashlib.sha256(module).hexdigest())
-    raise CompilerRefused(f"XLA's compiler refused {_MOST_SPARED} products one after the other.")
+    raise CompilerRefused(f"XLA's compiler refused {_MOST_RETRIES} matrix products in turn.")
 
 
 def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
     """Compile ``module``, a serialized ``HloModuleProto`` that is not optimised.
 
     Raises:
-        CompilerRefused: it refused the module or died; the message is one line.
+        CompilerRefused: the compiler refused the module or died; the message is one line.
         CompilerUnavailable: it took too long, or its answer cannot be read.
     """
     with tempfile.TemporaryDirectory(
         prefix=".xla-", dir=how.folder, ignore_cleanup_errors=True
-    ) as made:
-        place = Path(made).resolve()  # the child works there
+    ) as temporary:
+        place = Path(temporary).resolve()
         (place / MODULE_FILE).write_bytes(module)
         request = CompileRequest(library=str(how.compiler.library), target=how.target)
         write_message(place / REQUEST_FILE, request)
         dump = place / "dump"
         log = place / "log"
-        expected_s = 1.0 + 3.0 * len(module) / 1e6  # seen: 1.4 s for 78 kB, 10 s for 3.5 MB
+        expected_s = 1.0 + 3.0 * len(module) / 1e6  # measured: 1.4 s for 78 kB, 10 s for 3.5 MB
         code = _run(
             place,
             log,
             _environment(place, dump, how.compiler, how.flags),
             how.time_out_s,
-            lambda gone_s: how.tell(min(0.95, gone_s / expected_s)),
+            lambda elapsed_s: how.report(min(0.95, elapsed_s / expected_s)),
         )
         statistics = _statistics(place, code, log)
         plans = sorted(
@@ -154,7 +161,7 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
         )
         if not plans:
             raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
-        how.tell(1.0)
+        how.report(1.0)
         return CompiledModule(
             hlo=plans[-1].read_bytes(),
             statistics=statistics,
@@ -164,35 +171,36 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
 
 
 def _statistics(place: Path, code: int, log: Path) -> Statistics:
-    """Return the compiler's totals from what the child answered.
+    """Return the compiler's totals in the child's answer.
 
     Args:
-        place: The folder that it worked in.
+        place: The folder of the child.
         code: Its exit code.
-        log: What it printed.
+        log: The file with its output.
 
     Raises:
-        CompilerRefused: it refused the module or died.
-        CompilerUnavailable: its answer cannot be read.
+        CompilerRefused: the compiler refused the module or died.
+        CompilerUnavailable: the answer cannot be read.
     """
     file = place / ANSWER_FILE
     if not file.is_file():
-        raise CompilerRefused(_how_it_died(code, log))
+        message = _describe_death(code, log)
+        raise CompilerRefused(message, has_unknown_flag=_UNKNOWN_FLAG in message)
     try:
         answer = read_message(file, CompileAnswer, COMPILE_VERSION)
     except AnalyzerError as error:
         raise CompilerUnavailable(error.message, hint=error.hint) from None
     if answer.statistics is None:
-        told = answer.refused
-        raise CompilerRefused(f"XLA's compiler refused: {_one_line(told)}", ops=ops_named(told))
+        message = f"XLA's compiler refused: {_shorten(answer.refused)}"
+        raise CompilerRefused(message, ops=find_op_names(answer.refused))
     return answer.statistics
 
 
 def _environment(
     place: Path, dump: Path, compiler: Compiler, flags: tuple[str, ...]
 ) -> dict[str, str]:
-    """Return the child's environment: the XLA flags asked for and ours, temporary files beside it."""
-    ours = (
+    """Return the child's environment, with the XLA flags and the folder for temporary files."""
+    all_flags = (
         *flags,
         path_flag("--xla_gpu_cuda_data_dir", compiler.cuda),
         path_flag("--xla_dump_to", dump),
@@ -202,7 +210,7 @@ def _environment(
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **os.environ,
-        "XLA_FLAGS": " ".join(ours),
+        "XLA_FLAGS": " ".join(all_flags),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TMPDIR": str(place),
         "PYTHONPATH": os.pathsep.join(paths),
@@ -219,11 +227,11 @@ def _run(
     """Run the child to its end and return its exit status.
 
     Raises:
-        CompilerUnavailable: it took too long.
+        CompilerUnavailable: the compiler took too long.
     """
     started = time.monotonic()
     with log.open("wb") as log_file:
-        # A session of its own: ptxas, which it starts, ends with it.
+        # In a new session, ptxas, which the child starts, ends with it.
         child = subprocess.Popen(
             [*_WORKER, str(place)],
             stdin=subprocess.DEVNULL,
@@ -235,34 +243,34 @@ def _run(
         )
         try:
             while True:
-                gone_s = time.monotonic() - started
-                if gone_s > time_out_s:
+                elapsed_s = time.monotonic() - started
+                if elapsed_s > time_out_s:
                     raise CompilerUnavailable(
-                        f"XLA's compiler was not done after {time_out_s:.0f} s.",
-                        hint="Allow it more with --compile-timeout.",
+                        f"XLA's compiler did not finish within {time_out_s:.0f} s.",
+                        hint="Allow more time with --compile-timeout.",
                     )
-                waiting(gone_s)
+                waiting(elapsed_s)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    return child.wait(timeout=min(_POLL_S, max(0.01, time_out_s - gone_s)))
+                    return child.wait(timeout=min(_POLL_S, max(0.01, time_out_s - elapsed_s)))
         finally:
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
 
 
-def _how_it_died(code: int, log: Path) -> str:
+def _describe_death(code: int, log: Path) -> str:
     how = f"ended with status {code}"
     if code < 0:
         with contextlib.suppress(ValueError):
             how = f"died of {signal.Signals(-code).name}"
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    told = next((line for line in lines if line[:1] in "EF" and "]" in line), "")
-    word = (told.partition("]")[2] if told else lines[-1] if lines else "").strip()
-    return f"XLA's compiler {how}" + (f": {_one_line(word)}" if word else ".")
+    error = next((line for line in lines if line[:1] in "EF" and "]" in line), "")
+    text = (error.partition("]")[2] if error else lines[-1] if lines else "").strip()
+    return f"XLA's compiler {how}" + (f": {_shorten(text)}" if text else ".")
 
 
-def _one_line(text: str) -> str:
-    """Return the first lines of a message as one, without what follows the matter itself."""
+def _shorten(text: str) -> str:
+    """Return the first paragraph of a message as one line, without a stack trace."""
     head = text.partition("\n\n")[0].partition("Stack trace")[0]
     line = " ".join(head.split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

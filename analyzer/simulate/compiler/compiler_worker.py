@@ -1,8 +1,7 @@
-"""The child process: loads the compiler, compiles one module, writes what it says.
+"""The child process: loads the compiler, compiles one module, writes the answer.
 
-``python -m analyzer.simulate.compiler.compiler_worker FOLDER`` reads request and module in FOLDER
-and leaves its answer beside them (``compile_messages``); XLA's flags are
-in the environment, where XLA reads them once.
+``python -m analyzer.simulate.compiler.compiler_worker FOLDER`` reads request and module in FOLDER and
+writes its answer there (``card_note``). XLA reads its flags once, from the environment.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from analyzer.simulate.compiler.pjrt import PjrtError, Plugin
 
 
 def main(folder: Path) -> None:
-    """Compile what ``folder`` asks for; leave the statistics, or the compiler's refusal, there.
+    """Compile the module in ``folder``; write the statistics, or the compiler's error, there.
 
     Raises:
         AnalyzerError: the request is damaged or of another version.
@@ -40,7 +39,7 @@ def main(folder: Path) -> None:
         answer = CompileAnswer(refused=str(error))
     write_message(folder / ANSWER_FILE, answer)
     sys.stderr.flush()
-    os._exit(0)  # the library's own tear-down has nothing more to give
+    os._exit(0)  # skips the slow tear-down of the library
 
 
 if __name__ == "__main__":

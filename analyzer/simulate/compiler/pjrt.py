@@ -1,9 +1,8 @@
-"""The few calls of PJRT's C API that compile a module for a card that is described and not there.
+"""The calls of PJRT's C API that compile a module for a card that is only described.
 
-``xla/pjrt/c/pjrt_c_api.h``. The function table is append-only within major version 0, so that an
-index once read from the header stays right; a test compares them with the header that TensorFlow's
-wheel ships. Every argument struct begins with its own size, by which an older or newer library knows
-which fields are there.
+``xla/pjrt/c/pjrt_c_api.h``. Within major version 0 functions are only appended to the table, so its
+indices stay valid; a test compares them with the header in TensorFlow's wheel. Each argument struct
+begins with its size, so that older and newer libraries know its fields.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ TABLE: Final = {
 }
 """Index of each function in ``PJRT_Api``."""
 
-MAJOR: Final = 0  # of PJRT's interface; another is another layout
+MAJOR: Final = 0  # of PJRT's interface; other versions have another layout
 MINOR_MIN: Final = 90
-"""That of jax-cuda12-pjrt 0.9.0, the oldest that was seen to work (0.8.2 did not)."""
+"""Version of jax-cuda12-pjrt 0.9.0, the oldest that works (0.8.2 does not)."""
 
 STATISTICS: Final = ("code", "argument", "output", "alias", "temp")
 
 _OPTIONS: Final = b"\x1a\x11\x08" + b"\xff" * 9 + b"\x01\x20\x01\x28\x01\x50\x01"
 """``CompileOptionsProto { executable_build_options { device_ordinal: -1 num_replicas: 1
-num_partitions: 1 alias_passthrough_params: true } }``: one device, none in particular; a result that
-is an argument is that argument's buffer, as TensorFlow asks for every function that says ``jit_compile``
-(``CreateXlaKernel`` tells ``GenerateCompilerOptions`` of no reference variables)."""
+num_partitions: 1 alias_passthrough_params: true } }``: any one device. A result that is an argument
+shares its buffer; TensorFlow requests this for each function with ``jit_compile`` (``CreateXlaKernel``
+passes no reference variables to ``GenerateCompilerOptions``)."""
 
 _STRING: Final = 0  # PJRT_NamedValue_kString
 
 
 class PjrtError(Exception):
-    """The library refused a call; the message is its own."""
+    """The library refused a call; the message is the library's."""
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
@@ -89,7 +88,7 @@ _Compile = _struct(
     ("client", ctypes.c_void_p),
     ("executable", ctypes.c_void_p),
 )
-# Five of the header's fields are read; the others are room for what the library writes.
+# Five fields of the header are read; the library writes all of them.
 _Statistics = _struct(
     "_Statistics",
     ("executable", ctypes.c_void_p),
@@ -105,7 +104,7 @@ class Plugin:
         path: The shared library.
 
     Raises:
-        PjrtError: it cannot be loaded, is no PJRT library, or speaks another version.
+        PjrtError: the file cannot be loaded, is no PJRT library, or has another version.
     """
 
     def __init__(self, path: str) -> None:
@@ -140,7 +139,7 @@ class Plugin:
             module: A serialized ``HloModuleProto``.
 
         Returns:
-            The compiler's own totals.
+            The compiler's totals.
 
         Raises:
             PjrtError: the library refused.
@@ -161,19 +160,19 @@ class Plugin:
             options_size=len(_OPTIONS),
         )
         self._call("Compile", compiled)
-        told = _Statistics(executable=compiled.executable)
-        self._call("Executable_GetCompiledMemoryStats", told)
-        return Statistics(**{f"{name}_bytes": int(getattr(told, name)) for name in STATISTICS})
+        totals = _Statistics(executable=compiled.executable)
+        self._call("Executable_GetCompiledMemoryStats", totals)
+        return Statistics(**{f"{name}_bytes": int(getattr(totals, name)) for name in STATISTICS})
 
     def _call(self, name: str, arguments: Any) -> None:
         arguments.struct_size = ctypes.sizeof(arguments)
         error = self._function(name, ctypes.c_void_p)(ctypes.addressof(arguments))
         if not error:
             return
-        told = _Message(error=error)
-        told.struct_size = ctypes.sizeof(told)
-        self._function("Error_Message", None)(ctypes.addressof(told))
-        text = ctypes.string_at(told.message, told.message_size).decode("utf-8", "replace")
+        message = _Message(error=error)
+        message.struct_size = ctypes.sizeof(message)
+        self._function("Error_Message", None)(ctypes.addressof(message))
+        text = ctypes.string_at(message.message, message.message_size).decode("utf-8", "replace")
         done = _Error(error=error)
         done.struct_size = ctypes.sizeof(done)
         self._function("Error_Destroy", None)(ctypes.addressof(done))

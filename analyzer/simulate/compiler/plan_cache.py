@@ -1,7 +1,4 @@
-"""Compiled plans kept between runs, so that the same step for the same card is compiled once.
-
-They lie in the user's cache (``user_cache``).
-"""
+"""A cache of compiled plans in the user's cache folder (``user_cache``)."""
 
 from __future__ import annotations
 
@@ -19,18 +16,19 @@ from analyzer.model.contract.reading import decode_record, pack, unpack
 from analyzer.model.user_cache import cache_folder
 from analyzer.simulate.compiler.compile_child import CompiledModule
 
-LIMIT_BYTES: Final = 256 * 1024**2  # some five hundred plans of the size of ResNet50's
+LIMIT_BYTES: Final = 256 << 20
+"""Largest size of the cache: about 500 plans of ResNet50."""
 
 _FORMAT: Final = "2"
 _SUFFIX: Final = ".plan.gz"
 
 
 class PlanCache:
-    """Plans by what they were compiled from.
+    """Compiled plans by key.
 
     Args:
-        folder: Where they lie; None for no cache at all.
-        limit_bytes: All of them together; the ones not used for longest go first.
+        folder: Folder of the plans; None for no cache.
+        limit_bytes: Largest total size; the least recently used plans are removed.
     """
 
     def __init__(self, folder: Path | None, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -38,23 +36,23 @@ class PlanCache:
         self._limit_bytes = limit_bytes
 
     def find(self, key: str) -> CompiledModule | None:
-        """Return the plan with this key, None where there is none that can be read."""
+        """Return the plan with this key; None if there is none or it cannot be read."""
         if self.folder is None:
             return None
         file = self.folder / f"{key}{_SUFFIX}"
         try:
-            plan = unpacked(file.read_bytes())
+            plan = unpack_plan(file.read_bytes())
         except (OSError, ValueError):
             return None
         with contextlib.suppress(OSError):
             file.touch()
         return plan
 
-    def keep(self, key: str, plan: CompiledModule) -> None:
-        """Write a plan, whole or not at all, and drop the oldest beyond the limit."""
+    def store(self, key: str, plan: CompiledModule) -> None:
+        """Write a plan atomically, and remove the oldest plans beyond the limit."""
         if self.folder is None:
             return
-        content = packed(plan)
+        content = pack_plan(plan)
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, part = tempfile.mkstemp(dir=self.folder, suffix=".part")
@@ -77,8 +75,8 @@ class PlanCache:
             total -= stat.st_size
 
 
-def packed(plan: CompiledModule) -> bytes:
-    """Return a plan as a file's content: a line of JSON and the HloProto, in gzip."""
+def pack_plan(plan: CompiledModule) -> bytes:
+    """Return the file content of a plan: a line of JSON and the HloProto, in gzip."""
     head = PlanHead(
         compiler=plan.compiler,
         statistics=plan.statistics,
@@ -88,19 +86,19 @@ def packed(plan: CompiledModule) -> bytes:
     return pack(json.dumps(asdict(head)).encode() + b"\n" + plan.hlo)
 
 
-def unpacked(content: bytes) -> CompiledModule:
+def unpack_plan(content: bytes) -> CompiledModule:
     """Return the plan in a file's content.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the content is damaged.
     """
     line, _, hlo = unpack(content).partition(b"\n")
     try:
         head = decode_record(line, PlanHead, CARD_VERSION)
     except RecursionError:
-        raise ValueError("its first line is nested too deeply") from None
+        raise ValueError("the first line is nested too deeply") from None
     if hashlib.sha256(hlo).hexdigest() != head.sha256:
-        raise ValueError("another digest")
+        raise ValueError("the digest differs")
     return CompiledModule(
         hlo=hlo,
         statistics=head.statistics,
@@ -111,17 +109,17 @@ def unpacked(content: bytes) -> CompiledModule:
 
 
 def default_cache() -> PlanCache:
-    """Return the user's cache, as the environment says."""
+    """Return the cache in the user's cache folder."""
     return PlanCache(cache_folder())
 
 
-def key_of(module: bytes, target: str, flags: tuple[str, ...], compiler: str) -> str:
-    """Return the key of a plan: a digest of everything that decides it.
+def make_key(module: bytes, target: str, flags: tuple[str, ...], compiler: str) -> str:
+    """Return the key of a plan: a digest of all inputs of the compiler.
 
     Args:
-        module: The module as bytes, an ``HloModuleProto``.
-        target: The card as the compiler is told of it.
-        flags: What the user set of ``XLA_FLAGS``.
+        module: A serialized ``HloModuleProto``.
+        target: The card: ``GpuTargetConfigProto`` in text form.
+        flags: XLA flags.
         compiler: Name and version of the compiler.
     """
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""How far a step's peak may lie from what its functions' plans give, in bytes and in words."""
+"""The range of a step's peak around the plans of its compiled functions."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 TRITON_FROM: Final = (8, 0)
-"""Compute capability from which XLA writes matrix products with Triton at all."""
+"""First compute capability for which XLA uses Triton for matrix products."""
 
-_PRODUCTS_SEEN: Final = 0.07
-"""Share of the temporaries by which the two products' plans differed for larger steps: 6.4 % for a
-decoder in bfloat16 on an H100, below 3 % for ResNet50 and MobileNetV2
+_PRODUCTS_SHARE: Final = 0.07
+"""Largest difference of the plans with Triton and cuBLAS for large steps, as a share of the temporaries:
+6.4 % for a decoder in bfloat16 on an H100, below 3 % for ResNet50 and MobileNetV2
 (``benchmarks/xla/xla_gpu.md``)."""
 
-_WITHOUT_TRITON: Final = 0.25
-"""The same where Triton's kernels could not be made, upwards: TensorFlow's compiler took 20 % more for a
-small decoder on a phantom H100 than cuBLAS' plan has (``benchmarks/results/accuracy-cards.md``)."""
+_WITHOUT_TRITON_SHARE: Final = 0.25
+"""The same upwards if Triton fails: TensorFlow's compiler needed 20 % more for a small decoder on a
+simulated H100 than the plan with cuBLAS (``benchmarks/results/accuracy-cards.md``)."""
 
 _CPU_LOW, _CPU_HIGH = 0.4, 1.2
-"""The card's temporaries over the CPU's, a little beyond what was seen there: 0.47 for ResNet50 in half
-precision on a T4, 1.17 for a small MLP on an H100 with cuBLAS' products."""
+"""Temporaries of a card divided by those of a CPU, a little beyond the measured values: 0.47 for
+ResNet50 in half precision on a T4, 1.17 for a small MLP on an H100 with cuBLAS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDoubts:
-    """How far the step's peak may lie from what the plans give.
+    """The uncertainty of a step's peak due to its plans.
 
     Attributes:
-        low_bytes: How much less it may be.
-        high_bytes: How much more.
-        workspace_bytes: The part of ``high_bytes`` that convolutions' workspaces are.
-        stand_in: That the plans are another device's, in few words; empty where they are the card's.
-        because: Why, a sentence each.
+        low_bytes: Bytes that the peak may be lower.
+        high_bytes: Bytes that the peak may be higher.
+        workspace_bytes: Part of ``high_bytes`` due to workspaces of convolutions.
+        stand_in: A phrase if the plans are those of another device; else empty.
+        because: Reasons, one sentence each.
     """
 
     low_bytes: int = 0
@@ -55,32 +55,26 @@ class PlanDoubts:
 
 
 def cpu_doubts(plans: Iterable[BufferPlan], gpu: Gpu, why: CompilerUnavailable) -> PlanDoubts:
-    """Return how far the CPU's plans are off where they stand in for a card's.
+    """Return the uncertainty of CPU plans used instead of those of a card.
 
     Args:
-        plans: The CPU's plans.
-        gpu: The card that was asked for.
-        why: What became of the card's own compiler.
+        plans: The plans for the CPU.
+        gpu: The card.
+        why: Error of the compiler for the card.
     """
     temp = max((plan.temp_bytes for plan in plans), default=0)
-    said = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
+    reason = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
     stand_in = f"the plan is the CPU's, not {gpu.name}'s, and may be up to twice too high"
     return PlanDoubts(
         low_bytes=round(temp * (1 - _CPU_LOW)),
         high_bytes=round(temp * (_CPU_HIGH - 1)),
         stand_in=stand_in,
-        because=(f"{stand_in[0].upper()}{stand_in[1:]}: {said}",),
+        because=(f"{stand_in[0].upper()}{stand_in[1:]}: {reason}",),
     )
 
 
 def with_plan_doubts(base: StatedRange, doubts: PlanDoubts) -> StatedRange:
-    """Return a prediction's range with the plans' doubts in it.
-
-    Args:
-        base: The range without them.
-        doubts: What the plans add; the workspaces lie inside the one large buffer, so that they count
-            wherever the buffer does.
-    """
+    """Return the range of a prediction, widened by the uncertainty of the plans."""
     return replace(
         base,
         low_bytes=shift_bound(base.low_bytes, -doubts.low_bytes),
@@ -96,10 +90,10 @@ def with_plan_doubts(base: StatedRange, doubts: PlanDoubts) -> StatedRange:
 
 
 def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanDoubts:
-    """Return how far a card's plans may be off.
+    """Return the uncertainty of the plans for a card.
 
     Args:
-        found: For each function, its plans by who multiplies matrices: ``triton``, perhaps ``cublas``.
+        found: For each function its plans by library for matrix products.
         gpu: The card.
     """
     if not found:
@@ -112,13 +106,13 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
         high_bytes=high + rise,
         workspace_bytes=rise,
         because=(
-            f"The plan is that of XLA's own compiler for {gpu.name} ({compiler}), made without the "
-            "card; it was not compared with a run on one.",
+            f"The plan is from XLA's compiler for {gpu.name} ({compiler}), without the card; it was "
+            "not compared with a run on a card.",
             *products,
             *workspace,
-            "The module is lowered for XLA's CPU device: a few ops (batch norm, softmax) may take "
-            "another form on a GPU.",
-            "The module's constants, CUDA's context and library handles lie outside of it.",
+            "The module is lowered for XLA's CPU device: a few ops (batch norm, softmax) may differ on "
+            "a GPU.",
+            "The plan does not contain constants of the module, CUDA's context and library handles.",
         ),
     )
 
@@ -126,7 +120,7 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
 def _product_range(
     found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu
 ) -> tuple[int, int, tuple[str, ...]]:
-    """Return how much less and more the other matrix products' plan takes, and a sentence."""
+    """Return the bytes less and more with the other library for matrix products, and a reason."""
     if gpu.compute_capability < TRITON_FROM:
         return 0, 0, ()
     pairs = [
@@ -145,7 +139,7 @@ def _product_range(
             low,
             high,
             (
-                "XLA's autotuner picks Triton or cuBLAS for each matrix product on the card; the "
+                "On the card XLA's autotuner chooses Triton or cuBLAS for each matrix product. The "
                 f"temporaries are {both}.",
             ),
         )
@@ -153,23 +147,27 @@ def _product_range(
     has_triton = all("triton" in one for one in found)
     low, high = (
         round(share * temp)
-        for share in (_PRODUCTS_SEEN, _PRODUCTS_SEEN if has_triton else _WITHOUT_TRITON)
+        for share in (_PRODUCTS_SHARE, _PRODUCTS_SHARE if has_triton else _WITHOUT_TRITON_SHARE)
     )
     shown = "Triton" if has_triton else "cuBLAS"
-    why = "" if shown == "Triton" else ", since Triton's kernels cannot be made without the card"
+    why = (
+        ""
+        if shown == "Triton"
+        else ", because Triton's kernels cannot be compiled without the card"
+    )
     return (
         low,
         high,
         (
-            "XLA's autotuner picks Triton or cuBLAS for each matrix product on the card; the plan is "
-            f"with {shown}{why}. The two differed by up to {_PRODUCTS_SEEN:.0%} in large steps, by "
-            f"{_WITHOUT_TRITON:.0%} in a small one.",
+            "On the card XLA's autotuner chooses Triton or cuBLAS for each matrix product. The plan "
+            f"uses {shown}{why}. The two differed by up to {_PRODUCTS_SHARE:.0%} in large steps and by "
+            f"{_WITHOUT_TRITON_SHARE:.0%} in a small step.",
         ),
     )
 
 
 def _workspace(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, tuple[str, ...]]:
-    """Return what the convolutions' workspaces may add, and a sentence."""
+    """Return the bytes that workspaces of convolutions may add, and a reason."""
     shown = [central(one) for one in found]
     most = [workspaces(read_hlo(one.compiled.hlo), one.plan) for one in shown]
     largest = max(most, key=lambda one: one.rise_bytes)
@@ -178,7 +176,7 @@ def _workspace(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, tuple
     where = largest.largest
     assert where is not None
     return largest.rise_bytes, (
-        f"cuDNN's workspaces count as nothing; one the size of a convolution's own tensors would add up "
-        f"to {format_bytes(largest.rise_bytes)} (at least {format_bytes(largest.least_rise_bytes)}"
-        + (f"), most at {where.op_name}." if where.op_name else ")."),
+        "The plan has no workspaces of cuDNN. A workspace as large as a convolution's tensors would add "
+        f"up to {format_bytes(largest.rise_bytes)} (at least {format_bytes(largest.least_rise_bytes)}"
+        + (f"), the most at {where.op_name}." if where.op_name else ")."),
     )

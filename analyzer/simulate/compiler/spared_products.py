@@ -1,10 +1,10 @@
-"""Matrix products that XLA cannot write with Triton, given to cuBLAS one by one.
+"""Give matrix products for which XLA cannot generate a Triton kernel to cuBLAS, one by one.
 
-With a card at hand XLA tries several kernels for each product, drops those that cannot be made, and
-leaves a product of which none can be to cuBLAS. Without one it takes its first kernel for every product
-and refuses the whole module where one of them cannot be made, naming that product. A product that asks
-for more than the default precision is never written with Triton (``CanTritonHandleGEMM``,
-``triton_support_legacy.cc``): what cuBLAS allocates for it does not depend on the precision.
+On a card XLA tries several kernels for each product, drops those that fail, and uses cuBLAS if all
+fail. Without a card it takes its first kernel for each product, and refuses the whole module if one
+fails; the error names the product. XLA never uses Triton for a product with more than the default
+precision (``CanTritonHandleGEMM``, ``triton_support_legacy.cc``). The memory that cuBLAS needs does not
+depend on the precision. So raising the precision of a product moves it to cuBLAS.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ _Module: Final = message_class(
     },
     "Module",
 )
-"""The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are looked at or changed; the
-others are kept as they are."""
+"""The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are read or changed; all others stay
+unchanged."""
 
 _HIGHEST: Final = 2
 """``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)."""
 
-_NAMED: Final = re.compile(r'\bop_name="([^"]*)"')
+_OP_NAME: Final = re.compile(r'\bop_name="([^"]*)"')
 
 
-def ops_named(refusal: str) -> frozenset[str]:
-    """Return the framework's names of the instructions that a compiler's message shows."""
-    return frozenset(_NAMED.findall(refusal))
+def find_op_names(refusal: str) -> frozenset[str]:
+    """Return the framework's op names in an error message of the compiler."""
+    return frozenset(_OP_NAME.findall(refusal))
 
 
 def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
-    """Return the module with some of its products left to cuBLAS.
+    """Return the module with some products moved from Triton to cuBLAS.
 
-    Products of the same shapes as one of those are left to it too: they are the same layer again.
+    Products with the same shapes move also: they are repeated layers.
 
     Args:
         module: A serialized ``HloModuleProto``, not optimised.
-        ops: Names of the ops that the products were made of.
+        ops: Names of the framework's ops of the products.
 
     Returns:
-        None where no product of the module has such a name and may still be Triton's.
+        None if no product with such a name is left to Triton.
     """
     proto = _Module()
     try:
@@ -69,7 +69,7 @@ def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
         return None
     wanted = {name.encode() for name in ops}
     shapes = {one.id: _shape(one) for part in proto.computations for one in part.instructions}
-    left = [
+    products = [
         one
         for part in proto.computations
         for one in part.instructions
@@ -79,10 +79,10 @@ def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
     def kind(one: Any) -> tuple[Any, ...]:
         return _shape(one), *(shapes.get(number) for number in one.operand_ids)
 
-    kinds = {kind(one) for one in left if one.metadata.op_name in wanted}
+    kinds = {kind(one) for one in products if one.metadata.op_name in wanted}
     if not kinds:
         return None
-    for one in left:
+    for one in products:
         if kind(one) in kinds:
             one.precision.operand_precision[:] = [_HIGHEST, _HIGHEST]
     return bytes(proto.SerializeToString())

@@ -1,7 +1,7 @@
-"""The memory plans of a noted step's compiled functions on a card, and how sure they are.
+"""The memory plans of a step's compiled functions on a card, and their uncertainty.
 
-Plans are kept in the run folder beside the note (``card.json`` and a file for each), so that an
-estimate opened again needs no compiler.
+The plans are stored in the run folder (``card.json`` and one file per plan), so that a saved estimate
+needs no compiler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from analyzer.simulate.compiler.card_compilation import (
 )
 from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.simulate.compiler.compile_child import CompilerRefused, Progress
-from analyzer.simulate.compiler.plan_cache import PlanCache, packed, unpacked
+from analyzer.simulate.compiler.plan_cache import PlanCache, pack_plan, unpack_plan
 from analyzer.simulate.compiler.plan_uncertainty import (
     TRITON_FROM,
     PlanDoubts,
@@ -46,28 +46,22 @@ from analyzer.tracing.xla.plan_contents import set_fixed_inputs
 
 CARD_FILE: Final = "card.json"
 
-_UNKNOWN: Final = "Unknown flag"
-"""In what XLA says before it dies of a flag that it does not know (``parse_flags_from_env.cc``)."""
-
 _NO_TRIALS: Final = "xla_gpu_autotune_level=0"
-"""The flag with which XLA tries nothing while it compiles."""
+"""The flag that disables trials of algorithms during compilation."""
 
 BOTH_UP_TO_BYTES: Final = 1_000_000
-"""Modules together up to this size are compiled a second time, with cuBLAS' products: seconds. Larger
-ones (ResNet50: 3.5 MB, 10 s) only where it is asked for."""
-
-
-_USUAL: Final = CardOptions()
+"""Modules up to this total size are compiled a second time, with cuBLAS, which takes seconds. Larger
+modules (ResNet50: 3.5 MB, 10 s) only on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardStep:
-    """What a step's compiled functions take on a card.
+    """The plans of a step's compiled functions on a card.
 
     Attributes:
-        plans: By the name of the op that calls the function.
-        doubts: How sure they are.
-        compiler: The compiler with its version; empty where the plans are the CPU's.
+        plans: Plan of each function, by the name of the op that calls it.
+        doubts: Uncertainty of the plans.
+        compiler: Name and version of the compiler; empty if the plans are those of the CPU.
     """
 
     plans: Mapping[str, BufferPlan]
@@ -76,8 +70,8 @@ class CardStep:
 
 
 @dataclass(slots=True)
-class _Found:
-    """The plans of one function, by who multiplies matrices."""
+class _Plans:
+    """The plans of one function, by library for matrix products."""
 
     ops: tuple[str, ...]
     plans: dict[Products, CardPlan] = field(default_factory=dict)
@@ -89,34 +83,34 @@ def card_step(
     gpu: Gpu,
     cache: PlanCache,
     *,
-    options: CardOptions = _USUAL,
+    options: CardOptions = CardOptions(),  # noqa: B008 (immutable)
     keep: bool = False,
     progress: Progress | None = None,
 ) -> CardStep:
     """Return the plans of a note's compiled functions on a card.
 
     Args:
-        note: The note; a function without its module has no plan.
-        folder: The run folder; plans that lie there are taken as they are.
+        note: The note; a function without a module has no plan.
+        folder: The run folder; plans stored there are used.
         gpu: The card.
-        cache: Where plans are kept between runs.
-        options: What the user chose.
-        keep: Leave the plans in the run folder.
+        cache: Cache of compiled plans.
+        options: The user's options.
+        keep: Store the plans in the run folder.
         progress: Called with the stage and the share done.
 
     Raises:
         CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the
-            folder was made (``keep_failure``).
+            folder was written (``keep_failure``).
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
-    found, unknown = _kept(folder, gpu, functions)
+    found, unknown = _read_plans(folder, gpu, functions)
     if found is None or (options.both and _lacks_cublas(found, gpu)):
         job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)
         found, unknown = job.run(functions, flags)
         if keep:
-            _keep(folder, gpu, found, unknown)
+            _write_plans(folder, gpu, found, unknown)
     shown = [central(one.plans) for one in found]
     plans: dict[str, BufferPlan] = {}
     for one, plan in zip(functions, shown, strict=True):
@@ -133,7 +127,7 @@ def card_step(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What is asked of the compiler; see ``card_step``."""
+    """A compilation of several functions; see ``card_step``."""
 
     gpu: Gpu
     cache: PlanCache
@@ -144,16 +138,16 @@ class _Job:
 
     def run(
         self, functions: list[CompiledNote], flags: tuple[str, ...]
-    ) -> tuple[list[_Found], str]:
-        """Return the plans with the user's flags, or without those and why, where one is unknown."""
+    ) -> tuple[list[_Plans], str]:
+        """Return the plans with the user's flags; without them, and why, if a flag is unknown."""
         try:
             return replace(self, flags=flags).plans(functions), ""
         except CompilerRefused as why:
-            if not flags or _UNKNOWN not in why.message:
+            if not flags or not why.has_unknown_flag:
                 raise
             return self.plans(functions), why.message
 
-    def plans(self, functions: list[CompiledNote]) -> list[_Found]:
+    def plans(self, functions: list[CompiledNote]) -> list[_Plans]:
         """Return the plans of the functions."""
         modules = [module_of(one) for one in functions]
         total = sum(map(len, modules)) or 1
@@ -163,20 +157,20 @@ class _Job:
         found, done = [], 0
         for one, module in zip(functions, modules, strict=True):
             plans = self._compile(module, both=both, start=done / total, share=len(module) / total)
-            found.append(_Found(one.ops, {plan.products: plan for plan in plans}))
+            found.append(_Plans(one.ops, {plan.products: plan for plan in plans}))
             done += len(module)
         return found
 
     def _compile(
         self, module: bytes, *, both: bool, start: float, share: float
     ) -> Iterator[CardPlan]:
-        """Compile one module, with cuBLAS' products alone where a plan with Triton's cannot be had."""
+        """Compile one module, with cuBLAS only if Triton fails."""
         has_triton = self.gpu.compute_capability >= TRITON_FROM
         half = share / 2 if has_triton and both else share
         try:
             yield self._plan(module, cublas=False, start=start, share=half)
         except CompilerRefused as why:
-            if not has_triton or _UNKNOWN in why.message:
+            if not has_triton or why.has_unknown_flag:
                 raise
             both = True
         if both and has_triton:
@@ -191,17 +185,17 @@ class _Job:
             users=self.flags,
             time_out_s=self.options.time_out_s,
             folder=self.folder,
-            progress=_part(self.progress, start, share),
+            progress=_share_progress(self.progress, start, share),
         )
 
 
 def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
-    """Return the CPU's plans in the place of a card's; None where the note holds none.
+    """Return the plans for the CPU instead of a card; None if the note has none.
 
     Args:
         note: The note.
-        gpu: The card that was asked for.
-        why: What became of the card's own compiler.
+        gpu: The card.
+        why: Error of the compiler for the card.
     """
     if any(one.plan is None for one in note.compiled):
         return None
@@ -215,36 +209,36 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
 
 
 def _with_flags(doubts: PlanDoubts, flags: tuple[str, ...], unknown: str) -> PlanDoubts:
-    """Return the doubts with a word on the user's ``XLA_FLAGS``."""
+    """Return the uncertainty with a sentence about the user's ``XLA_FLAGS``."""
     if not flags:
         return doubts
-    word = f"Compiled with the XLA_FLAGS that are set here: {' '.join(flags)}"
+    word = f"Compiled with the XLA_FLAGS of this environment: {' '.join(flags)}"
     if unknown:
-        word = f"Compiled without the XLA_FLAGS that are set here ({' '.join(flags)}): {unknown}"
+        word = f"Compiled without the XLA_FLAGS of this environment ({' '.join(flags)}): {unknown}"
     return replace(doubts, because=(*doubts.because, word))
 
 
-def _lacks_cublas(found: list[_Found], gpu: Gpu) -> bool:
+def _lacks_cublas(found: list[_Plans], gpu: Gpu) -> bool:
     return gpu.compute_capability >= TRITON_FROM and any("cublas" not in one.plans for one in found)
 
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
-    """Leave word in the run folder that a card's compiler gave no plan: it is not asked again.
+    """Store in the run folder that the compiler failed, so that it is not called again.
 
     Args:
         folder: The run folder.
         gpu: The card.
-        why: Why its compiler gave no plan.
+        why: Error of the compiler.
     """
     failed = CompilerFailure(message=why.message, hint=why.hint)
     write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, failed=failed))
 
 
 def module_of(one: CompiledNote) -> bytes:
-    """Return the serialized module of a function, as it was before XLA's passes.
+    """Return the serialized module of a function, before XLA's passes.
 
     Raises:
-        TraceError: its file cannot be read.
+        TraceError: the file cannot be read.
     """
     assert one.module is not None
     try:
@@ -255,42 +249,44 @@ def module_of(one: CompiledNote) -> bytes:
         ) from None
 
 
-def _part(progress: Progress | None, start: float, share: float) -> Progress | None:
+def _share_progress(progress: Progress | None, start: float, share: float) -> Progress | None:
     if progress is None:
         return None
     return lambda stage, done: progress(stage, start + share * done)
 
 
-def _keep(folder: Path, gpu: Gpu, found: list[_Found], unknown: str) -> None:
+def _write_plans(folder: Path, gpu: Gpu, found: list[_Plans], unknown: str) -> None:
     rows = []
     for number, one in enumerate(found):
         files: dict[Products, str] = {}
         for products, plan in one.plans.items():
             files[products] = f"card-{number}-{products}.plan.gz"
-            (folder / files[products]).write_bytes(packed(plan.compiled))
+            (folder / files[products]).write_bytes(pack_plan(plan.compiled))
         rows.append(FunctionPlans(ops=one.ops, plans=files))
     card = CardFile(card=gpu.id, functions=tuple(rows), without_flags=unknown)
     write_card_file(folder / CARD_FILE, card)
 
 
-def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_Found] | None, str]:
-    """Return the plans that lie in the folder, and why they were made without the user's flags.
+def _read_plans(
+    folder: Path, gpu: Gpu, functions: list[CompiledNote]
+) -> tuple[list[_Plans] | None, str]:
+    """Return the plans in the folder, and why they were compiled without the user's flags.
 
-    None where there are none of this card and step.
+    None if there are none for this card and step.
 
     Raises:
-        CompilerUnavailable: the compiler gave none when the folder was made.
-        TraceError: what lies there is damaged, or belongs to another module.
+        CompilerUnavailable: the compiler failed when the folder was written.
+        TraceError: a plan is damaged, or belongs to another module.
     """
     file = folder / CARD_FILE
     if not file.is_file():
         return None, ""
-    told = read_card_file(file)
-    if told.card != gpu.id:
+    card = read_card_file(file)
+    if card.card != gpu.id:
         return None, ""
-    if told.failed is not None:
-        raise CompilerUnavailable(told.failed.message, hint=told.failed.hint)
-    rows = told.functions or ()
+    if card.failed is not None:
+        raise CompilerUnavailable(card.failed.message, hint=card.failed.hint)
+    rows = card.functions or ()
     if [row.ops for row in rows] != [one.ops for one in functions]:
         return None, ""
     found = []
@@ -302,16 +298,16 @@ def _kept(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> tuple[list[_
             products: _read_plan(file, name, products, gpu, digest)
             for products, name in row.plans.items()
         }
-        found.append(_Found(one.ops, plans))
-    return found, told.without_flags
+        found.append(_Plans(one.ops, plans))
+    return found, card.without_flags
 
 
 def _read_plan(file: Path, name: str, products: Products, gpu: Gpu, digest: str) -> CardPlan:
-    """Read a plan beside ``card.json`` that the module with this digest was compiled to."""
+    """Read a plan beside ``card.json``, compiled from the module with this digest."""
     try:
-        compiled = unpacked(read_regular_file(sibling_file(file, name)))
+        compiled = unpack_plan(read_regular_file(sibling_file(file, name)))
         if compiled.module_sha256 not in ("", digest):
-            raise ValueError("it was compiled from another module")
+            raise ValueError("compiled from another module")
         return CardPlan(plan=checked_plan(compiled, gpu), compiled=compiled, products=products)
     except (OSError, ValueError, AccountingError) as error:
         raise TraceError(

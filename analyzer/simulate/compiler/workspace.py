@@ -1,19 +1,17 @@
-"""What cuDNN's workspaces can add to a compiled module's peak: one-sided, from the heap trace.
+"""Bound how much cuDNN's workspaces add to the peak of a compiled module.
 
-The compiler, with no card at hand, does not ask cuDNN which algorithm it would take, so that every
-convolution's workspace counts as 0 bytes in the plan. On the card XLA's autotuner picks an algorithm
-and gives its workspace a place in the large temporary buffer, alive while that one convolution runs.
+Without a card the compiler does not ask cuDNN for an algorithm, so the plan has no workspaces. On a
+card XLA's autotuner chooses an algorithm, and places its workspace in the large temporary buffer while
+the convolution runs.
 
-How large it is nobody can say without cuDNN. The bound here is what the usual reason for one takes: a
-copy of each operand and of the result in the layout that the kernel works in (cuDNN transforms NCHW
-for its tensor-core kernels inside of the workspace). Algorithms that ask for more exist (FFT, Winograd
-with separate stages); XLA lets none have more than 4 GiB.
+The size of a workspace is unknown without cuDNN. The bound here is the most common need: a copy of each
+operand and of the result in the kernel's layout (cuDNN transforms NCHW for its tensor-core kernels in
+the workspace). Some algorithms need more (FFT, Winograd with separate stages); XLA allows up to 4 GiB.
 
-Where the buffer has a free stretch of that size at that moment, the workspace costs nothing. Where not,
-the buffer grows by what does not fit behind the last value alive, if no value is moved; and by what is
-more than all free bytes together, if XLA moves the others as it likes. The truth, which packs anew with
-the workspaces in, lies between. No two convolutions run at once in the schedule, so the growths do not
-add up: the largest counts.
+If the buffer has a free range of that size at the time, the workspace costs nothing. Otherwise the
+growth lies between two bounds: the part that does not fit behind the last value alive (if no value
+moves), and the part above all free bytes together (if XLA moves values freely). Convolutions do not run
+at the same time in the schedule, so only the largest growth counts.
 """
 
 from __future__ import annotations
@@ -29,24 +27,24 @@ from analyzer.tracing.parse.hlo_module import Hlo, Instruction
 from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion
 
 XLA_LIMIT_BYTES: Final = 4 << 30
-"""``xla_gpu_redzone_scratch_max_megabytes`` and the scratch allocator of XLA's convolution
-autotuner: more than this no algorithm gets."""
+"""Largest workspace (``xla_gpu_redzone_scratch_max_megabytes``, and the scratch allocator of XLA's
+convolution autotuner)."""
 
 _CONVOLUTION: Final = "__cudnn$conv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """One convolution, and what a workspace for it would add.
+    """The workspace of one convolution.
 
     Attributes:
         instruction: Name of the HLO instruction.
-        op_name: The framework's op; empty where XLA names none.
-        bound_bytes: The workspace that is assumed.
-        free_bytes: Bytes of the temporary buffer that are free while it runs, in all.
-        stretch_bytes: The largest stretch of them.
-        rise_bytes: By how much the buffer would grow, were no value moved.
-        least_rise_bytes: By how much at least.
+        op_name: The framework's op; empty if XLA names none.
+        bound_bytes: Assumed size.
+        free_bytes: Free bytes of the temporary buffer while the convolution runs.
+        stretch_bytes: Largest contiguous part of them.
+        rise_bytes: Growth of the buffer if no value moves.
+        least_rise_bytes: Smallest possible growth.
     """
 
     instruction: str
@@ -60,13 +58,13 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspaces:
-    """All convolutions of a module.
+    """The workspaces of all convolutions of a module.
 
     Attributes:
-        rise_bytes: What their workspaces may add to the peak, were no other value moved.
-        least_rise_bytes: What they add even if XLA moves the others as it likes.
-        largest: The one that adds most, None where there is no convolution.
-        count: Convolutions.
+        rise_bytes: Growth of the peak if no value moves.
+        least_rise_bytes: Growth of the peak if XLA moves values freely.
+        largest: The workspace with the largest growth; None without a convolution.
+        count: Number of convolutions.
     """
 
     rise_bytes: int
@@ -76,24 +74,24 @@ class Workspaces:
 
 
 def workspaces(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> Workspaces:
-    """Return what the convolutions' workspaces may add to a plan.
+    """Return the growth of a plan by the workspaces of convolutions.
 
     Args:
         hlo: The compiled module.
         plan: Its memory plan.
-        size_bytes: The workspace of every convolution; None for each one's own operands and result.
+        size_bytes: Size of each workspace; None for the size of the operands and the result.
     """
-    found = list(_each(hlo, plan, size_bytes))
-    largest = max(found, key=lambda workspace: workspace.rise_bytes, default=None)
+    each = list(_bound_each(hlo, plan, size_bytes))
+    largest = max(each, key=lambda workspace: workspace.rise_bytes, default=None)
     return Workspaces(
         rise_bytes=largest.rise_bytes if largest else 0,
-        least_rise_bytes=max((workspace.least_rise_bytes for workspace in found), default=0),
+        least_rise_bytes=max((workspace.least_rise_bytes for workspace in each), default=0),
         largest=largest,
-        count=len(found),
+        count=len(each),
     )
 
 
-def _each(hlo: Hlo, plan: BufferPlan, size_bytes: int | None) -> Iterator[Workspace]:
+def _bound_each(hlo: Hlo, plan: BufferPlan, size_bytes: int | None) -> Iterator[Workspace]:
     convolutions = [i for i in hlo.instructions.values() if i.target.startswith(_CONVOLUTION)]
     if not convolutions:
         return
@@ -105,7 +103,7 @@ def _each(hlo: Hlo, plan: BufferPlan, size_bytes: int | None) -> Iterator[Worksp
             operands = (hlo.instructions[number] for number in instruction.operands)
             bound = sum(map(_bytes_of, operands)) + _bytes_of(instruction)
         bound = min(bound, XLA_LIMIT_BYTES)
-        free, stretch, behind = clock.room(instruction)
+        free, stretch, behind = clock.find_free(instruction)
         yield Workspace(
             instruction=instruction.name,
             op_name=instruction.op_name,
@@ -118,11 +116,11 @@ def _each(hlo: Hlo, plan: BufferPlan, size_bytes: int | None) -> Iterator[Worksp
 
 
 class _Clock:
-    """Which bytes of a buffer are free when an instruction runs."""
+    """The free bytes of a buffer while an instruction runs."""
 
     def __init__(self, hlo: Hlo, region: PlanRegion | None) -> None:
-        # What is alive throughout are the tables of tuples, an allocation of their own each that was
-        # put behind the others: they move out of the way.
+        # Values that are always alive are tables of tuples, allocations of their own at the end of
+        # the buffer; they are ignored.
         holders = [
             holder
             for holder in (region.holders if region else ())
@@ -135,7 +133,7 @@ class _Clock:
             self._born[holder.instruction] = max(
                 holder.first, self._born.get(holder.instruction, 0)
             )
-        # An instruction whose result lies elsewhere runs when the one before it has run.
+        # An instruction with its result elsewhere has the time of the instruction before it.
         self._place = {
             number: (computation, position)
             for computation, numbers in hlo.schedule.items()
@@ -150,8 +148,8 @@ class _Clock:
             for computation, numbers in hlo.schedule.items()
         }
 
-    def room(self, instruction: Instruction) -> tuple[int, int, int]:
-        """Return the free bytes in all, in the largest stretch, and behind the last value."""
+    def find_free(self, instruction: Instruction) -> tuple[int, int, int]:
+        """Return the free bytes in total, in the largest range, and behind the last value."""
         moment = self._moment(instruction)
         alive = sorted(
             (holder.offset_bytes, holder.offset_bytes + holder.size_bytes)
@@ -176,7 +174,7 @@ class _Clock:
 
 
 def _bytes_of(instruction: Instruction) -> int:
-    """Return the bytes of the arrays that an instruction makes."""
+    """Return the bytes of the arrays in the result of an instruction."""
     return sum(
         math.prod(shape) * ITEM_BYTES.get(dtype, 0)
         for dtype, shape in instruction.shapes.values()

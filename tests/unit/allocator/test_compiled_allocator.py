@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from oracle import OracleAllocator
 from test_bfc import setups, steps
-from workloads import random_operations, sequence_of
+from workloads import operations_done, random_operations, sequence_of
 
 from analyzer.model.errors import AccountingError
 from analyzer.simulate.allocator import BfcAllocator, BfcOptions, Engine, replay
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
-from analyzer.simulate.allocator.replay import in_use_bytes, operations_done
+from analyzer.simulate.allocator.replay import in_use_bytes
 
 GIB = 1 << 30
 ENGINES = (Engine.PLAIN, Engine.COMPILED)

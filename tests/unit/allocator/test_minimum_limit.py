@@ -7,17 +7,15 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from workloads import SAMPLES, random_operations, sample, sequence_of
+from workloads import SAMPLES, operations_done, random_operations, sample, sequence_of
 
 from analyzer.model.errors import InputError
 from analyzer.simulate.allocator import (
-    AsyncOptions,
     BfcOptions,
     Engine,
     from_allocations,
     from_events,
     minimum_limit,
-    operations_done,
     replay,
 )
 from analyzer.simulate.allocator.limit_search import ISLAND, LimitSearch
@@ -54,11 +52,6 @@ def test_a_chunk_handed_out_whole_is_unsplit():
     # Only a chunk of 16 KiB is split for the 8 KiB; the 10 KiB before got all 16.
     assert (found.requested_peak_bytes, found.unsplit_bytes) == (11 * kib, 6 * kib)
     assert (found.limit_bytes, found.external_bytes) == (17 * kib, 0)
-
-
-def test_without_rounding_the_limit_is_the_requested_peak():
-    found = minimum_limit(sequence_of([(0, 1000), (1, 77), (0, 0)]), AsyncOptions())
-    assert found.limit_bytes == found.requested_peak_bytes == 1077
 
 
 def test_a_driver_with_too_little_is_said():

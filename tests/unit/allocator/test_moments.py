@@ -46,7 +46,7 @@ def test_a_replay_passes_them_over() -> None:
 def test_any_other_kind_is_refused(kind: int) -> None:
     events = sample("graph")
     events.loc[3, "kind"] = kind
-    with pytest.raises(TraceError, match="event 3 is of kind"):
+    with pytest.raises(TraceError, match="Event 3 is of kind"):
         from_events(events)
 
 

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from workloads import random_operations, sequence_of
+from workloads import operations_done, random_operations, sequence_of
 
-from analyzer.simulate.allocator import BfcOptions, Engine, operations_done
+from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.allocator.sequence_runner import runs_throughout
 
 
@@ -19,7 +19,7 @@ def test_it_is_so_where_each_limit_succeeds(seed: int, growth: bool, share: floa
 
     def fits(limit: int) -> bool:
         options = BfcOptions(memory_limit_bytes=limit, growth=growth)
-        return operations_done(sequence, options, engine=Engine.PLAIN) == len(sequence)
+        return operations_done(sequence, options) == len(sequence)
 
     options = BfcOptions(memory_limit_bytes=least, growth=growth)
     expected = all(fits(limit) for limit in range(least, most + 1, 256))

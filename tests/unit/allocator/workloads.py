@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analyzer.simulate.allocator import Sequence
+from analyzer.simulate.allocator import BfcAllocator, Engine, Sequence
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = sorted(path.stem for path in DATA.glob("*.npz"))
@@ -55,6 +55,13 @@ def sequence_of(operations):
         address=np.full(len(sizes), -1),
         row=np.arange(len(sizes)),
     )
+
+
+def operations_done(sequence, options, *, engine=Engine.PLAIN):
+    """Return how many operations succeed before one fails."""
+    is_compiled = engine is Engine.COMPILED
+    allocator = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
+    return allocator.feed(sequence.slot, sequence.request)
 
 
 def random_operations(n_operations, live, seed, largest=28):

@@ -10,7 +10,7 @@ import pytest
 from analyzer.model.contract.card_note import Statistics
 from analyzer.model.user_cache import VARIABLE
 from analyzer.simulate.compiler.compile_child import CompiledModule
-from analyzer.simulate.compiler.plan_cache import PlanCache, default_cache, key_of
+from analyzer.simulate.compiler.plan_cache import PlanCache, default_cache, make_key
 
 
 def plan(hlo: bytes) -> CompiledModule:
@@ -23,7 +23,7 @@ def plan(hlo: bytes) -> CompiledModule:
 def test_a_kept_plan_is_found_again(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path / "not" / "there")
     assert cache.find("k") is None
-    cache.keep("k", plan(b"a\nb\0c"))
+    cache.store("k", plan(b"a\nb\0c"))
     found = cache.find("k")
     assert found is not None
     assert found.is_cached
@@ -38,7 +38,7 @@ def test_a_kept_plan_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 10, 40, -1])
 def test_a_damaged_plan_is_not_there(tmp_path: Path, keep: int) -> None:
     cache = PlanCache(tmp_path)
-    cache.keep("k", plan(os.urandom(500)))
+    cache.store("k", plan(os.urandom(500)))
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:keep])
     assert cache.find("k") is None
@@ -48,7 +48,7 @@ def test_a_plan_of_other_bytes_is_not_there(tmp_path: Path) -> None:
     import gzip
 
     cache = PlanCache(tmp_path)
-    cache.keep("k", plan(b"hlo"))
+    cache.store("k", plan(b"hlo"))
     (file,) = tmp_path.iterdir()
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) + b"more"))
     assert cache.find("k") is None
@@ -57,16 +57,16 @@ def test_a_plan_of_other_bytes_is_not_there(tmp_path: Path) -> None:
 def test_the_oldest_go_first(tmp_path: Path) -> None:
     cache = PlanCache(tmp_path, limit_bytes=2900)
     for number, name in enumerate("abc"):
-        cache.keep(name, plan(os.urandom(1000)))
+        cache.store(name, plan(os.urandom(1000)))
         os.utime(tmp_path / f"{name}.plan.gz", (number, number))
-    cache.keep("d", plan(os.urandom(1000)))
+    cache.store("d", plan(os.urandom(1000)))
     assert [name for name in "abcd" if cache.find(name)] == ["c", "d"]
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = PlanCache(tmp_path / "file")
-    cache.keep("k", plan(b"x"))
+    cache.store("k", plan(b"x"))
     assert cache.find("k") is None
 
 
@@ -81,7 +81,7 @@ def test_the_environment_chooses_the_place(tmp_path: Path, monkeypatch: pytest.M
     assert default_cache().folder == tmp_path / "mine"
     monkeypatch.setenv(VARIABLE, "off")
     off = default_cache()
-    off.keep("k", plan(b"x"))
+    off.store("k", plan(b"x"))
     assert off.folder is None
     assert off.find("k") is None
 
@@ -95,6 +95,6 @@ def test_everything_that_decides_a_plan_is_in_its_key() -> None:
         (b"module", "target", ("--flag",), "compiler 2"),
         (b"modulet", "arget", ("--flag",), "compiler 1"),
     ]
-    keys = {key_of(*parts) for parts in [base, *others]}
+    keys = {make_key(*parts) for parts in [base, *others]}
     assert len(keys) == 1 + len(others)
-    assert key_of(*base) == key_of(*base)
+    assert make_key(*base) == make_key(*base)

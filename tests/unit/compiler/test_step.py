@@ -17,7 +17,7 @@ from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceErr
 from analyzer.simulate.compiler import step_plans as step
 from analyzer.simulate.compiler.card_compilation import CardPlan, checked_plan
 from analyzer.simulate.compiler.compile_child import CompilerRefused
-from analyzer.simulate.compiler.plan_cache import PlanCache, packed, unpacked
+from analyzer.simulate.compiler.plan_cache import PlanCache, pack_plan, unpack_plan
 from analyzer.simulate.compiler.plan_uncertainty import PlanDoubts, with_plan_doubts
 from analyzer.simulate.compiler.step_plans import (
     CARD_FILE,
@@ -35,7 +35,7 @@ NONE = PlanCache(None)
 
 
 def a_plan(products: str) -> CardPlan:
-    compiled = unpacked((DATA / f"mlp-a100-{products}.plan.gz").read_bytes())
+    compiled = unpack_plan((DATA / f"mlp-a100-{products}.plan.gz").read_bytes())
     return CardPlan(plan=checked_plan(compiled, A100), compiled=compiled, products=products)
 
 
@@ -89,7 +89,8 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
     def answer(module: bytes, gpu: Any, cache: Any, *, users: Any, **options: Any) -> CardPlan:
         asked.append(users)
         if "--xla_new=1" in users:
-            raise CompilerRefused("XLA's compiler died: Unknown flag in XLA_FLAGS: --xla_new=1")
+            message = "XLA's compiler died: Unknown flag in XLA_FLAGS: --xla_new=1"
+            raise CompilerRefused(message, has_unknown_flag=True)
         return a_plan("triton")
 
     monkeypatch.setattr(step, "plan_for_card", answer)
@@ -97,7 +98,7 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
     with_one = CardOptions(both=False)
     found = card_step(note, tmp_path, A100, NONE, options=with_one)
     assert asked == [("--xla_a=2",)]
-    assert "Compiled with the XLA_FLAGS that are set here: --xla_a=2" in found.doubts.because
+    assert "Compiled with the XLA_FLAGS of this environment: --xla_a=2" in found.doubts.because
 
     asked.clear()
     note = replace(note, environment={"XLA_FLAGS": "--xla_a=2 --xla_new=1"})
@@ -150,7 +151,7 @@ def test_cublas_where_triton_cannot_be_had(
     for both in (None, False):
         found = ask(tmp_path, both=both, keep=True)
         assert found.plans["call"].temp_bytes == a_plan("cublas").plan.temp_bytes
-        assert any("cannot be made without the card" in said for said in found.doubts.because)
+        assert any("cannot be compiled without the card" in said for said in found.doubts.because)
     assert ask(tmp_path).plans == found.plans
     with pytest.raises(CompilerUnavailable, match="fragmented"):
         ask(tmp_path, gpu=find_gpu("t4"))  # no Triton there: nothing else to try
@@ -255,7 +256,7 @@ def test_a_plan_of_another_module_is_refused(tmp_path: Path) -> None:
     # GIVEN a folder with a plan that was compiled from another module than the folder's
     note = a_note(tmp_path)
     foreign = replace(a_plan("triton").compiled, module_sha256="0" * 64)
-    (tmp_path / "card-0-triton.plan.gz").write_bytes(packed(foreign))
+    (tmp_path / "card-0-triton.plan.gz").write_bytes(pack_plan(foreign))
     content = {
         "card": A100.id,
         "functions": [{"ops": ["call", "again"], "plans": {"triton": "card-0-triton.plan.gz"}}],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.simulate.compiler.plan_cache import unpacked
+from analyzer.simulate.compiler.plan_cache import unpack_plan
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 from analyzer.tracing.parse.hloproto import Hlo as HloProto
@@ -19,7 +19,7 @@ FLOAT = 11
 
 
 def plan() -> Hlo:
-    return read_hlo(unpacked((DATA / "half-a100.plan.gz").read_bytes()).hlo)
+    return read_hlo(unpack_plan((DATA / "half-a100.plan.gz").read_bytes()).hlo)
 
 
 def module(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,17 +124,3 @@ class BfcOptions:
         if self.growth:
             return round_up(min(self.memory_limit_bytes, FIRST_REGION_BYTES))
         return round_up(self.memory_limit_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncOptions:
-    """An allocator like ``cuda_malloc_async``: requests are not rounded.
-
-    TensorFlow does not see how the driver's own pool rounds and fragments. So a sequence fails only
-    if the sum of its live requests exceeds the limit.
-    """
-
-    memory_limit_bytes: int = UNLIMITED_BYTES
-
-
-Options: TypeAlias = BfcOptions | AsyncOptions
