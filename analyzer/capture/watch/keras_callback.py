@@ -1,4 +1,4 @@
-"""A Keras callback that watches the steps of ``fit``, ``evaluate`` or ``predict``."""
+"""A Keras callback that watches the steps of ``fit`` or ``predict``."""
 
 from __future__ import annotations
 
@@ -54,26 +54,14 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start to watch."""
-        self._begin()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """Stop, and write the report."""
-        self._end()
-
-    def on_predict_begin(self, logs: Any = None) -> None:
-        """Start to watch."""
-        self._begin()
-
-    def on_predict_end(self, logs: Any = None) -> None:
-        """Stop, and write the report."""
-        self._end()
-
-    def _begin(self) -> None:
         if self._block is None:
             self._block = type(self).begin_watch(**self._options)
 
-    def _end(self) -> None:
+    def on_train_end(self, logs: Any = None) -> None:
+        """Stop, and write the report."""
         block, self._block = self._block, None
         if block is not None:
             watched = type(self).end_watch(block)
             self.result, self.steps_made = watched.result, watched.steps
+
+    on_predict_begin, on_predict_end = on_train_begin, on_train_end
