@@ -34,13 +34,7 @@ def fit_all_cards(
     *,
     progress: Callable[[str, float], None] | None = None,
 ) -> FitAnswer:
-    """Find the largest batch of a target's step on each card.
-
-    Args:
-        spec: The target.
-        options: How the step is made.
-        question: The wanted batch and the threads; a limit and runs are not supported.
-        progress: Called with the stage and the share done.
+    """Find the largest batch of a target's step on each card; limits and runs are not supported.
 
     Raises:
         InputError: the target cannot be used, or its batch size is fixed.
@@ -83,13 +77,7 @@ def _fit_kind(
 
 
 def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> FitAnswer:
-    """Return the answer for one card as the answer for all cards.
-
-    Args:
-        answer: The answer for one card.
-        rows: The answers for all cards.
-        wanted: The batch that the user asked about; None for none.
-    """
+    """Return the answer for one card as the answer for all cards."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     sizes = [row.largest or 0 for row in rows]
     return replace_fields(

@@ -43,13 +43,7 @@ def make_run_options(options: CaptureOptions, limit_bytes: int | None) -> Captur
 
 
 def run_at(access: StepAccess, options: CaptureOptions, size: int) -> ConfirmingRun:
-    """Run a step and return whether it finished.
-
-    Args:
-        access: The step.
-        options: How it is made at this size, and run.
-        size: The size, for the record.
-    """
+    """Run a step and return whether it finished."""
     assert access.trial is not None
     folder = access.folder / f"run-{size}"
     try:

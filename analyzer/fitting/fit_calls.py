@@ -211,11 +211,7 @@ def _make_key(target: Any, options: CaptureOptions, limit: Limit) -> str | None:
 
 
 def _number_names(config: Any) -> dict[str, str]:
-    """Map automatic layer names to their position, since Keras numbers each model's layers on.
-
-    Args:
-        config: A model's configuration as JSON values.
-    """
+    """Map automatic layer names to their position, since Keras numbers each model's layers on."""
     names: dict[str, str] = {}
     waiting = [config]
     while waiting:

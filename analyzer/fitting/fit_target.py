@@ -70,13 +70,7 @@ def fit_target(
     *,
     progress: Progress | None = None,
 ) -> FitAnswer:
-    """Find the largest size of a target's step under a limit.
-
-    Args:
-        spec: The target.
-        options: How the step is made; the search starts at its batch size.
-        question: The limit and further questions.
-        progress: Called with the stage and the share done.
+    """Find the largest size of a target's step under a limit; start at the options' batch size.
 
     Raises:
         InputError: the target cannot be used, or its batch size is fixed.
@@ -142,10 +136,6 @@ def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOpt
 
 def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, Limit]:
     """Return the lower one of the card's limit and the user's, and whose it is.
-
-    Args:
-        gpu: The card; None for the CPU.
-        limit_bytes: The user's limit; None for none.
 
     Raises:
         InputError: no allocator has such a limit.

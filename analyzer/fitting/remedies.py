@@ -86,14 +86,8 @@ def try_remedies(
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy, and with sets of them if no single one is enough.
 
-    Args:
-        access: The step.
-        options: How it is made without remedies, its batch size included.
-        names: Remedies to try; empty for all that may save memory.
-        limit_bytes: A limit to judge by; None for none.
-        threads: Threads that one op may use; None for this machine's.
-        report: Called with the stage and the share done.
-        captured: Folder of a capture of the unchanged step; None to capture it.
+    No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
+    unchanged step, which is captured here if it is None.
 
     Raises:
         InputError: a name is not a remedy of this step.
@@ -168,12 +162,6 @@ def _try_sets(
     """Yield sets of remedies, least effort first, until one fits.
 
     A set is estimated only if its single savings add up to enough, since together they rarely save more.
-
-    Args:
-        trial: The step and the limit.
-        plans: The remedies.
-        singles: The savings of each, in the same order.
-        before: The unchanged step.
     """
     assert trial.limit_bytes is not None
     saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
@@ -254,16 +242,7 @@ def add_remedies(
     threads: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """Return an estimate with the savings of remedies, and save the changed report.
-
-    Args:
-        result: The estimate.
-        spec: Its target.
-        options: How its step is made.
-        names: The remedies; empty for all that may save memory.
-        folder: The estimate's folder.
-        threads: Threads that one op may use; None for this machine's.
-        progress: Called with the stage and the share done.
+    """Return an estimate with the savings of remedies, and save the changed report in its folder.
 
     Raises:
         InputError: a name is not a remedy of this step.

@@ -135,12 +135,7 @@ class RemedyPlan:
 
 
 def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOptions:
-    """Return the options of a step with several remedies of different kinds.
-
-    Args:
-        base: The options without remedies.
-        plans: The remedies.
-    """
+    """Return the options of a step with several remedies of different kinds."""
     changes = {
         name: getattr(plan.options, name)
         for plan in plans
@@ -156,11 +151,8 @@ def plan_remedies(
 ) -> Iterator[RemedyPlan]:
     """Yield the remedies that a step may have.
 
-    Args:
-        options: How the step is made.
-        note: Its capture.
-        op_by_op: A capture without XLA of a step that XLA compiles, which shows the order of the
-            layers; None if no blocks are to be recomputed.
+    ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
+    Without it no blocks of such a step are recomputed.
     """
     conditions = _conditions_of(options, note)
     table = read_table()
@@ -318,12 +310,7 @@ def _optimizer_class(note: RunNote) -> str:
 
 
 def write_code(parts: Sequence[RemedyCode], *, is_own_step: bool) -> str:
-    """Return the code for remedies of different kinds, with each call written once.
-
-    Args:
-        parts: The remedies' code.
-        is_own_step: Whether the step is the user's own, without ``compile`` and ``fit``.
-    """
+    """Return the code for remedies of different kinds, with each call written once."""
     lines = [part.before for part in parts] + [part.model for part in parts]
     classes = [part.optimizer for part in parts if part.is_other]
     classes += [part.optimizer for part in parts if part.optimizer]

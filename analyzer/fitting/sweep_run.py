@@ -146,13 +146,6 @@ def run_sweep(
 
     A failed cell is not saved, so the next run repeats it. A changed model file gives new cells.
 
-    Args:
-        questions: One per cell.
-        name: Name of the sweep.
-        out: Its folder, made if missing.
-        engine: Where cells are estimated.
-        progress: Called with the stage and the share done, 0 to 1.
-
     Raises:
         InputError: the folder holds other files, or no scheduler answers.
     """
