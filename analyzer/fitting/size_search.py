@@ -76,6 +76,11 @@ def need_of(point: SizeEstimate) -> int:
     return point.need_bytes
 
 
+def _growing_part_of(point: SizeEstimate) -> int:
+    """Return the need without the process's start, which may need more than a step of a small batch."""
+    return min(point.need_bytes, point.allocated_bytes)
+
+
 class SizeCurve:
     """Estimates by size, and straight lines between them in a power of the size.
 
@@ -265,7 +270,8 @@ class SizeSearch:
         stride = tolerance_at(fitting)
         if failing is not None and failing - fitting <= stride:
             return None
-        guess = self.curve.size_at(self._limit.bytes)
+        is_first = len(self.curve.points) == 1
+        guess = self.curve.size_at(self._limit.bytes, _growing_part_of if is_first else need_of)
         if failing is None and self._is_on_plateau():
             return min(_PLATEAU_STEP * fitting, MOST_SIZE)
         if failing is None:
