@@ -1,4 +1,4 @@
-"""A range of bytes: what an uncertain size lies between."""
+"""A range of bytes for an uncertain size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Range:
 
     @classmethod
     def spanning(cls, sizes: Iterable[int]) -> Range:
-        """Return the smallest range that contains all sizes, of which there is at least one."""
+        """Return the smallest range that contains all sizes, at least one."""
         ordered = sorted(sizes)
         return cls(ordered[0], ordered[-1])
 
@@ -73,10 +73,6 @@ class Range:
     def including(self, *sizes: int) -> Range:
         """Return the smallest range that contains this one and the sizes."""
         return Range(min(self.low, *sizes), max(self.high, *sizes))
-
-    def scaled(self, factor: float) -> Range:
-        """Return the range multiplied by a factor of at least 0, rounded to whole bytes."""
-        return Range(round(self.low * factor), round(self.high * factor))
 
     def at_least(self, floor: int) -> Range:
         """Return the range with both ends raised to ``floor`` if they are below it."""

@@ -37,7 +37,7 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
 def check_size(dtype: str, shape: tuple[int, ...] | None) -> None:
     """Check that a tensor is smaller than ``MOST_BYTES``.
 
-    The number of elements is checked too, because kernels pad shapes for elements of other sizes.
+    The number of elements is also checked, because kernels pad shapes for elements of other sizes.
 
     Raises:
         ValueError: The tensor is larger.

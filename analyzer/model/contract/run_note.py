@@ -1,7 +1,7 @@
 """``run.json``: facts about a captured run that the trace does not contain.
 
 Version 1. New fields have defaults, so that older notes can be read; unknown fields are ignored, so
-that newer notes of the same version can be read too.
+that newer notes of the same version can also be read.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Sharing:
         return self._members.get(self.root(tensor), [tensor])
 
     def consumers(self, tensor: str) -> Iterable[str]:
-        """Yield the names of the ops that use the buffer, without those that pass it on."""
+        """Yield the names of the ops that use the buffer, except ops that only pass it on."""
         seen = set()
         for member in self.members(tensor):
             for name in self._structure.consumers.get(member, ()):

@@ -90,7 +90,7 @@ _SHAPES: Final = op_types(
 """Op types whose outputs always lie in host memory."""
 
 _COMPARISONS: Final = op_types("Equal NotEqual Less LessEqual Greater GreaterEqual")
-"""Op types with host kernels for ``int32``; their result is in host memory too."""
+"""Op types with host kernels for ``int32``; their result is also in host memory."""
 
 _HOST_INPUTS: Final[dict[str, tuple[int, ...]]] = {
     "Switch": (1,),

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Final
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.graph_note import TracedGraph, TracedOp
+from analyzer.model.contract.graph_note import TracedGraph
 from analyzer.model.graph.ops import split_tensor
 
 _GRADIENT_SCOPES = frozenset({"gradient_tape", "gradients"})
@@ -82,8 +82,13 @@ def _classify(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> di
     ops = {op.name: op for op in graph.ops}
     makers = {name for name in (split_tensor(tensor)[0] for tensor in gradients) if name in ops}
     named = {name for name in ops if is_in_gradient_scope(name)}
-    after = _reach_down(ops, named | makers)
-    leads = _reach_up(ops, makers)
+    producers = {op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops}
+    consumers: dict[str, list[str]] = {}
+    for op in graph.ops:
+        for name in producers[op.name]:
+            consumers.setdefault(name, []).append(op.name)
+    after = _reach(named | makers, consumers)
+    leads = _reach(makers, producers)
     phases = {}
     for name in ops:
         if name in named or name in makers or (name in after and name in leads):
@@ -97,30 +102,12 @@ def _classify(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> di
     return phases
 
 
-def _reach_down(ops: Mapping[str, TracedOp], start: set[str]) -> set[str]:
-    """Return ``start`` and all its direct and indirect consumers."""
-    consumers: dict[str, list[str]] = {}
-    for op in ops.values():
-        for tensor in op.inputs:
-            consumers.setdefault(split_tensor(tensor)[0], []).append(op.name)
+def _reach(start: set[str], neighbours: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return ``start`` and all its direct and indirect neighbours."""
     seen = set(start)
     queue = deque(start)
     while queue:
-        for name in consumers.get(queue.popleft(), ()):
-            if name not in seen:
-                seen.add(name)
-                queue.append(name)
-    return seen
-
-
-def _reach_up(ops: Mapping[str, TracedOp], start: set[str]) -> set[str]:
-    """Return ``start`` and all its direct and indirect producers."""
-    seen = set(start)
-    queue = deque(start)
-    while queue:
-        op = ops.get(queue.popleft())
-        for tensor in op.inputs if op is not None else ():
-            name = split_tensor(tensor)[0]
+        for name in neighbours.get(queue.popleft(), ()):
             if name not in seen:
                 seen.add(name)
                 queue.append(name)

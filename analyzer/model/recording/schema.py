@@ -38,7 +38,7 @@ EVENTS: Final[dict[str, Column]] = {
     "kind": Column(
         "int8",
         "+1 for an allocation, -1 for a free, 0 for a moment inside a compiled step without an "
-        "allocator event; its time is interpolated, other values are those of the event before",
+        "allocator event; its time is interpolated, other values are copied from the event before",
     ),
     "allocator": Column("category", "TensorFlow's name of the allocator"),
     "address": Column("int64", "address of the chunk"),

@@ -44,8 +44,8 @@ POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 product into their own scratch memory, do not."""
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
-"""Requested outside of ops on the program's thread, where values become tensors (``NdarrayToTensor``,
-``pywrap_tensor.cc``)."""
+"""Requested outside of ops on the program's thread, which converts values to tensors
+(``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
 _HOST_CONSTANT: Final = "_EagerConst"
 """The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
 _REPLICA: Final = re.compile(r"/replica_\d+$")
@@ -268,7 +268,7 @@ def _match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: in
     """Return the op's output that a buffer was requested for; empty for none.
 
     A kernel requests outputs in any order, and scratch memory in between; dtype and shape decide, then
-    the size. In a loop an op runs often: after all outputs were seen, matching starts again.
+    the size. In a loop an op runs often: after all outputs were seen, matching restarts.
     """
     if not op.outputs:
         return ""

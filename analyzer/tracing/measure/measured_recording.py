@@ -1,4 +1,4 @@
-"""From a trace file and the note beside it to a ``Recording``."""
+"""From a trace file and the capture's note to a ``Recording``."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def measure_trace(
     warnings: Sequence[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
-    """Read one trace file, with the note beside it if there is one.
+    """Read one trace file, with the capture's note if there is one.
 
     Args:
         file: The file.
@@ -176,7 +176,7 @@ def measure(
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
-    """Return the step marks; in a watched program, only those of the capture."""
+    """Return the step marks; in a watched program, only the marks of the capture."""
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
     return own if note is not None and note.watch is not None and own else raw.step_markers
 

@@ -29,7 +29,7 @@ from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 
 _KEPT_BY_AN_OP: Final = 16
-"""Limit of the constants that a graph keeps for one op: those that its shape function evaluates."""
+"""Limit of the constants that a graph keeps for one op, for its shape function."""
 
 __all__ = ["BirthNote", "CompiledNote", "Input", "RunNote", "VariableNote", "read_run"]
 
@@ -81,7 +81,7 @@ def read_run(path: Path) -> RunNote:
             check_tensor(tensor)
         graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
         compiled = tuple(_compiled(path, row) for row in run.xla)
-        _check_kept(run, graph)
+        _check_constants(run, graph)
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
     return RunNote(
@@ -93,7 +93,7 @@ def read_run(path: Path) -> RunNote:
     )
 
 
-def _check_kept(run: RunFile, graph: GraphFile) -> None:
+def _check_constants(run: RunFile, graph: GraphFile) -> None:
     """Raise a ValueError if tracing kept more constants than its ops can request."""
     most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
     kept = run.kept_by_tracing + run.kept_by_slots

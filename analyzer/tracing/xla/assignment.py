@@ -192,7 +192,7 @@ def _holder(hlo: Hlo, part: Slice, first: int, last: int) -> Holder:
 
 
 def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
-    """Return the instruction, or one that names a framework's op in its place.
+    """Return the instruction, or a related one that names a framework's op.
 
     Compiler passes make instructions without a name, such as copies. Use the nearest named instruction
     that they call or read, or else the first of the module's parameters among them.

@@ -31,7 +31,6 @@ def test_arithmetic_of_ranges() -> None:
     assert Range(10, 20) - Range(1, 2) == Range(8, 19)
     assert Range(10, 20).shifted(-5) == Range(5, 15)
     assert Range(10, 20).widened(1, 2) == Range(9, 22)
-    assert Range(10, 20).scaled(1.5) == Range(15, 30)
     assert Range(-5, 3).at_least(0) == Range(0, 3)
 
 

@@ -52,7 +52,7 @@ class OomAdvice(ReportRecord, frozen=True):
 
 
 class OomVerdict(ReportRecord, frozen=True):
-    """Why the request failed; ``missing`` are log lines that would have told more."""
+    """Why the request failed; ``missing`` are log lines that would explain more."""
 
     id: str
     title: str

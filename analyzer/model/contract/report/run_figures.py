@@ -107,7 +107,7 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class DevicePlace(ReportRecord, frozen=True, kw_only=True):
-    """One device among those of all hosts.
+    """One device of one host.
 
     Attributes:
         allocator: Its allocator.

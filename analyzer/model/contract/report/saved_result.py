@@ -1,7 +1,7 @@
 """``kept.json``: the digests of the files that a finished result was made of. Format 2.
 
 A saved report is opened if no file has changed and the same version of the package made it. Otherwise
-the report is made again.
+it makes a new report.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     """Return the report that is saved in ``folder``.
 
     Returns:
-        The report, or None if it must be made again; and why, empty if there was none.
+        The report, or None if a new one must be made; and why, empty if there was none.
     """
     file = folder / DIGESTS_FILE
     if not file.is_file():
