@@ -16,7 +16,7 @@ from analyzer.phantom.phantom_environment import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
-MOST_RUNS: Final = 8
+MOST_RUNS: Final = 6
 """Runs at most; two if the prediction is right."""
 
 _STEPS: Final = 3
