@@ -174,7 +174,7 @@ def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
 def _need(analysis: Analysis) -> Sized:
     """Return the lowest limit that works; the allocated peak if it was not searched for.
 
-    If the sampled schedules were replayed under limits, they give the range, whatever the question is;
+    If the sampled schedules were replayed under limits, they give the range for any limit;
     else the range is as wide as the one of the allocated peak. A library's workspace is not in it: if
     it does not fit, TensorFlow uses an algorithm without one (``conv_ops_gpu.h``,
     ``LaunchAutotunedConv``).
@@ -260,7 +260,7 @@ def _card_words(
 
     Args:
         gpu: The card.
-        need: What the step needs; None if unknown.
+        need: The lowest limit; None if unknown.
         limit: TensorFlow's limit on the card.
         overhead: Memory of the process outside the pool.
         grown: The pool with memory growth; None if the step fails with it.

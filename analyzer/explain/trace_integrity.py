@@ -1,4 +1,4 @@
-"""Whether a trace is complete, and if not, the reasons and what they mean for its figures."""
+"""Whether a trace is complete, and if not, the reasons and their effect on the figures."""
 
 from __future__ import annotations
 

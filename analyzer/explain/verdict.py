@@ -20,7 +20,7 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 
 BASES: Final = {"trace": Basis.MEASURED, "estimate": Basis.PREDICTED, "phantom": Basis.PHANTOM}
-"""What the figures of each kind of recording rest on."""
+"""The basis of the figures of each kind of recording."""
 
 FITS: Final[dict[Outcome, Fits]] = {
     Outcome.FITS: True,
@@ -70,7 +70,7 @@ def outcome_of(
     """Return whether a step with this need fits a limit.
 
     Args:
-        basis: What the need rests on.
+        basis: The basis of the need.
         limit: The limit.
         need: The need.
         runs_at_limit: Whether a replay under this limit succeeds.
@@ -120,7 +120,7 @@ def headline_of(
 
 
 def cautions_of(analysis: Analysis) -> tuple[str, ...]:
-    """Return what makes the figures uncertain: a foreign plan, a wide range, each warning."""
+    """Return reasons for uncertain figures: a foreign plan, a wide range, each warning."""
     stated = stated_range(analysis)
     cautions = [stated.stand_in] if stated is not None and stated.stand_in else []
     cautions += [] if stated is None else _wide_ranges(analysis, stated)

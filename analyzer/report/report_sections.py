@@ -179,7 +179,7 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
     basis += [Paragraph(line, "muted", "- ") for line in (*reason_words(report), *report.notes)]
     if basis:
-        yield Section("What the figures rest on", tuple(basis))
+        yield Section("Sources and assumptions", tuple(basis))
 
 
 def finding_item(finding: Finding) -> Item:

@@ -1,4 +1,4 @@
-"""Save the tables of a finished estimate in its folder, and read them instead of predicting again."""
+"""Save the tables of a finished estimate in its folder, and read them back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_analysis(folder: Path, report: ReportFile) -> Analysis:
     except _DAMAGED as error:
         raise TraceError(
             f"{folder / TABLES_FILE} is damaged ({error}).",
-            hint=f"Remove {DIGESTS_FILE} beside it, and the estimate is made anew.",
+            hint=f"Remove {DIGESTS_FILE} next to it to estimate again.",
         ) from None
 
 
@@ -152,6 +152,6 @@ def _structure(folder: Path) -> GraphIndex:
     if structure is None:
         raise TraceError(
             f"{folder / RUN_FILE} has no graph, but the estimate next to it needs one.",
-            hint="Run the estimate again.",
+            hint="Run `analyze estimate` for this target.",
         )
     return structure

@@ -51,10 +51,10 @@ class Summary:
     Attributes:
         headline: The verdict in one line.
         tone: Colour of the headline.
-        basis: What the figures rest on: ``measured``, ``predicted`` or ``phantom``.
-        notices: What makes the figures uncertain, before any of them.
-        sentences: How the peak was found, where it is, and its range.
-        reasons: What the figures rest on.
+        basis: Basis of the figures: ``measured``, ``predicted`` or ``phantom``.
+        notices: Warnings to read before any figure.
+        sentences: Basis, place and range of the peak.
+        reasons: Sources and assumptions.
         figures: The main numbers.
         shares: The categories that are not empty, in their order.
     """

@@ -1,6 +1,6 @@
 """The sentences of a report: the same in the terminal, in Markdown, in a notebook and on the page.
 
-Nothing is computed here: every number and the verdict are the report's.
+They only format numbers of the report.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def place_words(report: ReportFile) -> str:
 
 
 def peak_notes(report: ReportFile) -> Iterator[str]:
-    """Yield what else is to be known about the peak: other instants, trials, further cards."""
+    """Yield notes on the peak: other instants, algorithm trials, further cards."""
     peak, ever = report.peak, report.peak_ever
     if peak.instant != peak.allocated_instant:
         yield (
-            "Requested and allocated bytes peak at different instants; the categories are those of "
-            "the requested peak."
+            "Requested and allocated bytes peak at different instants; the categories are for the "
+            "requested peak."
         )
     if ever is not None:
         highest = format_bytes(ever.allocated_bytes)
@@ -112,7 +112,7 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
 
 
 def program_words(program: ProgramFigures) -> Iterator[str]:
-    """Yield what a step is, and whether memory grows from step to step."""
+    """Yield the definition of a step, and whether memory grows over steps."""
     where = f" ({program.where})" if program.where else ""
     end = f"; the program ended with {program.ended}" if program.ended else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
@@ -207,16 +207,16 @@ def assumed_words(report: ReportFile) -> Iterator[str]:
 
 
 def reason_words(report: ReportFile) -> tuple[str, ...]:
-    """Return what the figures rest on: the card, the range, assumptions."""
+    """Return sources and assumptions: of the card, the range, a simulated card."""
     says = () if report.fit is None else report.fit.says
     because = () if report.uncertainty is None else report.uncertainty.because
     return (*says, *because, *assumed_words(report))
 
 
 def error_line(message: str) -> str:
-    """Return the line of an error that says what happened.
+    """Return the line of an error with the actual message.
 
-    TensorFlow writes the places of the call first, each on two lines, and then what happened.
+    TensorFlow writes the places of the call first, each on two lines.
     """
     lines = [line.strip() for line in str(message).splitlines()]
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
@@ -233,7 +233,7 @@ def front_findings(report: ReportFile) -> tuple[Finding, ...]:
 
 
 def saving_words(finding: Finding) -> str:
-    """Return what following a finding saves, and which kind of bytes; empty if unknown."""
+    """Return the saving of a finding with the kind of bytes; empty if unknown."""
     if not finding.saves_bytes:
         return ""
     kind = "of the memory limit" if finding.saves_kind == "limit" else finding.saves_kind
@@ -241,7 +241,7 @@ def saving_words(finding: Finding) -> str:
 
 
 def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
-    """Return what a remedy saves, as a short label, and the rest in words."""
+    """Return the saving of a remedy as a short label, and the rest in words."""
     if remedy.saves_bytes is None or remedy.requested_bytes is None:
         return "-", f"cannot be applied here: {remedy.failed}"
     saves = format_bytes(remedy.saves_bytes)

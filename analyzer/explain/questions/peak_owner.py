@@ -199,7 +199,7 @@ def _gradient_copies(analysis: Analysis) -> Iterator[GradientCopies]:
 
 
 def _gradient_key(row: Mapping[Any, Any]) -> tuple[str, str, str]:
-    """Return what a gradient shares with its variable: layer, shape and type."""
+    """Return the key of a gradient and its variable: layer, shape and type."""
     return str(row["layer"]), str(row["shape"]), str(row["dtype"])
 
 

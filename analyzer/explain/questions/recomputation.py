@@ -1,4 +1,4 @@
-"""What recomputing activations in the backward pass would save.
+"""Estimate the saving of recomputing activations in the backward pass.
 
 The forward pass is cut into segments, as ``tf.recompute_grad`` around some layers does. Of each segment
 only the first activation, its input, is kept; the others are freed at its end and computed again when

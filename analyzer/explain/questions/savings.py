@@ -1,4 +1,4 @@
-"""What a change saves: how far the peak falls without some buffers, and how much that matters.
+"""Estimate a saving: how far the peak falls without some buffers, and its severity.
 
 The timeline of requested bytes is computed again without the buffers while they would be gone; the
 saving is the difference of the two maxima. So a buffer that is large at the peak saves little if
@@ -48,8 +48,8 @@ def saved_without(
 ) -> int:
     """Return how far the steady step's requested peak falls if buffers are absent for a while.
 
-    Inside a compiled step only bytes that hold a value count: the compiler would lay out its buffer
-    again.
+    Inside a compiled step only bytes that hold a value count: the compiler would use another layout
+    of its buffer.
 
     Args:
         analysis: The analysis with the timeline.

@@ -54,7 +54,7 @@ def find_state(analysis: Analysis) -> list[Finding]:
 
 
 def find_threads(analysis: Analysis) -> list[Finding]:
-    """Report what a predicted step saves if its ops run one after the other."""
+    """Report the saving of a predicted step if its ops run one after the other."""
     uncertainty = analysis.recording.uncertainty
     schedules = () if uncertainty is None else uncertainty.schedules
     one = next((each for each in schedules if each.inter_op_threads == 1), None)

@@ -27,12 +27,12 @@ def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
 
 
 def tensor_rows(
-    tensors: pd.DataFrame, what: Callable[[Mapping[Any, Any]], str]
+    tensors: pd.DataFrame, describe: Callable[[Mapping[Any, Any]], str]
 ) -> tuple[EvidenceRow, ...]:
-    """Return a row for each tensor of a table; ``what`` describes a tensor."""
+    """Return a row for each tensor of a table; ``describe`` gives its description."""
     return tuple(
         evidence_row(
-            what(row),
+            describe(row),
             name=str(row["tensor"] or row["op"]),
             where=str(row["source"]),
             size=int(row["requested_bytes"]),

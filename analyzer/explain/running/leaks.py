@@ -58,7 +58,7 @@ class StepLeak:
     Attributes:
         held: The holder.
         per_step_bytes: Allocated bytes that it keeps of a step, the median of the traced steps.
-        steps: Traced steps of which it keeps something.
+        steps: Traced steps whose tensors it keeps.
         ops: The ops that made the tensors.
     """
 

@@ -1,4 +1,4 @@
-"""Functions that TensorFlow traces again and again, and their graphs that stay in memory."""
+"""Functions that TensorFlow traces many times, and their graphs that stay in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS: Final = 20
 
 
 def find_retracing(watch: WatchNote) -> list[Finding]:
-    """Report functions that are traced in many of their calls, or created again and again."""
+    """Report functions that are traced in many of their calls, or created many times."""
     findings = []
     slope = growth_words(growth_of(watch.readings, watch.warmup))
     for one in watch.functions:

@@ -1,4 +1,4 @@
-"""Reduce the states of a long recording to those that its page shows.
+"""Choose the states of a long recording for its page.
 
 A page shows all states of the steady step, if they fit, and of each stretch of other states the one with
 the most requested bytes, so that no peak is lost. Sums are exact at each state that remains.

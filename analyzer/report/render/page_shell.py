@@ -1,7 +1,7 @@
-"""One HTML file for every page of ours: a shell, a style, the theme, and a policy that seals it.
+"""Render pages as single HTML files with a shared shell, style, theme and security policy.
 
-Text of others reaches a page through a template, which escapes it. A Content-Security-Policy names the
-page's own scripts and style by their hash and forbids every other, every request and every form.
+Untrusted text reaches a page through templates, which escape it. A Content-Security-Policy allows only
+the page's own scripts and style, by hash, and forbids all requests and forms.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def fill_page(
         package: Package with the template's folder.
         template: Path of a template that extends ``assets/shell.html``.
         style: CSS in addition to the shared style.
-        script: Text that the template shows in a ``script`` element as ``{{ script }}``.
-        values: What the template shows, besides ``title``, ``subtitle``, ``badge`` and ``footer``.
+        script: JavaScript for the template's ``{{ script }}``.
+        values: Values for the template; the shell needs ``title``, ``subtitle``, ``badge``, ``footer``.
     """
     style = asset(SHELL, "assets/shared.css") + style
     theme = asset(SHELL, "assets/theme.js")
@@ -72,7 +72,7 @@ def asset(package: str, name: str) -> str:
 
 @cache
 def templates_of(package: str) -> jinja2.Environment:
-    """Return the templates of a package and the shared ones; they escape what they show."""
+    """Return the templates of a package and the shared ones, with escaping."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
             [jinja2.PackageLoader(name, ".") for name in dict.fromkeys((package, SHELL))]

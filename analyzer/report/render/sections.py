@@ -1,8 +1,8 @@
-"""A document as sections of paragraphs, tables and items, and nothing about how it is shown.
+"""The document model: sections of paragraphs, tables and items, without any layout.
 
-Whatever is shown to a user is built from these records once; ``terminal``, ``markdown`` and
-``page_shell`` render them. Values are raw (bytes as integers, shares as ratios) and texts unescaped:
-each renderer formats and escapes them::
+All output for users is built from these records; ``terminal``, ``markdown`` and ``page_shell`` render
+them. Values are raw (bytes as integers, shares as ratios) and texts are unescaped: each renderer formats
+and escapes them::
 
     columns = (TableColumn("batch", "number"), TableColumn("peak", "bytes"))
     table = Table(columns, ((8, 1_572_864), (16, Cell(3_145_728, "bad"))))
@@ -25,13 +25,13 @@ Tone = Literal[
     "parameter", "optimizer_state", "gradient", "activation",
     "input", "temporary", "constant", "unattributed",
 ]  # fmt: skip
-"""How a text looks: a weight, a judgement, or the colour of a category."""
+"""The look of a text: a weight, a judgement, or the colour of a category."""
 
 ColumnKind = Literal["text", "path", "number", "bytes", "change", "percent", "bar"]
-"""What the cells of a column hold; all but ``text`` and ``path`` are numbers, which are never cut.
+"""The content of a column. All kinds but ``text`` and ``path`` are numbers, which are never cut.
 
-A ``path`` loses its first parts if the line is too short. ``change`` is a difference in bytes with its
-sign. ``bar`` is a ratio from 0 to 1, drawn as a bar; the terminal may leave it out.
+A ``path`` loses its first parts if the line is too short. ``change`` is a signed difference in bytes.
+``bar`` is a ratio from 0 to 1.
 """
 
 _NUMBERS: Final = ("number", "bytes", "change", "percent")
@@ -42,9 +42,9 @@ class Cell:
     """A value with a tone.
 
     Attributes:
-        value: As its column's kind says; None is shown empty.
-        tone: How it looks.
-        path: Place of the number in the JSON, such as ``peak.requested_bytes``; empty if it has none.
+        value: A value of the column's kind; None for an empty cell.
+        tone: The look.
+        path: Place of the number in the JSON, such as ``peak.requested_bytes``; may be empty.
         note: Text behind a bar.
     """
 
@@ -62,8 +62,8 @@ class TableColumn:
     """One column of a table.
 
     Attributes:
-        name: Its heading; a table whose columns all have an empty name has no heading line.
-        kind: What its cells hold.
+        name: The heading; if all names of a table are empty, it has no heading line.
+        kind: The content.
         least: Terminal cells that a text needs to be of use.
         rank: A terminal that is too narrow drops the highest rank first; rank 0 always stays.
     """
@@ -93,9 +93,9 @@ class Paragraph:
     """A paragraph.
 
     Attributes:
-        text: The text, or its pieces, each with a tone of its own if it is a pair.
-        tone: How it looks.
-        mark: What stands before its first line, such as ``- ``; further lines are indented as far.
+        text: The text, or its pieces; a piece may be a pair of text and tone.
+        tone: The look of pieces without a tone of their own.
+        mark: Text before the first line, such as ``- ``; further lines are indented.
     """
 
     text: str | tuple[str | tuple[str, Tone], ...]
@@ -111,15 +111,15 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding or a remedy: a label, one line, and what can be unfolded below it.
+    """A finding or a remedy: a label, a title, and details that a page unfolds.
 
     Attributes:
         label: A word or a size in front of the title.
         title: One line.
-        gain: What following it saves, behind the title.
+        gain: The saving, behind the title.
         detail: A paragraph.
         code: Code to paste.
-        tone: How the label looks.
+        tone: The look of the label.
     """
 
     label: str
@@ -135,11 +135,11 @@ class Figure:
     """One of the main numbers, with its meaning in a line.
 
     Attributes:
-        label: What it is called.
-        value: Bytes, or a text as it is shown; None if it is unknown, and then it is not shown.
-        meaning: What the label means.
+        label: The name.
+        value: Bytes, or a text; None hides the figure.
+        meaning: The meaning of the label.
         path: Place of the number in the JSON.
-        is_main: Whether it is the one that matters most.
+        is_main: Whether it is the most important one.
     """
 
     label: str
@@ -165,12 +165,12 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An inline SVG with its caption. Pages show it; the terminal and Markdown leave it out.
+    """An inline SVG with its caption. Only pages show it.
 
     Attributes:
-        caption: What is drawn.
+        caption: The title.
         svg: The drawing, escaped.
-        note: Its scale, or what it leaves out.
+        note: The scale, or omitted parts.
         legend: CSS class and meaning of each colour.
     """
 
@@ -207,13 +207,13 @@ class Document:
     """A whole answer.
 
     Attributes:
-        title: What it is about, such as the name of the model.
+        title: The subject, such as the name of the model.
         headline: The answer in one line.
-        tone: How the headline looks.
-        subtitle: How the step runs: mode, batch size, optimizer.
-        badge: What the figures rest on, in a word.
-        notices: What has to be known before any figure, a sentence each.
-        lead: What stands before the first section.
+        tone: The look of the headline.
+        subtitle: Settings of the step: mode, batch size, optimizer.
+        badge: The basis of the figures, in a word.
+        notices: Warnings to read before any figure, a sentence each.
+        lead: The blocks before the first section.
         sections: The sections, in order.
         footer: Versions.
     """
@@ -235,7 +235,7 @@ def cell_of(value: CellValue) -> Cell:
 
 
 def cell_text(cell: Cell, kind: ColumnKind) -> str:
-    """Return the text of a cell, unescaped; a bar has none but its note."""
+    """Return the text of a cell, unescaped; for a bar its note."""
     value = cell.value
     if value is None or kind == "bar":
         return cell.note
@@ -251,5 +251,5 @@ def cell_text(cell: Cell, kind: ColumnKind) -> str:
 
 
 def figure_text(figure: Figure) -> str:
-    """Return the value of a figure as it is shown."""
+    """Return the value of a figure as text."""
     return format_bytes(figure.value) if isinstance(figure.value, int) else figure.value or ""

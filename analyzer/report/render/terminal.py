@@ -234,7 +234,7 @@ class Prose:
 
     Args:
         text: The paragraph.
-        label: What stands before its first line; the others begin as far in.
+        label: Text before the first line; the other lines are indented by its width.
     """
 
     def __init__(self, text: Text, label: Text | None = None) -> None:

@@ -189,7 +189,7 @@ def test_what_runs_over_begins_as_far_in_as_the_first_line(width: int) -> None:
     assert sum(line.startswith(tuple(head[1:] for head in heads)) for line in findings[:end]) >= 3
     for line in findings[:end]:
         assert line.startswith(" " * 8) or line[:8].strip() in ("high", "medium", "low", "info")
-    _, _, rest = "\n".join(found).partition("What the figures rest on\n")
+    _, _, rest = "\n".join(found).partition("Sources and assumptions\n")
     assert all(line[:2] in ("! ", "- ", "· ", "  ") for line in rest.splitlines())
 
 
