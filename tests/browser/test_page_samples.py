@@ -148,7 +148,7 @@ def test_out_of_memory_is_told_and_drawn(page: Page, pages: Path) -> None:
     document = result_of("oom").document
     failure = document["failure"]
     page.open(page_of(pages, "oom"))
-    assert page.text(".verdict h2").startswith("Out of memory: 16.00 MiB more")
+    assert page.text(".verdict h2").startswith("Out of memory: a request for 16.00 MiB failed")
     assert "OOM when allocating" in page.text(".banner-error .line")
     assert document["error"]["message"] in page.text(".banner-error .line")
     assert page.js("memoryReport.recording.failures") == [failure]

@@ -344,7 +344,7 @@ def test_buffers_that_are_not_listed_still_count(
     events = made.recording.events
     allocated = page.js("Array.from(memoryReport.recording.allocated).slice(1)")
     assert allocated == events["in_use_bytes"].tolist()
-    assert "not listed" in page.text("#panel-tensors .note")
+    assert "not in this list" in page.text("#panel-tensors .note")
 
 
 def test_a_prediction_without_addresses_graph_or_time(

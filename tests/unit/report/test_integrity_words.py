@@ -52,20 +52,24 @@ def test_it_is_told_before_any_figure(damaged: Path, tmp_path: Path) -> None:
     done = analyze("trace", damaged, "--markdown", tmp_path / "a.md", "--html", tmp_path / "a.html")
     assert done.code == 0
     lines = done.out.splitlines()
-    told = next(at for at, line in enumerate(lines) if line.startswith("! Damaged trace: after "))
+    told = next(
+        at
+        for at, line in enumerate(lines)
+        if line.startswith("! Incomplete trace: events are missing ")
+    )
     assert told < 3
     assert told < next(at for at, line in enumerate(lines) if line.startswith("Peak "))
     summary = (tmp_path / "a.md").read_text().splitlines()
-    told = next(at for at, line in enumerate(summary) if "Damaged trace: after " in line)
+    told = next(
+        at for at, line in enumerate(summary) if "Incomplete trace: events are missing " in line
+    )
     assert told < next(at for at, line in enumerate(summary) if line.startswith("|"))
-    assert "Damaged trace: after" in (tmp_path / "a.html").read_text()
+    assert "Incomplete trace: events are missing" in (tmp_path / "a.html").read_text()
 
 
 def test_a_whole_trace_says_that_its_replay_agrees() -> None:
     done = analyze("trace", sample_folder("infer"))
-    said = (
-        "Replay of the trace's 345 events: every address and size is the one that TensorFlow wrote."
-    )
+    said = "The replay of 345 events reproduces every address and size in the trace."
     assert " ".join(done.out.split()).count(said) == 1
     result = analyzer.open_trace(sample_folder("infer"))
     assert result.document["integrity"]["replay"] == {"events": 345, "equal": 345}
