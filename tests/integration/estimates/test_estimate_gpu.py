@@ -1,4 +1,4 @@
-"""Estimates for cards that are not there, op by op: the graph, the books, what must hold."""
+"""Estimates op by op for simulated cards: the graph, the totals and invariants."""
 
 from __future__ import annotations
 
@@ -134,11 +134,11 @@ def test_size_from_inputs_is_known_on_a_card(folder: Path) -> None:
 def test_custom_loop_runs_op_by_op_with_a_reason(folder: Path) -> None:
     document = estimate(folder, "custom", "--gpu", "t4")
     assert document["step"]["jit"] is False
-    assert any("a tf.function is compiled with XLA only where" in n for n in document["notes"])
+    assert any("the tf.function has no jit_compile=True" in n for n in document["notes"])
 
 
 def test_each_variable_is_born_once(folder: Path) -> None:
-    """Small slots are made by Keras through TensorFlow's own variables: noted as one of both."""
+    """Keras makes small slots through TensorFlow variables; each is recorded once."""
     estimate(folder, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8")
     out = "".join(("cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8"))
     note = json.loads((folder / out / "run.json").read_text())
