@@ -47,7 +47,7 @@ class _Events:
         return _Events(*(getattr(self, name)[order] for name in self.__slots__))
 
     def count_breaks(self) -> int:
-        """Count events whose bytes in use do not follow from those of the event before."""
+        """Count events that contradict the bytes in use of the event before."""
         return int(np.sum(np.diff(self.in_use) != (self.kind * self.allocated)[1:]))
 
 

@@ -180,7 +180,7 @@ class LimitSearch:
     def _find_proven_limit(self) -> int | None:
         """Return a limit from which on each run without growth equals the unlimited run.
 
-        None if the driver or a fraction of the limit decides also: nothing is proven then.
+        None if the driver or a fraction of the limit also matters: then there is no proof.
         """
         options = self.options
         if options.fragmentation_fraction > 0 or options.driver_bytes is not None:
@@ -214,7 +214,7 @@ class LimitSearch:
         Args:
             spacing: Distances between limits; they get smaller towards the floor.
             top: A limit under which and above which the sequence succeeds.
-            floor: Where the search from the top down ends.
+            floor: Lower end of the search.
         """
         fits, at = top, top - spacing.shift_bytes
         while fits > floor:
@@ -234,7 +234,7 @@ class LimitSearch:
         Args:
             spacing: Distances between limits.
             bound: A lower bound of all limits; the search goes up from here.
-            most_bytes: Where the search ends.
+            most_bytes: Upper end of the search.
         """
         fails, at = bound - self.step_bytes, self.up(bound + spacing.shift_bytes)
         step_bytes = max(spacing.near_bytes, (most_bytes - bound) // spacing.count)
@@ -270,7 +270,7 @@ class LimitSearch:
         return limit
 
     def bisect(self, fails: int, fits: int) -> int:
-        """Return a limit between the two that fits, one step above one that fails."""
+        """Return a limit between the two that fits, while one step less fails."""
         while fits - fails > self.step_bytes:
             middle = (fails + fits) // 2 // self.step_bytes * self.step_bytes
             if self.fits(middle):

@@ -1,9 +1,9 @@
 """The smallest memory limit under which a sequence succeeds, and its parts.
 
-Success is not monotone in the limit. With growth, the last region gets what the limit leaves, and
-another size of it makes the best fit choose other chunks: a limit a few per cent above one that
-works may fail. So bisection alone is not enough. The search tries evenly spaced limits from a lower
-bound to one that surely suffices (the pool of an unlimited replay), then bisects at the lowest
+Success is not monotone in the limit. With growth, the last region gets the rest of the limit, and
+another size of it makes the best fit choose other chunks: a limit a few per cent above a
+success may fail. So bisection alone is not enough. The search tries evenly spaced limits from a lower
+bound to a limit that surely suffices (the pool of an unlimited replay), then bisects at the lowest
 success and above the highest failure. ``limit_bytes`` is the smallest success; ``safe_bytes`` is the
 smallest limit above which no limit tried fails, and decides "does it fit".
 
@@ -117,7 +117,7 @@ def minimum_limit(
             fragmentation fraction is a share of the limit being tried.
         step_bytes: Limits are multiples of this, itself a multiple of 256 bytes; 1 MiB matches
             ``TF_CPU_BFC_MEM_LIMIT_IN_MB``.
-        also: Limits to try besides those of the search, so that ``safe_bytes`` agrees with the
+        also: Additional limits to try, so that ``safe_bytes`` agrees with the
             result under each of them.
         engine: How the allocator runs.
     """
@@ -214,7 +214,7 @@ def safe_limit(
 
 @dataclass(frozen=True, slots=True)
 class SharedLimits:
-    """Limits of several sequences, of which a process runs any one.
+    """Limits for a process that runs any one of several sequences.
 
     Attributes:
         least_bytes: Smallest limit found under which any of the sequences succeeds.
@@ -234,8 +234,8 @@ def shared_limits(
 ) -> SharedLimits:
     """Find the limits below which none and above which all of several sequences succeed.
 
-    Each search uses the bounds found so far, and tries limits slightly beside those of the one
-    before: similar orders fail and succeed at similar limits.
+    Each search uses the bounds found so far, and tries limits slightly beside the limits of
+    the search before, because similar orders fail and succeed at similar limits.
 
     Args:
         sequences: Orders in which one process may run; at least one.

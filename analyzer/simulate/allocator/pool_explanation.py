@@ -35,8 +35,8 @@ class Why(Choice):
     FIRST = "first region"
     DOUBLING = "doubling"
     LARGE_REQUEST = "large request"
-    LIMIT = "what the limit left"
-    DRIVER = "what the driver had left"
+    LIMIT = "rest of the limit"
+    DRIVER = "rest of the driver's memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Regions and chunks of the pool after any operation of a replay.
 
 Free neighbours are always merged, so the free chunks of a region are the gaps between its chunks in
-use. Everything follows from the columns of the replay; nothing is simulated again.
+use. All tables follow from the columns of the replay.
 """
 
 from __future__ import annotations

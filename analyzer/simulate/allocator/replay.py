@@ -1,4 +1,4 @@
-"""Replay a sequence: what an allocator does with it under given settings.
+"""Replay a sequence through an allocator under given settings.
 
 >>> sequence = from_events(events)                                # doctest: +SKIP
 >>> replay(sequence, BfcOptions.gpu(8 << 30)).failure             # doctest: +SKIP
@@ -172,7 +172,7 @@ def replay(
         options: The allocator's settings.
         engine: How the code runs; by default compiled for long sequences.
         follow_addresses: Place regions at the addresses of the source. With the settings of the
-            run that the trace shows, all addresses then equal those of the trace.
+            run in the trace, all addresses then equal the addresses of the trace.
     """
     allocator = _allocator(sequence, options, engine)
     columns = np.empty((len(sequence), OUT_COLUMNS), np.int64)

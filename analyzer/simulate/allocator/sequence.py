@@ -170,7 +170,7 @@ def from_allocations(
     last = int(max(born.max() + 1, dies.max())) if n_events is None else n_events
     address = _addresses(allocations)[rows]
     slot, instant, birth = _sort_operations(born, dies, address, last)
-    text = "buffers were alive before the first event; placed again, so addresses differ."
+    text = "buffers were alive before the first event; placed in order of address, so addresses differ."
     cautions.append(caution("alive-before", born == NOWHERE, text))
     ties = (np.diff(instant) == 0) & (instant[1:] != NOWHERE)
     cautions.append(

@@ -91,7 +91,7 @@ class Compilation:
     Attributes:
         target: The card: ``GpuTargetConfigProto`` in text form.
         compiler: The compiler.
-        flags: XLA flags besides those that write the plan.
+        flags: XLA flags in addition to the flags that write the plan.
         time_out_s: Longest time of a compilation.
         folder: Parent of the temporary folder; None for the system's default.
         progress: Called with the stage and the estimated share of time.
@@ -111,7 +111,7 @@ class Compilation:
 
 
 def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
-    """Compile a module; move products for which Triton fails to cuBLAS, and try again.
+    """Compile a module; retry with cuBLAS for products on which Triton fails.
 
     Raises:
         CompilerRefused: the compiler failed for another reason.

@@ -31,7 +31,7 @@ _WITHOUT_TRITON_SHARE: Final = 0.25
 simulated H100 than the plan with cuBLAS (``benchmarks/results/accuracy-cards.md``)."""
 
 _CPU_LOW, _CPU_HIGH = 0.4, 1.2
-"""Temporaries of a card divided by those of a CPU, a little beyond the measured values: 0.47 for
+"""Temporaries of a card divided by the temporaries of a CPU, a bit beyond measured values: 0.47 for
 ResNet50 in half precision on a T4, 1.17 for a small MLP on an H100 with cuBLAS."""
 
 
@@ -43,7 +43,7 @@ class PlanDoubts:
         low_bytes: Bytes that the peak may be lower.
         high_bytes: Bytes that the peak may be higher.
         workspace_bytes: Part of ``high_bytes`` due to workspaces of convolutions.
-        stand_in: A phrase if the plans are those of another device; else empty.
+        stand_in: A phrase if the plans are for another device; else empty.
         because: Reasons, one sentence each.
     """
 
@@ -55,7 +55,7 @@ class PlanDoubts:
 
 
 def cpu_doubts(plans: Iterable[BufferPlan], gpu: Gpu, why: CompilerUnavailable) -> PlanDoubts:
-    """Return the uncertainty of CPU plans used instead of those of a card.
+    """Return the uncertainty of CPU plans used instead of card plans.
 
     Args:
         plans: The plans for the CPU.

@@ -1,6 +1,6 @@
 """Give matrix products for which XLA cannot generate a Triton kernel to cuBLAS, one by one.
 
-On a card XLA tries several kernels for each product, drops those that fail, and uses cuBLAS if all
+On a card XLA tries several kernels for each product, drops failing kernels, and uses cuBLAS if all
 fail. Without a card it takes its first kernel for each product, and refuses the whole module if one
 fails; the error names the product. XLA never uses Triton for a product with more than the default
 precision (``CanTritonHandleGEMM``, ``triton_support_legacy.cc``). The memory that cuBLAS needs does not

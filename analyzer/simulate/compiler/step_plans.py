@@ -61,7 +61,7 @@ class CardStep:
     Attributes:
         plans: Plan of each function, by the name of the op that calls it.
         doubts: Uncertainty of the plans.
-        compiler: Name and version of the compiler; empty if the plans are those of the CPU.
+        compiler: Name and version of the compiler; empty if the plans are for the CPU.
     """
 
     plans: Mapping[str, BufferPlan]
@@ -223,7 +223,7 @@ def _lacks_cublas(found: list[_Plans], gpu: Gpu) -> bool:
 
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
-    """Store in the run folder that the compiler failed, so that it is not called again.
+    """Store in the run folder that the compiler failed, so that no later command calls it.
 
     Args:
         folder: The run folder.
@@ -245,7 +245,7 @@ def module_of(one: CompiledNote) -> bytes:
         return unpack(read_regular_file(one.module))
     except (OSError, ValueError) as error:
         raise TraceError(
-            f"{one.module} cannot be read ({error}).", hint="Estimate again."
+            f"{one.module} cannot be read ({error}).", hint="Run the estimate once more."
         ) from None
 
 
@@ -311,5 +311,6 @@ def _read_plan(file: Path, name: str, products: Products, gpu: Gpu, digest: str)
         return CardPlan(plan=checked_plan(compiled, gpu), compiled=compiled, products=products)
     except (OSError, ValueError, AccountingError) as error:
         raise TraceError(
-            f"The plan {name[:80]!r} of {file} is damaged ({error}).", hint="Estimate again."
+            f"The plan {name[:80]!r} of {file} is damaged ({error}).",
+            hint="Run the estimate once more.",
         ) from None

@@ -23,7 +23,7 @@ class KernelDevice:
     Attributes:
         kind: ``cpu`` or ``gpu``.
         allocator: TensorFlow's name of the device's allocator.
-        plan: Function from a call to what its kernel does to the memory of the device.
+        plan: Function from a call to the memory plan of its kernel.
         held_bytes: Function from a constant or an argument, which something outside the step holds,
             to its bytes on the device.
         handle_bytes: Bytes of the handle of a variable on the device.

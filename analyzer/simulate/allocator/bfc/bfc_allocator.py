@@ -169,10 +169,10 @@ class BfcAllocator:
         """The memory limits under which all operations so far have the same result.
 
         A limit matters in three places: a region is refused, a region is given in full although the
-        limit is near, and the last region gets only the rest. In that region one chunk, the one at
-        its end, is larger by what the limit is larger. As long as it is chosen for the same
-        requests and split in the same way, runs under different limits are equal. So one run
-        answers for a range of limits, often a wide one.
+        limit is near, and the last region gets only the rest. Each byte more of the limit enlarges
+        one chunk: the last chunk of that region. As long as it is chosen for the same requests and
+        split in the same way, runs under different limits are equal. So one run answers for a
+        range of limits, often a wide one.
         """
         limit = self.options.memory_limit_bytes
         least, most = self._total(LEAST_LIMIT), self._total(MOST_LIMIT)

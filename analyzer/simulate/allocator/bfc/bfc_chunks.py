@@ -131,8 +131,8 @@ def restrict_by_choice(
 ) -> None:
     """Note under which limits the same chunk is chosen for a request, and split the same way.
 
-    One chunk depends on the limit: the one at the end of the last region, larger by what the limit
-    is larger.
+    One chunk depends on the limit: each byte more of the limit enlarges the last chunk of the last
+    region.
 
     Args:
         settings: The pool's settings.

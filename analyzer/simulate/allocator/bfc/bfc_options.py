@@ -53,13 +53,13 @@ class BfcOptions:
         memory_limit_bytes: Most bytes that the pool may hold.
         growth: Take regions on demand, each twice the one before (``allow_growth``). Without it,
             the first allocation takes one region of the whole limit.
-        coalesce_regions: Whether neighbouring regions become one. True on a CPU; False on a GPU,
-            where no allocation can span two regions.
+        coalesce_regions: Whether neighbouring regions become one. True on a CPU. False on a GPU,
+            because no allocation can span two of its regions.
         garbage_collection: Give wholly free regions back to the driver before failing.
         fragmentation_fraction: Share of the limit; a chunk with more spare bytes is always split
             (``internal_fragmentation_fraction``). 0 for the default of 128 MiB.
-        driver_bytes: Bytes that the driver can give in all, if less than the limit. A refused
-            region is asked for again, a tenth smaller. None if the driver has enough.
+        driver_bytes: Bytes that the driver can give in all, if less than the limit. After a
+            refusal TensorFlow asks for a tenth less. None if the driver has enough.
         descending: Place regions as Linux places large blocks of a CPU process: the first lowest,
             on the heap, each later one below the one before. Addresses matter because the lowest
             of several free chunks of one size is taken.

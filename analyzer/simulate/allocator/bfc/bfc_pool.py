@@ -75,7 +75,7 @@ class PoolSettings(NamedTuple):
     """``BfcOptions`` as whole numbers.
 
     Attributes:
-        driver_bytes: What the driver can give in all; -1 if the whole limit.
+        driver_bytes: Bytes that the driver can give in all; -1 if it has enough.
     """
 
     limit_bytes: int

@@ -2,8 +2,8 @@
 
 Importing Numba takes about a second, compiling five, loading stored code half of one, so all of it
 waits for the first long sequence. Machine code is stored in the user's cache (``cache_folder``),
-one folder for each state of the sources, and only if that cache exists. A cache that cannot be read
-or written is no error: the code is compiled again.
+one folder for each state of the sources, and only if that cache exists. Without a
+readable cache the code is compiled in each process.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ CONSTANT: Final = op_types("Const HostConst _Arg _DeviceArg VarHandleOp Placehol
 
 
 def plan(call: Call) -> MemoryPlan:
-    """Return what one run of the op's CPU kernel does to memory."""
+    """Return the memory plan of one run of the op's CPU kernel."""
     rule = _RULES.get(call.op.type)
     if rule is not None:
         return rule(call)

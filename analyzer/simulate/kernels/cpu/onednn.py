@@ -1,8 +1,8 @@
 """oneDNN kernels (``_Mkl*``), which replace TensorFlow's own in its CPU builds.
 
 Each primitive needs a *scratchpad*, which the kernel allocates as a temporary. Its size depends on
-the blocking that oneDNN chooses for the processor and the number of intra-op threads. The sizes
-here are those of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*`` and
+the blocking that oneDNN chooses for the processor and the number of intra-op threads. This file
+has the sizes of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*`` and
 ``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers to the blocks of a batch, one page per
 thread, and one copy per thread of a matrix that must be reordered.
 """
@@ -76,7 +76,7 @@ def _windows_bytes(call: Call) -> int:
 
 
 def plan_matmul(call: Call) -> MemoryPlan:
-    """Allocate the product; 16-bit operands use ``brgemm``, like those of a batch.
+    """Allocate the product; 16-bit operands use ``brgemm``, like a batch.
 
     Other types need no copies. A product that fits the level-2 cache of a core (assumed 1 MiB) runs
     on one thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).

@@ -1,1 +1,1 @@
-"""What the kernels of every device have in common."""
+"""Records and rules that the kernels of all devices share."""

@@ -1,4 +1,4 @@
-"""Memory plans: what one run of a kernel allocates, forwards, aliases and holds.
+"""Memory plans: the buffers that a kernel allocates, forwards, aliases and holds.
 
 Example: ``y = tanh(x)``. If nothing else reads ``x``, the kernel takes its buffer for ``y``
 (*forward*) and allocates nothing. Otherwise it allocates an output of the same size. Both cases are
@@ -97,7 +97,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What one run of a kernel does to memory.
+    """The effects of one run of a kernel on memory.
 
     Temporaries are freed when the kernel returns, unless said otherwise.
 

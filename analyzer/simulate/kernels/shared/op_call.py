@@ -73,7 +73,7 @@ class Call:
 
 
 Rule: TypeAlias = Callable[[Call], MemoryPlan]
-"""A function from a call to what its kernel does to memory."""
+"""A function from a call to the memory plan of its kernel."""
 
 
 def rule_table(*rows: tuple[Rule, str | frozenset[str]]) -> dict[str, Rule]:

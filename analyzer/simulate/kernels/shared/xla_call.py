@@ -41,7 +41,7 @@ class CompiledCall:
             the call is ``TEMPORARY`` or ``TABLE``.
         updates: Input index of the handle and bytes, for each variable that gets a new value.
         recompiled: Updated variables whose old value is a constant of the compiled function, so
-            that the next call compiles it again; input indices.
+            that the next call recompiles it; input indices.
         holds_constants: Whether each compiled function stays alive with these values
             (``DeviceCompilationClusterSignature``; on a card it has copies).
         trials: Requests of the compilation, at the first call.
