@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.model.errors import AccountingError
+from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions, round_up
 from analyzer.simulate.allocator.limit_search import (
@@ -176,63 +177,14 @@ def _divide(search: LimitSearch, lowest: int, safe: int, spacing_bytes: int) -> 
     return result
 
 
-def safe_limit(
-    sequence: Sequence,
-    options: BfcOptions,
-    *,
-    least_bytes: int = 0,
-    step_bytes: int = GRANULE_BYTES,
-    engine: Engine = Engine.AUTO,
-) -> int:
-    """Return only ``safe_bytes`` of ``minimum_limit``, which takes fewer runs.
-
-    Args:
-        sequence: Requests and frees, in order.
-        options: The allocator's settings; their limit is ignored.
-        least_bytes: Returned if the sequence needs no more than that.
-        step_bytes: Limits are multiples of this, itself a multiple of 256 bytes.
-        engine: How the allocator runs.
-    """
-    if engine is Engine.AUTO:
-        engine = engine_for(sequence, growth=options.growth)
-    search = LimitSearch(sequence, options, step_bytes, engine)
-    spread = search.spread()
-    proven = search.find_proven_minimum(spread)
-    if proven is not None:
-        return max(proven, least_bytes)
-    limits = sorted({*spread, *search.tried}, reverse=True)
-    fits: int = limits[0]
-    for limit in limits[1:]:
-        if fits <= least_bytes:
-            return least_bytes
-        if not search.fits(limit):
-            fits = search.bisect(limit, fits)
-            break
-        fits = limit
-    return max(fits, least_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLimits:
-    """Limits for a process that runs any one of several sequences.
-
-    Attributes:
-        least_bytes: Smallest limit found under which any of the sequences succeeds.
-        safe_bytes: Smallest limit above which no limit tried failed for any sequence.
-    """
-
-    least_bytes: int
-    safe_bytes: int
-
-
 def shared_limits(
     sequences: Sequences[Sequence],
     options: BfcOptions,
     *,
     engine: Engine = Engine.AUTO,
     progress: Callable[[float], None] | None = None,
-) -> SharedLimits:
-    """Find the limits below which none and above which all of several sequences succeed.
+) -> Range:
+    """Return the limits below which none and above which all of several sequences succeed.
 
     Each search uses the bounds found so far, and tries limits slightly beside the limits of
     the search before, because similar orders fail and succeed at similar limits.
@@ -260,7 +212,7 @@ def shared_limits(
         spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)
         safe_bytes = search.find_above_failures(spacing, top, search.up(max(safe_bytes, bound)))
         least_bytes = search.find_lowest_success(spacing, bound, min(least_bytes, safe_bytes))
-    return SharedLimits(least_bytes, safe_bytes)
+    return Range(least_bytes, safe_bytes)
 
 
 def engine_for(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> Engine:

@@ -1,15 +1,13 @@
-"""Run a sequence through an allocator: skip optional buffers, or check a range of limits."""
+"""Run a sequence through an allocator, and skip optional buffers that do not fit."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_down
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
     from analyzer.simulate.allocator.sequence import Sequence
 
     Table = NDArray[np.int64]
-
-MOST_RUNS: Final = 64
-"""Runs that ``runs_throughout`` needs at most; limits are tried at least this part of it apart."""
 
 
 def feed_sparing(
@@ -57,34 +52,6 @@ def feed_sparing(
             if freed_at[buffer] > done:
                 heappush(frees, int(freed_at[buffer]))
         done += 1
-
-
-def runs_throughout(
-    sequence: Sequence, options: BfcOptions, most_bytes: int, *, is_compiled: bool
-) -> bool:
-    """Return whether a sequence succeeds under all limits from that of ``options`` to another.
-
-    Success is not monotone in the limit. One run answers for all limits with an equal run.
-
-    Args:
-        sequence: Requests and frees, in order.
-        options: Settings, with the lowest limit.
-        most_bytes: The highest limit.
-        is_compiled: Whether to run the compiled code.
-    """
-    limit = options.memory_limit_bytes
-    most_bytes = max(round_down(most_bytes), limit)
-    least_stride = (most_bytes - limit) // MOST_RUNS
-    while limit <= most_bytes:
-        under = replace(options, memory_limit_bytes=limit)
-        allocator = BfcAllocator(under, sequence.n_buffers, is_compiled=is_compiled)
-        if feed_sparing(allocator, sequence)[0] < len(sequence):
-            return False
-        if limit == most_bytes:
-            return True
-        following = max(allocator.equal_limits.high + 1, limit + least_stride, limit + 1)
-        limit = min(following, most_bytes)
-    return True
 
 
 def _find_frees(sequence: Sequence) -> Table:

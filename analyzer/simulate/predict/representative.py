@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Step
 from analyzer.simulate.allocator import BfcOptions, Engine, Sequence
-from analyzer.simulate.allocator.minimum_limit import SharedLimits, engine_for, shared_limits
+from analyzer.simulate.allocator.minimum_limit import engine_for, shared_limits
 from analyzer.simulate.predict.buffers.predicted_events import add_unseen, measure_allocated
 from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.prepared_step import Owner
@@ -62,7 +63,7 @@ class Chosen:
     allocated_bytes: Mapping[int, tuple[int, ...]]
     bound_bytes: tuple[int, ...]
     beside_bytes: int
-    limits: SharedLimits | None
+    limits: Range | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +263,7 @@ def _choose_shown(
 
 def _search_limits(
     layouts: Collection[Layout], options: BfcOptions, report: Callable[[float], None]
-) -> SharedLimits:
+) -> Range:
     """Return the limits under which some and all schedules run."""
     # The highest first: its results mostly cover the others.
     largest = sorted(layouts, key=lambda layout: -layout.peak_bytes)

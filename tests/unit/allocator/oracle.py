@@ -21,7 +21,6 @@ from analyzer.simulate.allocator.bfc.bfc_options import (
     BACK_PEDAL,
     UPPER_ADDRESS,
     BfcOptions,
-    round_down,
     round_up,
 )
 
@@ -385,7 +384,9 @@ class OracleAllocator:
         self, rounded_bytes: int, requested_bytes: int, owner: int, region_address: int | None
     ) -> bool:
         """Take one more region that can hold ``rounded_bytes``; tell whether it was given."""
-        available_bytes = round_down(self.options.memory_limit_bytes - self.pool_bytes)
+        available_bytes = (
+            (self.options.memory_limit_bytes - self.pool_bytes) // GRANULE_BYTES * GRANULE_BYTES
+        )
         if rounded_bytes > available_bytes:
             self._sameness.observe_no_region(self.pool_bytes + rounded_bytes)
             return False

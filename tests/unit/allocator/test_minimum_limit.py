@@ -19,7 +19,7 @@ from analyzer.simulate.allocator import (
     replay,
 )
 from analyzer.simulate.allocator.limit_search import ISLAND, LimitSearch
-from analyzer.simulate.allocator.minimum_limit import safe_limit, shared_limits
+from analyzer.simulate.allocator.minimum_limit import shared_limits
 
 MIB = 1 << 20
 
@@ -118,17 +118,6 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
         assert tried in limits
 
 
-@pytest.mark.parametrize("growth", [True, False])
-@pytest.mark.parametrize("seed", range(8))
-def test_the_safe_limit_alone_is_that_of_the_whole_search(seed, growth):
-    sequence = sequence_of(random_operations(300, 25, seed=seed, largest=23))
-    options = BfcOptions(growth=growth, descending=growth)
-    safe = minimum_limit(sequence, options, engine=Engine.PLAIN).safe_bytes
-    for least in (0, safe - 256, safe, safe + 256, 4 * safe):
-        found = safe_limit(sequence, options, least_bytes=least, engine=Engine.PLAIN)
-        assert found == max(safe, least)
-
-
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 20), above=st.lists(st.floats(0, 1), min_size=8, max_size=8))
 @example(seed=171, above=[0.1 * n for n in range(8)])
@@ -170,17 +159,15 @@ def test_limits_of_several_orders_end_where_none_runs_and_where_all_do(seed, gro
     ]
     options = BfcOptions(growth=growth, descending=growth)
     found = shared_limits(orders, options, engine=Engine.PLAIN)
-    fine = found.safe_bytes // 2000
-    assert any(fits(order, found.least_bytes, growth) for order in orders)
+    fine = found.high // 2000
+    assert any(fits(order, found.low, growth) for order in orders)
     for share in (0, 0.01, 0.05, 0.2, 0.5, 1):
-        assert all(fits(order, int(found.safe_bytes * (1 + share)), growth) for order in orders)
-    if found.safe_bytes > found.least_bytes:
-        below = found.safe_bytes - fine
+        assert all(fits(order, int(found.high * (1 + share)), growth) for order in orders)
+    if found.high > found.low:
+        below = found.high - fine
         assert not all(fits(order, below, growth) for order in orders)
     for order in orders:
-        run = [
-            fits(order, int(found.least_bytes * share / 1000), growth) for share in range(900, 999)
-        ]
+        run = [fits(order, int(found.low * share / 1000), growth) for share in range(900, 999)]
         # Below it successes are no longer than an island.
         longest = max(len(part) for part in "".join("x" if fit else " " for fit in run).split(" "))
         assert longest <= 1000 * ISLAND + 1
@@ -190,9 +177,9 @@ def test_several_orders_need_no_less_than_the_safe_limit_of_each():
     orders = [sequence_of(random_operations(300, 20, seed=seed, largest=23)) for seed in range(5)]
     options = BfcOptions(growth=False)
     found = shared_limits(orders, options, engine=Engine.PLAIN)
-    safe = [safe_limit(order, options, engine=Engine.PLAIN) for order in orders]
-    assert found.safe_bytes == pytest.approx(max(safe), rel=0.001)
-    assert found.least_bytes <= min(safe) * 1.001
+    safe = [minimum_limit(order, options, engine=Engine.PLAIN).safe_bytes for order in orders]
+    assert found.high == pytest.approx(max(safe), rel=0.001)
+    assert found.low <= min(safe) * 1.001
 
 
 @pytest.mark.parametrize(("copy_kib", "least_kib"), [(4096, 2048), (1030, 3084)])
@@ -212,5 +199,5 @@ def test_few_successes_below_limits_that_fail_are_not_the_least_limit(copy_kib, 
     )
     sequence = from_allocations(rows, n_events=6)
     found = shared_limits([sequence], BfcOptions(growth=False))
-    assert found.least_bytes == pytest.approx(least_kib << 10, rel=0.001)
-    assert found.safe_bytes == pytest.approx((1024 + 2 * copy_kib) << 10, rel=0.001)
+    assert found.low == pytest.approx(least_kib << 10, rel=0.001)
+    assert found.high == pytest.approx((1024 + 2 * copy_kib) << 10, rel=0.001)

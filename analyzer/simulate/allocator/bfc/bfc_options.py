@@ -40,11 +40,6 @@ def round_up_all(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return (sizes + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
 
 
-def round_down(size_bytes: int) -> int:
-    """Return ``size_bytes`` rounded down to a multiple of 256 bytes."""
-    return size_bytes // GRANULE_BYTES * GRANULE_BYTES
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BfcOptions:
     """PoolSettings of one best-fit allocator with coalescing (BFC).

@@ -11,7 +11,6 @@ from typing import Final
 from analyzer.model.contract.report.trust_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.minimum_limit import SharedLimits
 from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.representative import LIMIT_MARGIN, Chosen
 from analyzer.simulate.predict.schedules import COVERAGE, EQUAL_SHARE, Prediction, Schedules
@@ -85,7 +84,7 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
     )
 
 
-def widen_limits(limits: SharedLimits, count: int) -> Range:
+def widen_limits(limits: Range, count: int) -> Range:
     """Return the limits under which one more schedule may or may not run.
 
     The ends of a few samples lie inside those of all: of evenly spread ones by the mean gap. The upper
@@ -95,9 +94,9 @@ def widen_limits(limits: SharedLimits, count: int) -> Range:
         limits: Limits of the samples.
         count: Number of samples.
     """
-    gap = (limits.safe_bytes - limits.least_bytes) // max(count - 1, 1)
-    high = limits.safe_bytes + gap
-    return Range(limits.least_bytes - gap, high + int(LIMIT_MARGIN * high))
+    gap = limits.width // max(count - 1, 1)
+    high = limits.high + gap
+    return Range(limits.low - gap, high + int(LIMIT_MARGIN * high))
 
 
 def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
