@@ -173,10 +173,8 @@ def _workspace(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, tuple
     largest = max(most, key=lambda one: one.rise_bytes)
     if not largest.count:
         return 0, ()
-    where = largest.largest
-    assert where is not None
     return largest.rise_bytes, (
         "The plan has no workspaces of cuDNN. A workspace as large as a convolution's tensors would add "
         f"up to {format_bytes(largest.rise_bytes)} (at least {format_bytes(largest.least_rise_bytes)}"
-        + (f"), the most at {where.op_name}." if where.op_name else ")."),
+        + (f"), the most at {largest.op_name}." if largest.op_name else ")."),
     )

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,42 +33,19 @@ _CONVOLUTION: Final = "__cudnn$conv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
-    """The workspace of one convolution.
-
-    Attributes:
-        instruction: Name of the HLO instruction.
-        op_name: The framework's op; empty if XLA names none.
-        bound_bytes: Assumed size.
-        free_bytes: Free bytes of the temporary buffer while the convolution runs.
-        stretch_bytes: Largest contiguous part of them.
-        rise_bytes: Growth of the buffer if no value moves.
-        least_rise_bytes: Smallest possible growth.
-    """
-
-    instruction: str
-    op_name: str
-    bound_bytes: int
-    free_bytes: int
-    stretch_bytes: int
-    rise_bytes: int
-    least_rise_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workspaces:
-    """The workspaces of all convolutions of a module.
+    """Growth of a module's peak by the workspaces of its convolutions.
 
     Attributes:
-        rise_bytes: Growth of the peak if no value moves.
-        least_rise_bytes: Growth of the peak if XLA moves values freely.
-        largest: The workspace with the largest growth; None without a convolution.
+        rise_bytes: Growth if no value moves.
+        least_rise_bytes: Growth if XLA moves values freely.
+        op_name: The framework's op with the largest growth; empty if XLA names none.
         count: Number of convolutions.
     """
 
     rise_bytes: int
     least_rise_bytes: int
-    largest: Workspace | None
+    op_name: str
     count: int
 
 
@@ -81,38 +57,24 @@ def workspaces(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> 
         plan: Its memory plan.
         size_bytes: Size of each workspace; None for the size of the operands and the result.
     """
-    each = list(_bound_each(hlo, plan, size_bytes))
-    largest = max(each, key=lambda workspace: workspace.rise_bytes, default=None)
-    return Workspaces(
-        rise_bytes=largest.rise_bytes if largest else 0,
-        least_rise_bytes=max((workspace.least_rise_bytes for workspace in each), default=0),
-        largest=largest,
-        count=len(each),
-    )
-
-
-def _bound_each(hlo: Hlo, plan: BufferPlan, size_bytes: int | None) -> Iterator[Workspace]:
-    convolutions = [i for i in hlo.instructions.values() if i.target.startswith(_CONVOLUTION)]
-    if not convolutions:
-        return
+    convolutions = [one for one in hlo.instructions.values() if one.target.startswith(_CONVOLUTION)]
     region = max(plan.temporaries, key=lambda region: region.size_bytes, default=None)
     clock = _Clock(hlo, region)
-    for instruction in convolutions:
+    rise, least_rise, op_name = 0, 0, ""
+    for number, instruction in enumerate(convolutions):
         bound = size_bytes
         if bound is None:
-            operands = (hlo.instructions[number] for number in instruction.operands)
+            operands = (hlo.instructions[operand] for operand in instruction.operands)
             bound = sum(map(_bytes_of, operands)) + _bytes_of(instruction)
         bound = min(bound, XLA_LIMIT_BYTES)
-        free, stretch, behind = clock.find_free(instruction)
-        yield Workspace(
-            instruction=instruction.name,
-            op_name=instruction.op_name,
-            bound_bytes=bound,
-            free_bytes=free,
-            stretch_bytes=stretch,
-            rise_bytes=0 if bound <= stretch else bound - behind,
-            least_rise_bytes=max(0, bound - free),
-        )
+        free, largest, behind = clock.find_free(instruction)
+        own_rise = 0 if bound <= largest else bound - behind
+        if number == 0 or own_rise > rise:
+            rise, op_name = own_rise, instruction.op_name
+        least_rise = max(least_rise, bound - free)
+    return Workspaces(
+        rise_bytes=rise, least_rise_bytes=least_rise, op_name=op_name, count=len(convolutions)
+    )
 
 
 class _Clock:

@@ -81,16 +81,11 @@ def test_a_workspace_goes_where_there_is_room(size: int, rise: int, least: int) 
     )
     found = workspaces(hlo, plan, size_bytes=size)
     assert (found.rise_bytes, found.least_rise_bytes, found.count) == (rise, least, 1)
-    assert found.largest is not None
-    assert found.largest.instruction == "conv"
-    assert (found.largest.free_bytes, found.largest.stretch_bytes) == (30, 20)
 
 
 def test_the_bound_is_operands_and_result() -> None:
     hlo, plan = step([holder("conv", 0, 30, 0, 2), holder("late", 0, 40, 2, 3)], 40, 3)
     found = workspaces(hlo, plan)
-    assert found.largest is not None
-    assert found.largest.bound_bytes == 10 + 20 + 30
     assert found.rise_bytes == 60 - 10
 
 
@@ -109,4 +104,4 @@ def test_a_module_without_convolutions_has_none() -> None:
     hlo, plan = step([], 0, 1)
     bare = made(Hlo, instructions={4: hlo.instructions[4]}, schedule={}, buffers={}, roots={})
     found = workspaces(bare, plan)
-    assert (found.rise_bytes, found.largest, found.count) == (0, None, 0)
+    assert (found.rise_bytes, found.op_name, found.count) == (0, "", 0)
