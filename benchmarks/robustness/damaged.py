@@ -33,7 +33,7 @@ from builders import SAMPLES, sample_folder, sample_trace  # noqa: E402
 from damages import DAMAGES, SHORTER, Subject  # noqa: E402
 
 from analyzer.explain.replay_settings import WhatIf  # noqa: E402
-from analyzer.explain.trace_integrity import trust_of  # noqa: E402
+from analyzer.explain.trace_integrity import trust_figures  # noqa: E402
 from analyzer.model.errors import InputError  # noqa: E402
 from analyzer.model.units import GRANULE_BYTES  # noqa: E402
 from analyzer.session.opening import explain  # noqa: E402
@@ -63,7 +63,7 @@ def show(space: Any, note: RunNote | None, path: Path) -> Shown:
         file.write_bytes(space.SerializeToString())
         raw = read_trace(file)
     analysis = explain(measure(raw, note, path), WhatIf(), search=False)
-    trust = trust_of(analysis)
+    trust = trust_figures(analysis)
     assert trust is not None
     peak = analysis.peak
     says = (*trust.says, *analysis.recording.warnings)
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> Counter[tuple[str, str]]:
     }
     found: Counter[tuple[str, str]] = Counter()
     for name, shown in whole.items():
-        if any("amaged" in line for line in shown.says):
+        if any("ncomplete" in line for line in shown.says):
             found["nothing", "false alarm"] += 1
             print(f"FALSE ALARM {name}: {shown.says}", flush=True)
     names = [

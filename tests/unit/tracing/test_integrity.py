@@ -15,7 +15,7 @@ from builders import SAMPLES, TraceBuilder, analyze, sample_folder, sample_trace
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.trace_integrity import trust_of
+from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Integrity
 from analyzer.session.opening import explain
@@ -212,7 +212,7 @@ def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
     assert ids(lost, "oom") == set()
     for trace, expected in ((raw, False), (lost, True)):
         measured = measure(trace, note, sample_trace("oom"))
-        trust = trust_of(explain(measured, WhatIf(), search=False))
+        trust = trust_figures(explain(measured, WhatIf(), search=False))
         assert trust is not None
         assert trust.is_damaged is expected
         assert any("would have fitted" in line for line in trust.says) is expected
