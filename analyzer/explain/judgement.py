@@ -8,7 +8,7 @@ never added.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -151,7 +151,7 @@ def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _
         return own
     return _Question(
         limit_of=LimitOf.CARD,
-        limit=Sized.around(card.bytes, card.low_bytes, card.high_bytes),
+        limit=Sized.around(card.bytes, card.bounds.low, card.bounds.high),
         runs_at_limit=analysis.pool.fits_limit,
     )
 
@@ -167,7 +167,7 @@ def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
         return _Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
     card = memory_limit(gpu)
     had = recording.device.memory_limit_bytes or card.bytes
-    limit = Sized.around(had, card.low_bytes, card.high_bytes)
+    limit = Sized.around(had, card.bounds.low, card.bounds.high)
     return _Question(limit_of=LimitOf.CARD, limit=limit, runs_at_limit=runs, is_own=True)
 
 
@@ -238,7 +238,12 @@ def _with_card(
         needed_high_bytes=verdict.need_high_bytes,
         margin_bytes=verdict.margin_bytes,
         growth_pool_bytes=grown,
-        outside_pool=SourcedBytes(**asdict(overhead)),
+        outside_pool=SourcedBytes(
+            bytes=overhead.bytes,
+            low_bytes=overhead.bounds.low,
+            high_bytes=overhead.bounds.high,
+            source=overhead.source,
+        ),
         limit_source=limit.source,
         says=tuple(_card_words(gpu, need, limit, overhead, grown, grew=grew)),
     )
@@ -266,7 +271,7 @@ def _card_words(
         grown: The pool with memory growth; None if the step fails with it.
         grew: Whether the step ran with memory growth.
     """
-    on_card = Sized.around(limit.bytes, limit.low_bytes, limit.high_bytes)
+    on_card = Sized.around(limit.bytes, limit.bounds.low, limit.bounds.high)
     needs = "" if need is None else f"; the step needs {need}"
     yield f"TensorFlow's limit on {gpu.name} is {on_card}{needs}."
     if grew and grown is not None:
@@ -276,7 +281,7 @@ def _card_words(
             "Pool: TensorFlow takes the whole limit at its first allocation; with memory growth, the "
             f"pool would grow to {format_bytes(grown)}."
         )
-    outside = Sized.around(overhead.bytes, overhead.low_bytes, overhead.high_bytes)
+    outside = Sized.around(overhead.bytes, overhead.bounds.low, overhead.bounds.high)
     yield (
         f"Outside the pool: about {outside} for the CUDA context, cuBLAS, cuDNN and loaded kernels, "
         "from public reports, not measured."

@@ -25,10 +25,10 @@ MIB = 1024**2
 )
 def test_the_limit_is_what_tensorflow_logged(card: str, logged_mib: tuple[int, ...]) -> None:
     limit = memory_limit(find_gpu(card))
-    assert limit.low_bytes <= limit.bytes <= limit.high_bytes
+    assert limit.bytes in limit.bounds
     for logged in logged_mib:
-        assert limit.low_bytes <= (logged + 1) * MIB
-        assert logged * MIB <= limit.high_bytes
+        assert limit.bounds.low <= (logged + 1) * MIB
+        assert logged * MIB <= limit.bounds.high
         assert limit.bytes == pytest.approx(logged * MIB, rel=0.02)
 
 
@@ -51,7 +51,7 @@ def test_the_reserve_follows_the_capability(
 
 def test_the_overhead_is_a_range_with_a_source() -> None:
     overhead = process_overhead(find_gpu("h100"))
-    assert 0 < overhead.low_bytes < overhead.bytes < overhead.high_bytes
+    assert 0 < overhead.bounds.low < overhead.bytes < overhead.bounds.high
     assert overhead.source
 
 

@@ -19,6 +19,7 @@ from analyzer.cards import MemoryRange
 from analyzer.explain import judgement as fit
 from analyzer.explain.judgement import judge
 from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.report.document import build_document
 from analyzer.report.page.build import render, render_inline
@@ -165,7 +166,7 @@ def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> 
 
 def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     small = 30 << 20
-    limit = MemoryRange(bytes=small, low_bytes=small, high_bytes=small, source="made up")
+    limit = MemoryRange(bytes=small, bounds=Range.exactly(small), source="made up")
     for module in (fit, target):
         monkeypatch.setattr(module, "memory_limit", lambda gpu: limit)
     result = open_result(NOTES / "gpu")
