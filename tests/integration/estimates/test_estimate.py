@@ -163,7 +163,7 @@ def test_a_model_built_by_a_call_needs_no_weights(pairs: Pairs) -> None:
     )
     assert ended.code == 0, ended.err
     document = json.loads(ended.out)
-    assert not any("made in full" in note for note in document["notes"])
+    assert not any("allocated in full" in note for note in document["notes"])
     assert document["categories_at_peak"]["parameter"] == 4 * (50 * 300 + 300 + 300 * 7 + 7)
 
 

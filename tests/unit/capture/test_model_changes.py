@@ -50,7 +50,7 @@ class Penalized(keras.Model):  # type: ignore[misc]
 
 
 def test_model_with_own_train_step_is_not_rebuilt() -> None:
-    """What is put together anew of its layers would be trained by another step."""
+    """A model rebuilt from its layers would lose its own training step."""
     numbers = keras.Input((4,))
     model = Penalized(numbers, keras.layers.Dense(2, name="a")(numbers))
     with pytest.raises(TargetError, match="train_step of its own"):
