@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from analyzer.model.contract.categories import Category
@@ -143,45 +143,7 @@ def prepare(
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
         steps: Number of steps from the start.
     """
-    unfolded, ops = ops, fold(ops)
-    rewrites: list[int | None] = [None]
-    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in ops):
-        rewrites = list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
-    wirings = wire_all(ops, rewrites, is_cheap=device.is_cheap, unfolded=unfolded)
-    return _with_kernels(wirings, owners, threads, device, compiled, steps)
-
-
-def prepare_alike(
-    like: Prepared, ops: Sequence[Op], owners: Sequence[Owner], *, threads: int
-) -> Prepared | None:
-    """Return the same graph with other tensor sizes; None if it is another graph.
-
-    Orders and durations stay those of ``like``, so that a schedule differs in bytes only.
-
-    Args:
-        like: The prepared graph.
-        ops: Its ops with other shapes, in the same order.
-        owners: The variables that it uses.
-        threads: Intra-op threads of the device.
-    """
-    ops = fold(ops)
-    expected = [(op.name, op.inputs) for op in like.wiring.ops]
-    if [(op.name, op.inputs) for op in ops] != expected:
-        return None
-    wirings = [replace(wiring, ops=ops) for wiring in like.wirings]
-    prepared = _with_kernels(wirings, owners, threads, like.device, None, like.steps)
-    return replace(prepared, seconds=like.seconds, waits=like.waits, assumed=like.assumed)
-
-
-def _with_kernels(
-    wirings: Sequence[Wiring],
-    owners: Sequence[Owner],
-    threads: int,
-    device: KernelDevice,
-    compiled: Mapping[str, BufferPlan] | None,
-    steps: int,
-) -> Prepared:
-    """Look up the kernels of a graph; arguments as for ``prepare``."""
+    wirings = _wire(ops, device)
     wiring = wirings[0]
     ops = wiring.ops
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
@@ -191,7 +153,7 @@ def _with_kernels(
     counters = tuple(number[owner.op] for owner in used if owner.is_counter)
     on_card = device.is_cheap
     return Prepared(
-        wirings=tuple(wirings),
+        wirings=wirings,
         kernels=kernels,
         owners=tuple(used),
         variables=tuple(by_node.get(handle, -1) for handle in kernels.handles),
@@ -221,6 +183,15 @@ def _with_kernels(
         device=device,
         steps=steps,
     )
+
+
+def _wire(ops: Sequence[Op], device: KernelDevice) -> tuple[Wiring, ...]:
+    """Fold constants and rebuild the graph's edges, for several orders of oneDNN rewrites."""
+    folded = fold(ops)
+    rewrites: list[int | None] = [None]
+    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in folded):
+        rewrites = list(range(REWRITES if len(folded) < LARGE_OPS else REWRITES // 2))
+    return tuple(wire_all(folded, rewrites, is_cheap=device.is_cheap, unfolded=ops))
 
 
 def _find_shared_buffers(owners: Sequence[Owner]) -> dict[int, int]:

@@ -12,9 +12,8 @@ import pandas as pd
 
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
-from analyzer.model.recording.records import Step
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.predict.buffers.draw_table import find_unmodelled, make_allocations
+from analyzer.simulate.predict.buffers.draw_table import find_unmodelled
 from analyzer.simulate.predict.executor.data_decisions import Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.played_step import Draw, play
@@ -128,49 +127,51 @@ class Schedules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The allocations of a step.
+    """The sampled schedules of a step.
 
     Attributes:
-        allocations: The median schedule, with the columns of ``ALLOCATIONS``.
-        instants: Number of allocations and frees in it.
-        steps: Its steps; several if a counter decides a branch.
-        resident_bytes: Requested bytes alive before the last step.
-        peak_bytes: Highest requested bytes of the last step, including resident bytes.
-        peak_instant: Instant of that peak.
         kinds: Sampled schedules by number of threads; the first is the figure's.
+        middle: The median schedule of the first kind.
         bounds: The median one-thread schedule and the fully overlapped one; empty if the figure is for
             one thread or a card. A busy machine runs ops in an order between the two.
-        unmodelled: Op types without a rule: ``op_type``, ``count``, ``bytes``.
-        decisions: Branches and loops that data decide, and the assumed outcomes.
-        alternatives: Peaks with other outcomes; None without any.
-        least_bytes: Peak if each data-dependent size is one element; None without any.
-        stranded: Ops that never run; none in a graph that can run.
-        prepared: The graph and its kernels.
-        middle: The median schedule.
         ends: The schedules with the lowest and the highest peak of the range.
         candidates: Schedules to replay in the allocator, by seed and threads: some of the first kind,
             the median of the others.
-        runs: Number of op runs in a step; loops run an op several times.
+        decisions: Branches and loops that data decide, and the assumed outcomes.
+        alternatives: Peaks with other outcomes; None without any.
+        least_bytes: Peak if each data-dependent size is one element; None without any.
+        prepared: The graph and its kernels.
     """
 
-    allocations: pd.DataFrame
-    instants: int
-    steps: tuple[Step, ...]
-    resident_bytes: int
-    peak_bytes: int
-    peak_instant: int
     kinds: tuple[Schedules, ...]
+    middle: Draw
     bounds: tuple[Draw, ...]
-    unmodelled: pd.DataFrame
+    ends: tuple[Draw, Draw]
+    candidates: Mapping[tuple[int, int], Draw]
     decisions: tuple[Decision, ...]
     alternatives: Range | None
     least_bytes: int | None
-    stranded: tuple[str, ...]
     prepared: Prepared
-    middle: Draw
-    ends: tuple[Draw, Draw]
-    candidates: Mapping[tuple[int, int], Draw]
-    runs: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest requested bytes of the median schedule's last step, including resident bytes."""
+        return self.middle.peak_bytes
+
+    @property
+    def runs(self) -> int:
+        """Number of op runs in a step; loops run an op several times."""
+        return len(self.middle.order)
+
+    @property
+    def unmodelled(self) -> pd.DataFrame:
+        """Op types without a rule: ``op_type``, ``count``, ``bytes``."""
+        return find_unmodelled(self.prepared)
+
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """Ops that never run; none in a graph that can run."""
+        return tuple(self.prepared.wiring.ops[node].name for node in self.middle.stranded)
 
     @property
     def schedule_range(self) -> Range:
@@ -180,14 +181,14 @@ class Prediction:
     @property
     def range(self) -> Range:
         """The schedule range, widened by other outcomes of decisions."""
-        other, least = self.alternatives, self.least_bytes
-        sizes = [] if other is None else [other.low, other.high]
-        return self.schedule_range.including(
-            *sizes, *([] if least is None else [least]), self.peak_bytes
-        )
+        sizes = [self.peak_bytes]
+        if self.alternatives is not None:
+            sizes += [self.alternatives.low, self.alternatives.high]
+        if self.least_bytes is not None:
+            sizes.append(self.least_bytes)
+        return self.schedule_range.including(*sizes)
 
 
-# Long: the arguments and the fields of the result take most of the lines.
 def predict(
     ops: Sequence[Op],
     owners: Sequence[Owner],
@@ -201,7 +202,7 @@ def predict(
     assumed: Assumptions | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
-    """Predict the allocations of one step on a device, op by op.
+    """Sample schedules of one step on a device, op by op.
 
     Args:
         ops: The graph that the executor runs.
@@ -216,85 +217,76 @@ def predict(
         assumed: The user's assumptions about branches and loops that data decide.
         progress: Called with the share done, 0 to 1.
     """
-    decided = decide(
-        prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps),
-        assumed,
-    )
+    prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
+    decided = decide(prepared, assumed)
     prepared = decided.prepared
     least_bytes = _find_least_bytes(prepared, ops, owners, threads, compiled)
-    inter_op = prepared.select_threads(inter_op)
-    main = inter_op[0]
-    first = play(prepared, 0, threads=main)
-    runs = len(first.order)
-    count = draws or limit_draws(RUNS, runs, FEWEST_DRAWS, DRAWS)
-    has_bounds = count > 1 and main > 1 and not device.is_cheap
-    counts = dict.fromkeys(inter_op, OTHER_DRAWS if count > 1 else 0)
-    counts |= {main: count} | ({1: OTHER_DRAWS, OVERLAPPED: 1} if has_bounds else {})
-    enough = count if draws else min(count, EQUAL_DRAWS)
-    sampled = _sample(prepared, first, counts, enough, progress)
-    kinds = {number: Schedules.of(made, number) for number, made in sampled.items() if made}
-    by_seed = {(draw.seed, draw.threads): draw for made in sampled.values() for draw in made}
-    shown = kinds[main]
-    middle = by_seed[shown.seeds[shown.middle], main]
-    bounds = [
-        by_seed[kinds[n].seeds[kinds[n].middle], n] for n in ((1, OVERLAPPED) if has_bounds else ())
-    ]
-    ends = sorted(
-        [*(by_seed[shown.seeds[k], main] for k in shown.ends), *bounds], key=lambda d: d.peak_bytes
-    )
-    compared = [kinds[number] for number in inter_op if number in kinds]
+    sampled = _sample(prepared, prepared.select_threads(inter_op), draws, progress)
+    main, kinds = sampled.kinds[0], sampled.kinds
+    middle = sampled.find(main)
+    bounds = [sampled.find(bound) for bound in sampled.bounds]
+    ends = [sampled.draws[main.seeds[at], main.threads] for at in main.ends]
+    ends = sorted([*ends, *bounds], key=lambda draw: draw.peak_bytes)
     return Prediction(
-        allocations=make_allocations(prepared, middle),
-        instants=middle.instants,
-        steps=tuple(
-            Step(index=index, number=index, first=first, last=last)
-            for index, (first, last) in enumerate(middle.steps)
-        ),
-        resident_bytes=middle.resident_bytes,
-        peak_bytes=middle.peak_bytes,
-        peak_instant=middle.peak_instant,
-        kinds=tuple(compared),
+        kinds=kinds,
+        middle=middle,
         bounds=tuple(bounds),
-        unmodelled=find_unmodelled(prepared),
+        ends=(ends[0], ends[-1]),
+        candidates=_choose_candidates(kinds, sampled.draws, len(middle.order) * prepared.steps),
         decisions=decided.decisions,
         alternatives=decided.peaks,
         least_bytes=least_bytes,
-        stranded=tuple(prepared.wiring.ops[node].name for node in middle.stranded),
         prepared=prepared,
-        middle=middle,
-        ends=(ends[0], ends[-1]),
-        candidates=_choose_candidates(compared, by_seed, len(middle.order) * prepared.steps),
-        runs=len(middle.order),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """Sampled schedules: by seed and threads, of each kind, and of the bounds."""
+
+    draws: Mapping[tuple[int, int], Draw]
+    kinds: tuple[Schedules, ...]
+    bounds: tuple[Schedules, ...]
+
+    def find(self, kind: Schedules) -> Draw:
+        """Return the median schedule of a kind."""
+        return self.draws[kind.seeds[kind.middle], kind.threads]
 
 
 def _sample(
     prepared: Prepared,
-    first: Draw,
-    counts: Mapping[int, int],
-    enough: int,
+    inter_op: Sequence[int],
+    wanted: int | None,
     progress: Callable[[float], None] | None,
-) -> dict[int, list[Draw]]:
-    """Return sampled schedules by number of threads.
-
-    Args:
-        prepared: The graph.
-        first: A schedule of the first kind.
-        counts: Number of schedules to sample by number of threads.
-        enough: Equal peaks of the first kind after which its sampling stops.
-        progress: Called with the share done, 0 to 1.
-    """
+) -> _Sampled:
+    """Sample schedules on each number of threads, and the bounds; arguments as for ``predict``."""
+    main = inter_op[0]
+    first = play(prepared, 0, threads=main)
+    count = wanted or limit_draws(RUNS, len(first.order), FEWEST_DRAWS, DRAWS)
+    enough = count if wanted else min(count, EQUAL_DRAWS)
+    has_bounds = count > 1 and main > 1 and not prepared.device.is_cheap
+    counts = dict.fromkeys(inter_op, OTHER_DRAWS if count > 1 else 0) | {main: count}
+    if has_bounds:
+        counts |= {1: OTHER_DRAWS, OVERLAPPED: 1}
     total = sum(counts.values())
-    sampled = {first.threads: [first]}
-    for threads, count in counts.items():
-        draws = sampled.setdefault(threads, [])
-        for seed in range(len(draws), count):
-            if threads == first.threads and seed == enough and _are_equal(draws):
+    draws = {(0, main): first}
+    kinds: dict[int, Schedules] = {}
+    for number, most in counts.items():
+        own = [first] if number == main else []
+        for seed in range(len(own), most):
+            if number == main and seed == enough and _are_equal(own):
                 break
             if progress is not None:
-                progress(sum(map(len, sampled.values())) / total)
-            draws.append(play(prepared, seed, threads=threads))
-    return sampled
+                progress(len(draws) / total)
+            own.append(play(prepared, seed, threads=number))
+            draws[seed, number] = own[-1]
+        if own:
+            kinds[number] = Schedules.of(own, number)
+    return _Sampled(
+        draws,
+        tuple(kinds[number] for number in dict.fromkeys(inter_op) if number in kinds),
+        (kinds[1], kinds[OVERLAPPED]) if has_bounds else (),
+    )
 
 
 def _are_equal(draws: Sequence[Draw]) -> bool:

@@ -5,6 +5,7 @@ from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
 from analyzer.simulate.predict import predict
+from analyzer.simulate.predict.buffers.draw_table import make_allocations
 from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
@@ -157,7 +158,8 @@ def test_an_index_that_went_through_a_list_is_followed():
         Op("end", "_Retval", ("set:0",), attrs={"index": 0}),
     ]
     found = predict(ops, [])
-    rows = found.allocations[found.allocations.op == "rows"].iloc[-3:]
+    table = make_allocations(found.prepared, found.middle)
+    rows = table[table.op == "rows"].iloc[-3:]
     first, second, third = rows.dies
     assert second < min(first, third)
 
