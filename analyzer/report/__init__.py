@@ -1,1 +1,7 @@
-"""The document (the JSON) and its renderings."""
+"""Build the report of an analysis, and render it for each output.
+
+Input: an ``Analysis`` of ``explain``. ``document`` builds the report (the JSON); ``report_sections`` and
+``diff_sections`` build documents, which ``render`` shows in the terminal, in Markdown and as pages;
+``page`` is the interactive report page. Numbers are never recomputed here. Names and messages of a trace
+are untrusted: each renderer escapes them.
+"""

@@ -66,7 +66,7 @@ def read_analysis(folder: Path, report: ReportFile) -> Analysis:
     except _DAMAGED as error:
         raise TraceError(
             f"{folder / TABLES_FILE} is damaged ({error}).",
-            hint=f"Remove {DIGESTS_FILE} next to it to estimate again.",
+            hint=f"Remove {DIGESTS_FILE} next to it, then rerun `analyze estimate`.",
         ) from None
 
 
@@ -122,8 +122,8 @@ def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) 
         "instants": _within(born, -1, count - 1) and bool((born <= dies).all()),
         "ends": _within(dies, 0, count),
         "sizes": _within(sizes, 0, MOST_BYTES) and float(sizes.sum(dtype=np.float64)) < 2**62,
-        "turns": _within(_known_values(allocations["turns_at"]), -1, count),
-        "parts": _within(_known_values(allocations["part_of"]), 0, rows - 1),
+        "turns": _within(_integers_of(allocations["turns_at"]), -1, count),
+        "parts": _within(_integers_of(allocations["part_of"]), 0, rows - 1),
         "steps": _within(np.asarray(instants, dtype=np.int64), -1, count),
         "categories": set(allocations["category"].unique()) <= set(map(str, Category)),
         "events": _within(events["kind"].to_numpy(dtype=np.int64), -1, 1),
@@ -133,7 +133,7 @@ def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) 
         raise ValueError(f"its {', '.join(wrong)} are out of range")
 
 
-def _known_values(column: pd.Series[int]) -> np.ndarray:
+def _integers_of(column: pd.Series[int]) -> np.ndarray:
     known: np.ndarray = column.dropna().to_numpy(dtype=np.int64)
     return known
 

@@ -121,7 +121,7 @@ def find_internal_waste(
                 f"{format_bytes(fragmentation.unsplit_bytes)} are in chunks that were not split because "
                 "they are smaller than twice the request, "
                 f"{format_bytes(fragmentation.rounding_bytes)} come from rounding to 256 B. Use the "
-                "same tensor sizes in every step, so that freed chunks fit again, or set "
+                "same tensor sizes in every step, so that freed chunks can be reused, or set "
                 "GPUOptions.experimental.internal_fragmentation_fraction, so that the allocator splits "
                 "more chunks."
             ),

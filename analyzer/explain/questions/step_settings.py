@@ -137,7 +137,7 @@ def _recompiled_detail(one: RecompiledFunction, *, is_kept: bool) -> str:
     return (
         f"{one.because} needs a constant at compile time, and TensorFlow derives it from "
         f"{' and '.join(sources)} ({shown}). Their values become part of the compiled code. They "
-        f"change in every step, so everything is compiled again, as slowly as the first time{old}. "
+        f"change in every step, so everything is recompiled, as slowly as the first time{old}. "
         "Turn XLA off for this step (jit_compile=False, --no-jit), or use another optimizer: a "
         "frequent cause is an optimizer that divides an Embedding's sparse gradient and adds the "
         "result to a slot (Adadelta, RMSprop with momentum). Adam does not."

@@ -41,7 +41,9 @@ def find_data(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     large = [one for one in watch.constants if one.size_bytes >= least]
     findings = [_constant(one) for one in large if one.kind == "graph"]
     findings += [
-        _held_whole(one, analysis) for one in large if one.kind == "held" and _is_data(one, batch)
+        _whole_data_set(one, analysis)
+        for one in large
+        if one.kind == "held" and _is_data(one, batch)
     ]
     findings += [
         _slices(one)
@@ -95,7 +97,7 @@ def _constant(one: LargeConstant) -> Finding:
     )
 
 
-def _held_whole(one: LargeConstant, analysis: Analysis) -> Finding:
+def _whole_data_set(one: LargeConstant, analysis: Analysis) -> Finding:
     on_card = analysis.recording.device.kind == "gpu"
     where = "on the card" if on_card else "in TensorFlow's memory"
     return Finding(

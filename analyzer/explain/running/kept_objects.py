@@ -34,7 +34,7 @@ _ROWS: Final = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = _held_by_tapes(analysis, watch)
+    size_bytes = _bytes_of_tapes(analysis, watch)
     findings = []
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         if one.alive >= _TAPES:
@@ -44,7 +44,7 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     return findings
 
 
-def _held_by_tapes(analysis: Analysis, watch: WatchNote) -> int:
+def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     """Return the bytes that outlive their step and that no tensor in Python holds."""
     if not watch.tapes:
         return 0
@@ -82,7 +82,7 @@ def _open_tape(one: TapesNote, size_bytes: int) -> Finding:
         severity=Severity.HIGH,
         title=f"{tape} still holds {format_bytes(size_bytes)} after its step ({one.where})",
         detail="It holds all intermediate results that it recorded, through the update and into the "
-        f"next step, until its name is assigned again. {hint}",
+        f"next step, until its name is reassigned. {hint}",
         saves_bytes=size_bytes,
         saves_kind="allocated",
         evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
@@ -137,7 +137,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
             id="held-over",
             severity=Severity.LOW,
             title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak{holder}",
-            detail="In a loop, a name holds its tensors until it is assigned again, one step later. "
+            detail="In a loop, a name holds its tensors until it is reassigned, one step later. "
             f"{after}`del` them at the end of the step, or move the step into a function.",
             saves_bytes=size_bytes,
             evidence=tuple(holder_row("held by", held) for held in names),
@@ -150,13 +150,13 @@ def _names_that_hold(
 ) -> tuple[list[HeldTensors], int]:
     """Return the names that hold such tensors after the last step, and the bytes of ``old``.
 
-    A tensor is matched by op and size. Loaded batches are skipped: their name is assigned again before
+    A tensor is matched by op and size. Loaded batches are skipped: their name is reassigned before
     the step begins.
 
     Args:
         analysis: The analysis.
         old: Rows of tensors of the step before that are alive at the peak.
-        bound: Names that are assigned again in each step.
+        bound: Names that are reassigned in each step.
     """
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
