@@ -163,13 +163,11 @@ class StepTrace:
         if self._is_starting:
             return False
         self.discard_first()
-        self._is_suspended = True
-        if self._window is None or not self._window.is_open:
-            return False
-        if self._window.done >= _ENOUGH:
-            return True
-        self._window.discard()
-        return False
+        must_close = self._window is not None and self.is_open and self._window.done >= _ENOUGH
+        if self._window is not None and self.is_open and not must_close:
+            self._window.discard()
+        self._is_suspended = True  # after the discards, which stop the profiler and so call resume
+        return must_close
 
     def resume(self) -> None:
         """Note that the program's own profile is over."""
