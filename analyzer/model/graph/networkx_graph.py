@@ -105,16 +105,16 @@ def to_graphml(graph: nx.MultiDiGraph) -> str:
 
     plain = nx.MultiDiGraph()
     plain.add_nodes_from(
-        (_xml(node_name(node)), _known(data)) for node, data in graph.nodes(data=True)
+        (_xml(node_name(node)), _drop_unknown(data)) for node, data in graph.nodes(data=True)
     )
     plain.add_edges_from(
-        (_xml(node_name(source)), _xml(node_name(target)), _known(data))
+        (_xml(node_name(source)), _xml(node_name(target)), _drop_unknown(data))
         for source, target, data in graph.edges(data=True)
     )
     return "\n".join(nx.generate_graphml(plain, prettyprint=False))
 
 
-def _known(data: dict[str, Any]) -> dict[str, Any]:
+def _drop_unknown(data: dict[str, Any]) -> dict[str, Any]:
     return {
         key: _xml(value) if isinstance(value, str) else value
         for key, value in data.items()

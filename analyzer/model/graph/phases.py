@@ -150,7 +150,7 @@ class ScopeTable:
         return root
 
     @cached_property
-    def _found(self) -> dict[str, Owner | None]:
+    def _owners_by_scope(self) -> dict[str, Owner | None]:
         return {}
 
     def owner_of(self, op_name: str) -> Owner | None:
@@ -160,9 +160,9 @@ class ScopeTable:
         inlined function.
         """
         scope = op_name.rpartition("/")[0]
-        if scope not in self._found:
-            self._found[scope] = self._search(scope)
-        return self._found[scope]
+        if scope not in self._owners_by_scope:
+            self._owners_by_scope[scope] = self._search(scope)
+        return self._owners_by_scope[scope]
 
     def _search(self, scope: str) -> Owner | None:
         """Return the owner of the longest known scope, at the first position where one begins."""
