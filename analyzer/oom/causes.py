@@ -55,8 +55,8 @@ def _judge_pool(case: OomCase) -> CauseOfFailure:
         return _judge_driver(case, shown, state.room)
     free = state.free
     if free is None:
-        if case.left is not None:
-            return _judge_by_limit(case, want, shown, case.left)
+        if case.limit_left is not None:
+            return _judge_by_limit(case, want, shown, case.limit_left)
         return _judge_by_map(case, want, shown)
     if state.room is None and state.pool is not None and state.pool.high < want.low:
         return _judge_others(case, want) or _verdict(

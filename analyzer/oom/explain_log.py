@@ -115,7 +115,7 @@ def _explain_failure(case: OomCase) -> OomFailure:
         "free_bytes": state.free,
         "largest_hole_bytes": state.largest_hole,
         "room_bytes": state.room,
-        "left_bytes": case.left,
+        "left_bytes": case.limit_left,
         "waste_bytes": state.waste,
     }
     fields: dict[str, Any] = {

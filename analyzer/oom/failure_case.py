@@ -75,7 +75,7 @@ class OomCase:
         return None if self.state.in_use is None else self.state.in_use.middle
 
     @property
-    def left(self) -> Range | None:
+    def limit_left(self) -> Range | None:
         """Limit minus bytes in use."""
         return difference(self.state.limit, self.state.in_use)
 

@@ -69,7 +69,7 @@ def draw_pool(case: OomCase) -> Drawing | None:
 
 
 class _Canvas:
-    """Rectangles by rows of ``row_bytes``; ``top`` is where the next region starts."""
+    """Rectangles by rows of ``row_bytes``; ``top`` is the place of the next region."""
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes

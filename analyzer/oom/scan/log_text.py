@@ -87,7 +87,8 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
         if has_output:
             return  # a truncated copy: use the part before the damage
         raise InputError(
-            f"{name or 'The log'} is damaged gzip: {error}.", hint="Unpack it, or make a new copy."
+            f"{name or 'The log'} is damaged gzip: {error}.",
+            hint="Unpack it, or copy the file once more.",
         ) from None
 
 
