@@ -25,8 +25,8 @@ _MOST_ESTIMATES: Final = 16
 _BRACKET_PARTS: Final = 64
 """The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbouring sizes."""
 
-_RUN_PARTS: Final = 16
-"""If runs follow, the search ends if the line crosses the limit this near to an estimated size."""
+_RUN_PARTS: Final = 8
+"""If runs follow, the search ends once the line crosses the limit within 1 / 8 of an estimated size."""
 
 _LONGEST_STEP: Final = 1024
 """The next size is at most so many times the largest size that fits."""
