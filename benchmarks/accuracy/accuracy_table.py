@@ -248,9 +248,8 @@ estimate states, which should be no wider than three times theirs, or 2 %.
 
 The networks of the second half were first measured when the rules were done; three later cures (a select
 that takes over its input, initializers, small variables) came from looking at some of them. None of
-the figures with default threads is of a case held out: how fast ops run side by side was read off traced
-steps of both halves, as rates by kind of kernel
-(`measured_rates.csv`). With one thread no rate counts. The protocol asks for
+the figures with default threads is of a held-out case: the three rates of kernels (`op_duration.py`)
+come from traced steps of both halves. With one thread no rate counts. The protocol asks for
 five real runs of a case in each series; the row *real runs* says how many stand behind this page.
 Fewer runs make their range narrower, and an error larger.
 """

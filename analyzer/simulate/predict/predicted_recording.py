@@ -81,8 +81,8 @@ def predict_note(
 
     Args:
         note: The run note of a capture.
-        threads: Intra-op threads; None for those of the machine that took the note.
-        inter_op: Inter-op threads; None for those of the machine that took the note, compared with one.
+        threads: Intra-op threads; None for the number of the noted machine.
+        inter_op: Inter-op threads; None for the number of the noted machine, compared with one.
         plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
             the note.
         allocator: The allocator; None for the device's default.

@@ -155,7 +155,7 @@ def choose(
             *(layout.peak_bytes for layout in bounds),
             *(peak for layout in own.values() for peak in layout.peaks_bytes[1:]),
         ),
-        beside_bytes=_count_beside(prediction, shown),
+        beside_bytes=_count_extra_bytes(prediction, shown),
         limits=limits,
     )
 
@@ -272,7 +272,7 @@ def _search_limits(
     return shared_limits(sequences, options, progress=lambda share: report(0.5 + 0.5 * share))
 
 
-def _count_beside(prediction: Prediction, played: Played) -> int:
+def _count_extra_bytes(prediction: Prediction, played: Played) -> int:
     """Return by how many bytes a schedule's peak is higher if played from the process's start."""
     main = prediction.kinds[0]
     alone = main.draws_bytes[main.seeds.index(played.draw.seed)]

@@ -131,8 +131,8 @@ def count_operations(wiring: Wiring, node: int) -> float:
     is_convolution = "Conv" in op.type
     if not is_convolution and "MatMul" not in op.type and "Einsum" not in op.type:
         return 0.0
-    inputs = [_known_shape(spec.shape if spec else None) for spec in wiring.specs(node)]
-    result = _known_shape(op.outputs[0].shape if op.outputs else None)
+    inputs = [_complete_shape(spec.shape if spec else None) for spec in wiring.specs(node)]
+    result = _complete_shape(op.outputs[0].shape if op.outputs else None)
     if is_convolution:
         return _count_convolution(op.type, inputs, result)
     if len(inputs) < 2 or not inputs[0] or not inputs[1] or not result:
@@ -164,7 +164,7 @@ def _count_convolution(
     return 2.0 * math.prod(forward) * per_element
 
 
-def _known_shape(shape: Sequence[int | None] | None) -> tuple[int, ...] | None:
+def _complete_shape(shape: Sequence[int | None] | None) -> tuple[int, ...] | None:
     """Return a shape if all its sizes are known, else None."""
     if shape is None or any(size is None or size < 0 for size in shape):
         return None

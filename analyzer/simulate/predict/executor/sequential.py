@@ -2,7 +2,7 @@
 
 The executor starts at the source. A node that has run makes its successors ready. Inexpensive ones join
 the thread's own queue and run next, first in, first out. Of the expensive ones the last joins the queue
-if it is empty; every other goes to the pool, where the newest task runs first: the worker pushes to the
+if it is empty; every other goes to the pool, which runs the newest task first: the worker pushes to the
 front of its deque and pops from there (Eigen's ``ThreadPoolTempl``). The deque holds 1,024 tasks; if it
 is full, a task runs at once within the current one. Five hundred or more tasks at once go as chunks,
 which unfold when they are popped (``ScheduleReady`` and ``Process`` in ``executor.cc``,

@@ -83,7 +83,7 @@ def describe_data_sizes(note: RunNote) -> list[str]:
     sentences = []
     if by_inputs:
         sentences.append(
-            f"Sizes that depend on input values are those of generated inputs: {_list(by_inputs)}. "
+            f"Input-dependent sizes follow generated inputs: {_list(by_inputs)}. "
             "Real inputs may need more."
         )
     return sentences + ([f"{_describe_most(most)}."] if most else [])
@@ -99,7 +99,7 @@ def describe_input_sizes(note: RunNote) -> list[str]:
     sizes = [size for size in note.sizes if size.basis == "inputs"]
     if not sizes:
         return []
-    return [f"Sizes that depend on input values are those of the given inputs: {_list(sizes)}."]
+    return [f"Input-dependent sizes follow the given inputs: {_list(sizes)}."]
 
 
 def _list(sizes: Sequence[DataSize]) -> str:

@@ -56,8 +56,9 @@ def add_gpu_uncertainty(
     if rise:
         because.append(
             f"cuDNN chooses each convolution's workspace by timing algorithms on the card. "
-            f"Workspaces are "
-            f"not counted and may raise the peak by up to {format_bytes(rise)}; cuDNN skips one that "
+            f"Workspaces are not counted and may raise the peak by up to {format_bytes(rise)}; "
+            f"cuDNN skips a "
+            f"workspace that "
             "does not fit."
         )
     if any(op.type in _TUNED for op in ops):
