@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from analyzer.simulate.allocator.bfc.bfc_pool import (
     ANY_BYTES,
+    BIN_MASK,
     BINS,
     LAST_CHUNK,
     LEAST_LIMIT,
@@ -59,8 +60,12 @@ def insert(pool: PoolState, chunk: int) -> None:
     size = pool.size[chunk]
     which = bin_of(size)
     row, length = pool.bins[which], pool.bin_length[which]
-    at = find_position(pool, row, length, size, pool.address[chunk])
-    shift_up(row, at, length)
+    at = 0
+    if length == 0:
+        pool.totals[BIN_MASK] |= 1 << which
+    else:
+        at = find_position(pool, row, length, size, pool.address[chunk])
+        shift_up(row, at, length)
     row[at] = chunk
     pool.bin_length[which] = length + 1
 
@@ -68,8 +73,11 @@ def insert(pool: PoolState, chunk: int) -> None:
 def remove_at(pool: PoolState, which: int, at: int) -> None:
     """Take the chunk at position ``at`` out of bin ``which``."""
     row, length = pool.bins[which], pool.bin_length[which] - 1
-    shift_down(row, at, length)
+    if at < length:
+        shift_down(row, at, length)
     pool.bin_length[which] = length
+    if length == 0:
+        pool.totals[BIN_MASK] ^= 1 << which
 
 
 def remove(pool: PoolState, chunk: int) -> None:
@@ -107,17 +115,19 @@ def drop(pool: PoolState, chunk: int) -> None:
 def restrict_limits(pool: PoolState, least: int, most: int) -> None:
     """Note that the last decision is the same under limits from ``least`` to ``most`` bytes."""
     totals = pool.totals
-    totals[LEAST_LIMIT] = max(totals[LEAST_LIMIT], least)
-    totals[MOST_LIMIT] = min(totals[MOST_LIMIT], most)
+    if least > totals[LEAST_LIMIT]:
+        totals[LEAST_LIMIT] = least
+    if most < totals[MOST_LIMIT]:
+        totals[MOST_LIMIT] = most
 
 
 def find_next_size(pool: PoolState, which: int, at: int) -> int:
     """Return the size of the free chunk after position ``at``; ``ANY_BYTES`` if there is none."""
     if at + 1 < pool.bin_length[which]:
         return pool.size[pool.bins[which][at + 1]]
-    for larger in range(which + 1, BINS):
-        if pool.bin_length[larger] > 0:
-            return pool.size[pool.bins[larger][0]]
+    larger = pool.totals[BIN_MASK] >> (which + 1) << (which + 1)
+    if larger:
+        return pool.size[pool.bins[math.frexp(larger & -larger)[1] - 1][0]]
     return ANY_BYTES
 
 
@@ -151,33 +161,36 @@ def restrict_by_choice(
         else:
             most = min(most, limit + least_spare - spare - 1)
         restrict_limits(pool, least, most)
-    elif pool.free[last]:
+    elif pool.free[last] == 1:
         size = pool.size[last]
         if size < rounded:
             restrict_limits(pool, -ANY_BYTES, limit + rounded - size - 1)
+        elif pool.size[chunk] < size:
+            restrict_limits(pool, limit + pool.size[chunk] - size + 1, ANY_BYTES)
         else:
-            restrict_limits(pool, limit + min(pool.size[chunk] - size + 1, 0), ANY_BYTES)
+            restrict_limits(pool, limit, ANY_BYTES)
 
 
 def take(settings: PoolSettings, pool: PoolState, rounded: int) -> int:
     """Take the smallest sufficient free chunk, split if it is much too large; ``NONE`` if none."""
     totals = pool.totals
     first = bin_of(rounded)
-    for which in range(first, BINS):
-        length = pool.bin_length[which]
-        if length == 0:
-            continue
+    mask = totals[BIN_MASK] >> first << first
+    while mask:
+        which = math.frexp(mask & -mask)[1] - 1  # the lowest set bit
+        mask &= mask - 1
         row, at = pool.bins[which], 0
         if which == first:
-            at = find_position(pool, row, length, rounded, NONE)
-            if at == length:
+            at = find_position(pool, row, pool.bin_length[which], rounded, NONE)
+            if at == pool.bin_length[which]:
                 continue
         chunk = row[at]
-        least_spare = max(min(rounded, settings.max_spare_bytes), 1)
-        if totals[LAST_CHUNK] != NONE:
-            next_size = ANY_BYTES
-            if chunk == totals[LAST_CHUNK]:
-                next_size = find_next_size(pool, which, at)
+        least_spare = rounded
+        if settings.max_spare_bytes < rounded:
+            least_spare = max(settings.max_spare_bytes, 1)
+        last = totals[LAST_CHUNK]
+        if last != NONE and pool.free[last]:
+            next_size = find_next_size(pool, which, at) if chunk == last else ANY_BYTES
             restrict_by_choice(settings, pool, rounded, chunk, next_size, least_spare)
         remove_at(pool, which, at)
         pool.free[chunk] = 0

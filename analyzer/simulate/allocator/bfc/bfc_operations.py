@@ -5,6 +5,7 @@ Plain Python that Numba can also compile, see ``bfc_pool``.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from analyzer.simulate.allocator.bfc.bfc_chunks import (
 from analyzer.simulate.allocator.bfc.bfc_options import BACK_PEDAL, UPPER_ADDRESS
 from analyzer.simulate.allocator.bfc.bfc_pool import (
     ANY_BYTES,
-    BINS,
+    BIN_MASK,
     ENDED,
     FAILED,
     FULL,
@@ -50,10 +51,11 @@ if TYPE_CHECKING:
 
 def find_largest_free(pool: PoolState) -> int:
     """Return the size of the largest free chunk; 0 if none is free."""
-    for which in range(BINS - 1, -1, -1):
-        if pool.bin_length[which] > 0:
-            return pool.size[pool.bins[which][pool.bin_length[which] - 1]]
-    return 0
+    mask = pool.totals[BIN_MASK]
+    if not mask:
+        return 0
+    which = math.frexp(mask)[1] - 1  # the highest set bit
+    return pool.size[pool.bins[which][pool.bin_length[which] - 1]]
 
 
 def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int) -> int:

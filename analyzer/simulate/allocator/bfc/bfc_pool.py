@@ -49,13 +49,15 @@ REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
     LAST_CHUNK,
     LEAST_LIMIT,
     MOST_LIMIT,
+    BIN_MASK,
     N_TOTALS,
-) = range(16)
+) = range(17)
 """Indices of ``PoolState.totals``, and their number.
 
 ``NEXT_REGION`` is the size of the next region. ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK``
 is the chunk at the end of the last region that the limit cut short, ``NONE`` if there is none. The
-run is the same under all limits from ``LEAST_LIMIT`` to ``MOST_LIMIT``.
+run is the same under all limits from ``LEAST_LIMIT`` to ``MOST_LIMIT``. Bit n of
+``BIN_MASK`` is set if bin n has free chunks.
 """
 
 ENDED, FAILED, FULL, INVALID = range(4)
@@ -67,7 +69,7 @@ RELEASE_COLUMNS: Final = 3
 OUT_COLUMNS: Final = 5
 """Columns of the record of a run: address, chunk bytes, in use, pool, largest free."""
 
-_FEWEST_CHUNKS: Final = 256
+_FEWEST_CHUNKS: Final = 1024
 _FEWEST_REGIONS: Final = 64
 
 
