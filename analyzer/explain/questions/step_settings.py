@@ -31,8 +31,8 @@ def find_state(analysis: Analysis) -> list[Finding]:
     one_slot = max(state - parameters, 0)
     saves = one_slot if one_slot >= LOW * peak else state
     change = (
-        "An optimizer with one slot per parameter (SGD with momentum, Lion, Adagrad) needs "
-        f"{format_bytes(one_slot)} less; plain SGD needs no state"
+        "An optimizer with one slot per parameter (SGD with momentum, Lion, Adagrad) saves "
+        f"{format_bytes(one_slot)}; plain SGD needs no state"
         if saves == one_slot
         else "Plain SGD without momentum needs no state"
     )

@@ -187,7 +187,7 @@ def test_a_large_tensor_saves_what_half_of_it_would() -> None:
 
 @pytest.mark.parametrize(
     ("slots", "saves", "words"),
-    [(2, MIB, "needs 1.00 MiB less"), (1, MIB, "Plain SGD without momentum")],
+    [(2, MIB, "saves 1.00 MiB"), (1, MIB, "Plain SGD without momentum")],
 )
 def test_state_says_what_another_optimizer_saves(slots: int, saves: int, words: str) -> None:
     rows = [buffer(MIB, 0, 100, Category.PARAMETER, "k")]
