@@ -59,7 +59,7 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
     if limit_bytes is not None and limit_bytes > free_bytes:
         default = format_bytes(memory_limit(gpu).bytes)
         raise InputError(
-            f"--limit {format_bytes(limit_bytes)} is more than is free on {gpu.name} "
+            f"--limit {format_bytes(limit_bytes)} exceeds the free memory of {gpu.name} "
             f"({format_bytes(free_bytes)}).",
             hint=f"Omit it for TensorFlow's default there ({default}), or name a larger card.",
         )

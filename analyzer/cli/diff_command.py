@@ -22,7 +22,7 @@ def diff(
             help="The older run folder, logdir or .xplane.pb.", metavar="A", show_default=False
         ),
     ],
-    b: Annotated[Path, typer.Argument(help="The newer.", metavar="B", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="The newer one.", metavar="B", show_default=False)],
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     markdown: options.MarkdownFile = None,

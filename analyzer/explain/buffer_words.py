@@ -49,7 +49,7 @@ def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
 
 
 def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
-    """Return a buffer as a row of a finding's evidence, with more columns behind."""
+    """Return a buffer as a row of a finding's evidence, with additional columns."""
     plain: EvidenceRow = to_builtins(buffer_row(row, BufferRow))
     return {**plain, **more}
 
@@ -69,7 +69,7 @@ def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None 
     if category == Category.INPUT:
         return "an input, until the step returns"
     if category == Category.CONSTANT:
-        return f"{row['role'] or 'constant'}, as long as its owner"
+        return f"{row['role'] or 'constant'}, until its owner is freed"
     if use is not None and use.waits_for:
         verb = "kept for" if category == Category.ACTIVATION else "waits for"
         return f"{verb} {use.waits_for}{_type_in_brackets(use.waits_for, use.waits_for_type)}"

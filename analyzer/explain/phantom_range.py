@@ -75,7 +75,7 @@ def _range(analysis: Analysis, reserve: int) -> StatedRange:
         allocated_high_bytes=peak.allocated_bytes + reserve,
         because=(
             f"cuDNN's reserve space for recurrent layers is assumed: {format_bytes(reserve)} at the "
-            "peak; the range is from none to twice as much",
+            "peak; the range covers 0 to twice that size",
         ),
         deciding_ops=(),
         schedules=(),

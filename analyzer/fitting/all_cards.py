@@ -3,7 +3,7 @@
 The graph depends on the card's compute capability only: TensorFlow's layout optimizer asks for tensor
 cores (7.0) and for TF32 (8.0; ``generic_layout_optimizer.cc``). So one card of each kind is captured, at
 sizes near the limits of the smallest, the middle and the largest card, and the answers of all cards are
-read from the lines between these estimates. Rewrites near one card's own limit are not seen.
+interpolated between them. Graph rewrites near the limit of one card are not seen.
 """
 
 from __future__ import annotations

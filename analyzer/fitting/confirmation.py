@@ -23,7 +23,7 @@ _STEPS: Final = 3
 """Steps of a run: the first allocates variables of the optimizer, the others repeat."""
 
 _FIRST_STEP_DOWN: Final = 16
-"""If the predicted and the safe size both fail, the next one is smaller by 1 / 16, then by 2 / 16."""
+"""Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 2 / 16."""
 
 _LONGEST_DETAIL: Final = 200  # characters
 

@@ -40,7 +40,7 @@ _NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.E
 """Failures that say nothing about the size."""
 
 Capture = Callable[[CaptureOptions, Path], Path]
-"""Do something with the step under some options; fill a folder and return its final path."""
+"""Capture or run the step with these options into a folder; return its final path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class SizeEstimates:
         return self.estimate_capture(size, self.capture(size))
 
     def try_size(self, size: int) -> SizeEstimate | SizeFailure:
-        """Do the same, but return the reason if the size itself is not possible."""
+        """Estimate a size; return the failure if the step cannot be made at that size."""
         try:
             return self.estimate(size)
         except (TargetError, StepOutOfMemory) as error:
@@ -255,7 +255,7 @@ class SizeEstimates:
 def _need_of(analysis: Analysis) -> tuple[int, Range]:
     """Return the smallest limit that suffices, and its bounds.
 
-    The bounds of several schedules include a margin above already; one schedule gets it here.
+    The upper bound of several schedules includes the margin; one schedule gets it here.
     """
     verdict, stated = analysis.verdict, analysis.recording.uncertainty
     need_bytes = analysis.peak.allocated_bytes

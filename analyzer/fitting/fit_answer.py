@@ -138,7 +138,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
             none fits. Of many cards, on the card that holds most.
         failing: The smallest size known not to fit, by the same means; None if none was found.
         safe: The largest size whose upper bound of the need fits the lower bound of the limit.
-        most: No size above this fits by the lower bound of the need; None if not known.
+        most: Larger sizes do not fit even with the lower bound of the need; None if unknown.
         refused: The smallest size that failed for a reason other than memory; None for none.
         peak_requested_bytes, peak_allocated_bytes: Peak at ``largest``, interpolated between the
             estimates if ``largest`` was not estimated itself; None if ``largest`` is 0.

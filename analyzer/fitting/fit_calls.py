@@ -211,7 +211,7 @@ def _make_key(target: Any, options: CaptureOptions, limit: Limit) -> str | None:
 
 
 def _number_names(config: Any) -> dict[str, str]:
-    """Map automatic layer names to their position, since Keras numbers each model's layers on."""
+    """Map automatic layer names to positions: Keras continues its numbers from model to model."""
     names: dict[str, str] = {}
     waiting = [config]
     while waiting:

@@ -128,14 +128,14 @@ def fit_step(
 
 
 def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
-    """Return options whose graph is optimized for a card's limit: TensorFlow's optimizer reads it."""
+    """Return the options with the card's limit, which TensorFlow's graph optimizer reads."""
     if not options.gpu or limit_bytes is None:
         return options
     return replace(options, memory_limit_bytes=limit_bytes)
 
 
 def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, Limit]:
-    """Return the lower one of the card's limit and the user's, and whose it is.
+    """Return the owner and the value of the lower limit, the card's or the user's.
 
     Raises:
         InputError: no allocator has such a limit.

@@ -24,10 +24,10 @@ RECOMPUTING: Final = ("recompute-blocks", "recompute-sqrt")
 """Remedies that recompute blocks of layers; they need the order of the layers."""
 
 _LEAST_UNITS: Final = 3
-"""A chain with fewer parts has nothing to recompute between."""
+"""Fewest units of a chain for which blocks are recomputed."""
 
 _TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
-_PASTE_BEGIN: Final = "# --- what is pasted ---"
+_PASTE_BEGIN: Final = "# --- begin of the pasted code ---"
 _PASTE_END: Final = "# --- up to here ---"
 
 _GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})

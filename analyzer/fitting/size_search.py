@@ -26,10 +26,10 @@ _BRACKET_PARTS: Final = 64
 """The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbouring sizes."""
 
 _RUN_PARTS: Final = 8
-"""If runs follow, the search ends once the line crosses the limit within 1 / 8 of an estimated size."""
+"""If runs follow, stop when the interpolated size is within 1 / 8 of an estimated size."""
 
 _LONGEST_STEP: Final = 1024
-"""The next size is at most so many times the largest size that fits."""
+"""Largest factor from the largest fitting size to the next size to try."""
 
 _PLATEAU_STEP: Final = 16
 """The next size is so many times larger if the need did not grow: at small batches the variables' start
@@ -77,7 +77,7 @@ def need_of(point: SizeEstimate) -> int:
 
 
 def _growing_part_of(point: SizeEstimate) -> int:
-    """Return the need without the process's start, which may need more than a step of a small batch."""
+    """Return the need of the step without process startup."""
     return min(point.need_bytes, point.allocated_bytes)
 
 

@@ -131,7 +131,7 @@ def _read(path: Path) -> SweepConfig:
 CELLS: Final = "cells"
 SWEEP_JSON: Final = "sweep.json"
 
-_DIED: Final = "Its process died twice, possibly for lack of memory."
+_DIED: Final = "The estimate's process died twice, probably out of memory. Use fewer workers."
 
 
 def run_sweep(

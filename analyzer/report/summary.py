@@ -120,7 +120,9 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
     on_card = verdict.limit_of == "card"
     meaning = limit_of if on_card else "the given limit"
     yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")
-    meaning = "lowest limit to get as far" if report.error else "lowest memory limit it runs under"
+    meaning = "lowest memory limit it runs under"
+    if report.error:
+        meaning = "lowest limit that reaches the failed request"
     yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes")
 
 

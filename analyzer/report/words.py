@@ -150,7 +150,7 @@ def need_words(report: ReportFile) -> Iterator[str]:
     parts = None if waste is None else waste.safe_limit_parts
     if waste is None or parts is None or waste.safe_limit_bytes is None:
         return
-    verb = "Needs" if report.error is None else "To get as far, the step needs"
+    verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
     yield (
         f"{verb} a memory limit of {format_bytes(waste.safe_limit_bytes)} = "
         f"{format_bytes(parts.requested_bytes)} requested{highest_words(report)} + "

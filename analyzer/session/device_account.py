@@ -255,9 +255,7 @@ def _limit_words(one: AllocatorFigures, limit_bytes: int, card: NvmlCard) -> str
     elif one.grows:
         how = "the pool grows on demand up to it and is not returned"
     else:
-        how = (
-            f"the pool {'took' if one.peak_in_use_bytes else 'takes'} it whole at the first tensor"
-        )
+        how = f"the pool {'took' if one.peak_in_use_bytes else 'takes'} the whole limit at its first use"
     left = card.total_bytes - limit_bytes
     return (
         f"{one.device}: limit {format_bytes(limit_bytes)}, {format_bytes(left)} less than the card; "

@@ -88,7 +88,7 @@ def make_signature_program(function: Any, text: str, options: CaptureOptions) ->
     for spec in specs:
         if not isinstance(spec, tf.TensorSpec):
             raise TargetError(
-                f"{text} takes a {type(spec).__name__}, for which no value can be made.",
+                f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
                 hint="Return (tf_function, args) with real arguments.",
             )
     names = _name_inputs(function, signature)

@@ -249,7 +249,8 @@ def _call_compile(model: Any, arguments: dict[str, Any]) -> None:
         model.compile(**arguments)
     except TypeError as error:
         raise TargetError(
-            f"The model {model.name!r} has a compile of its own: {describe_user_error(error)}",
+            f"The model {model.name!r} overrides compile(), which rejects these arguments: "
+            f"{describe_user_error(error)}",
             hint="Compile it in its code, and leave out --optimizer and --loss.",
         ) from error
 

@@ -75,10 +75,10 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     with scope, replacing as replaced, _set_options(options) as optimizers:
         yield
     if not replaced:
-        raise TargetError(f"{text} makes no other optimizer of Keras 3.")
+        raise TargetError(f"{text} creates no Keras 3 optimizer that can be replaced.")
     if options and not optimizers:
         raise TargetError(
-            f"{text} makes no optimizer of Keras 3; no other takes {', '.join(options)}."
+            f"{text} creates no Keras 3 optimizer; only these accept {', '.join(options)}."
         )
 
 
@@ -218,7 +218,7 @@ def change_optimizer(model: Any, remedy: str) -> None:
         return
     outer = model.optimizer
     if not isinstance(outer, keras.optimizers.Optimizer):
-        raise TargetError("Only an optimizer of Keras 3 takes such an option.")
+        raise TargetError("This remedy sets an optimizer option and needs a Keras 3 optimizer.")
     inner = getattr(outer, "inner_optimizer", None)
     optimizer = outer if inner is None else inner
     name = type(optimizer).__name__

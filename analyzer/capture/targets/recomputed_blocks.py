@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# --- what is pasted ---
+# --- begin of the pasted code ---
 
 
 class Recomputed(keras.layers.Layer):  # type: ignore[misc]

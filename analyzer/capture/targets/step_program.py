@@ -65,7 +65,7 @@ class NothingCompiled:
                 full = definition.signature.name
                 name = full.removeprefix("__inference_").rpartition("_")[0] or full
                 raise InputError(
-                    f"--no-jit cannot be used: {self.name} calls {name}, which says jit_compile=True.",
+                    f"--no-jit cannot be used: {self.name} calls {name}, which sets jit_compile=True.",
                     hint="Leave it out, or change that function.",
                 )
 

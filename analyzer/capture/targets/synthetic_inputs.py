@@ -28,7 +28,7 @@ _SEED: Final = (0, 0)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
 """Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _SPARSE_SHARE: Final = 10
-"""One in so many elements of a sparse input has a value; the true share is unknown."""
+"""Elements of a sparse input per stored value; an assumption."""
 
 
 def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tuple[Any, int | None]:
@@ -86,7 +86,7 @@ def _guess_specs(model: Any, options: CaptureOptions) -> Any:
         }
         return next(iter(named.values())) if len(named) == 1 else named
     raise TargetError(
-        f"The inputs of the model {model.name!r} are unknown: it is not built and states no shape.",
+        f"The inputs of the model {model.name!r} are unknown: it is not built and has no input shape.",
         hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
     )
 

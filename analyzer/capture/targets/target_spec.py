@@ -77,7 +77,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.suffix == ".py" and path.is_file() and not scripts:
         raise TargetError(
-            f"{text} is a script without a name in it.",
+            f"{text} is a whole script, and this command needs a model or step.",
             hint=f"Name the model or the step in it: {text}:name. `analyze trace {text}` runs a whole "
             "script.",
         )

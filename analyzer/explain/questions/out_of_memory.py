@@ -49,11 +49,11 @@ def find_out_of_memory(analysis: Analysis) -> list[Finding]:
         free = limit - in_use
         detail += f" The limit is {format_bytes(limit)}, so {format_bytes(free)} were free"
         if wanted is not None and wanted <= free:
-            detail += ", but no free chunk is as large: the pool is fragmented."
+            detail += ", but no free chunk is large enough: the pool is fragmented."
         elif wanted is not None:
             error = analysis.recording.error
             kind = "tensor" if error is not None and _REQUEST.search(error.message) else "block"
-            detail += f": {format_bytes(wanted - free)} too little for this {kind}."
+            detail += f": the {kind} needs {format_bytes(wanted - free)} more."
         else:
             detail += "."
     return [

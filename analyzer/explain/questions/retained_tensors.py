@@ -137,7 +137,7 @@ def find_overdue(analysis: Analysis) -> list[Finding]:
         Finding(
             id="overdue-tensors",
             severity=severity_of(saves, analysis.peak.requested_bytes),
-            title=f"{format_bytes(total)} of the peak are tensors after their last use",
+            title=f"{format_bytes(total)} of the peak are held by tensors that no later op uses",
             detail=f"All ops that use these {len(overdue)} tensors have finished, but something still "
             "holds a reference: the function's frame (arguments and return values), a loop, a list, or "
             "a Python name. Delete the reference after the last use.",
@@ -171,7 +171,7 @@ def find_survivors(analysis: Analysis) -> list[Finding]:
         Finding(
             id="alive-after-step",
             severity=severity_of(saves, analysis.peak.requested_bytes),
-            title=f"{format_bytes(total)} of the step's tensors are alive after it",
+            title=f"{format_bytes(total)} of the step's tensors outlive the step",
             detail=f"{len(left)} tensors made in step {step.index} are alive after it and are no "
             "variables. Usually they are the step's return values, which Python holds until the next "
             "step returns. Return less, or reduce it inside the step (a mean instead of all "

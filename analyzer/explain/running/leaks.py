@@ -239,7 +239,7 @@ def _leak(analysis: Analysis, leak: StepLeak, growth: StepGrowth) -> Finding:
 
 
 def _rare_leak(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
-    """Report the container that grew most after the traced steps; None if it does not explain."""
+    """Report the container that grew most; None if it does not explain the growth."""
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
     largest = max(watch.held_later, key=lambda one: one.size_bytes, default=None)
     if largest is None or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps:
@@ -257,7 +257,7 @@ def _rare_leak(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Find
 
 
 def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
-    """Report a name that gets a larger tensor in each step; None if it does not explain."""
+    """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
     rows = _outliving(analysis)
     ops = dict(zip(rows["address"].astype("int64"), rows["op"].astype(str), strict=True))
     for held in watch.held:

@@ -27,7 +27,7 @@ Trend = Literal["grows", "flat", "cannot tell"]
 
 _BLOCKS: Final = 16
 _FEWEST: Final = 6
-"""Floors that a slope needs: with five, chance alone orders all of them once in 60 series."""
+"""Fewest floors for a slope: five random floors are in monotone order once in 60 series."""
 
 _QUANTILE: Final = 1.96
 """95 % interval of the normal distribution."""

@@ -3,7 +3,7 @@
 Input: a ``Sequence`` of requests and frees, made from a table of events or allocations
 (``from_events``, ``from_allocations``, ``from_recording``), and ``BfcOptions``. Output: a
 ``Replay`` with the pool after each operation, or a ``MinimumLimit``. A replay is exact for traces
-that begin with the process. ``cuda_malloc_async`` (``AsyncOptions``) has no chunks and regions.
+that begin with the process. ``cuda_malloc_async`` has no chunks and regions.
 """
 
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator

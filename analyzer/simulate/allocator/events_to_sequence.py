@@ -134,7 +134,9 @@ def _find_resident_bytes(ordered: _Events, cautions: list[Caution]) -> int:
     resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
     if 0 <= resident_bytes <= MAX_REQUEST_BYTES:
         return resident_bytes
-    text = f"event gives impossible bytes in use ({ordered.in_use[0]}); assumed to be the first."
+    text = (
+        f"event gives impossible bytes in use ({ordered.in_use[0]}); 0 bytes are assumed before it."
+    )
     cautions.append(caution("first-in-use", 1, text))
     return 0
 

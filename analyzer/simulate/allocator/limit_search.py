@@ -40,7 +40,7 @@ SHORT_BUDGET: Final = 150_000
 """The same for a short sequence."""
 
 ISLAND: Final = 0.01
-"""Share of a limit: a narrower range of successes below failing limits is ignored.
+"""Narrowest range of successful limits that counts below a failing limit, as a share of the limit.
 
 The position of such a range differs from order to order, so a real run misses it.
 """
@@ -189,7 +189,7 @@ class LimitSearch:
         return limits.low if done == len(self.sequence) else None
 
     def find_proven_minimum(self, limits: range) -> int | None:
-        """Return the smallest limit from which on all succeed, without growth and without gaps.
+        """Return the smallest limit such that it and all larger ones succeed (no growth).
 
         Args:
             limits: The result of ``spread``: it sets the number of runs and the lower bound.

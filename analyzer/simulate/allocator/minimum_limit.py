@@ -216,7 +216,7 @@ def shared_limits(
 
 
 def engine_for(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> Engine:
-    """Return the fastest engine for so many searches of a sequence's limit.
+    """Return the fastest engine for a number of limit searches.
 
     With growth, most of the runs of a search are shared between limits.
     """

@@ -95,7 +95,7 @@ class Played:
 
     @property
     def aside_bytes(self) -> int:
-        """Bytes of the startup that live on beside the schedule, such as Python's tensors."""
+        """Startup bytes outside the graph that stay allocated, such as tensors held by Python."""
         made = self.startup.buffers
         return sum(made[number].size_bytes for number in self.alone if made[number].dies is None)
 

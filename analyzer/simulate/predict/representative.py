@@ -25,7 +25,7 @@ from analyzer.simulate.predict.schedules import Prediction, limit_draws
 from analyzer.tracing.parse.run_folder import RunNote
 
 NEAR: Final = 0.002
-"""Share of the median peak by which a schedule to show may differ from it."""
+"""Largest distance of the shown schedule's peak from the median, as a share of the median."""
 
 STARTS: Final = 15
 """Most schedules that are played from the process's start. The first step decides which chunks
@@ -38,7 +38,7 @@ START_RUNS: Final = 120_000
 """Op runs in all histories from the start; limits their number."""
 
 SEARCHES: Final = 6
-"""Cost of the limit search for all schedules, in searches for one: most results hold for all."""
+"""Cost of the limit search over all schedules in units of one search; they share most results."""
 
 LIMIT_MARGIN: Final = 0.03
 """Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card

@@ -120,7 +120,7 @@ class Schedules:
         return Range(self.draws_bytes[first], self.draws_bytes[last])
 
     def spread(self, count: int) -> list[int]:
-        """Return indices evenly spread over the range, the median's and that of the highest peak."""
+        """Return indices evenly spread over the range, plus those of the median and the highest peak."""
         even = np.linspace(*self.ends, count).round().astype(int)
         return sorted({*even.tolist(), self.middle, len(self.seeds) - 1})
 

@@ -228,7 +228,7 @@ def _add_tracing_constants(startup: Startup, count: int) -> None:
 
 
 def _rehome(startup: Startup, note: RunNote, sizes_bytes: Sequence[int]) -> None:
-    """Write each small variable again: zeros, their sum with the value, the old value's end."""
+    """Move each small variable: allocate zeros and the sum with the value, free the old buffer."""
     chosen = [v for v in sorted(find_rehomed(note, startup.device)) if v in startup.values]
     owners = Counter(startup.values.values())
     for variable in chosen:

@@ -35,10 +35,10 @@ _MAX_RESIDENT: Final = 64  # tensors from before the trace whose holders are loo
 _MAX_LATER: Final = 32  # holders noted by a later check
 
 _FEW: Final = 16
-"""Tensors up to which the collector itself looks for referrers."""
+"""Most tensors for one gc.get_referrers call."""
 
 _MANY: Final = 4
-"""Tensors under one attribute name from which it counts as an attribute of many objects."""
+"""Fewest tensors under an attribute name that count as an attribute of many objects."""
 
 _RESIDENT_BYTES: Final = 1 << 20
 """Smallest holder of tensors from before the trace that is noted."""
@@ -47,7 +47,7 @@ _GROWN_BYTES: Final = 1 << 20
 """Growth since the trace from which a later check is made."""
 
 _MIN_LATER: Final = 3
-"""Tensors of one holder from which a later check notes it."""
+"""Fewest tensors of a holder that a later check records."""
 
 _TIME_SHARE: Final = 0.005
 """Largest share of the run time for later checks."""

@@ -276,7 +276,7 @@ class ControlExecutor:
         pending: int,
         ready: list[Task],
     ) -> None:
-        """Pass an input to a merge: the first live one counts. Bit 0 of the count: none has come."""
+        """Pass an input to a merge, which forwards the first live one; until then bit 0 is set."""
         if entry is not None:
             if pending & 1:
                 self._deliver(node, iteration, slot, entry)

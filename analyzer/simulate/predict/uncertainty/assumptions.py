@@ -33,9 +33,11 @@ def check_assumptions(note: RunNote, prediction: Prediction) -> None:
     known += [size.op for size in note.sizes]
     for name in note.assumed:
         if name not in known:
-            hint = f"Data decide: {', '.join(known[:6])}." if known else "Data decide nothing here."
+            hint = "Nothing in this step depends on data."
+            if known:
+                hint = f"Names: {', '.join(known[:6])}."
             raise InputError(
-                f"--assume {name}: data decide no loop, branch or size of that name.",
+                f"--assume {name}: no data-dependent loop, branch or size has that name.",
                 hint=hint,
             )
 

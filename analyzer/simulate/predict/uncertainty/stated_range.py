@@ -87,7 +87,7 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
 def widen_limits(limits: Range, count: int) -> Range:
     """Return the limits under which one more schedule may or may not run.
 
-    The ends of a few samples lie inside those of all: of evenly spread ones by the mean gap. The upper
+    A few samples understate the extremes; for evenly spread samples, by about the mean gap. The upper
     limit has a margin.
 
     Args:
