@@ -133,17 +133,25 @@ def minimum_limit(
     for limit in (*spread, *(each // step_bytes * step_bytes for each in also)):
         if limit >= bound:
             search.fits(limit)
+    lowest = _find_lowest(search)
+    return _divide(search, lowest, _find_safe(search, lowest), spread.step)
+
+
+def _find_lowest(search: LimitSearch) -> int:
+    """Return the lowest limit that suffices, between those tried."""
     lowest = min(limit for limit, fits in search.tried.items() if fits)
     below = [limit for limit, fits in search.tried.items() if not fits and limit < lowest]
-    if below:
-        lowest = search.bisect(max(below), lowest)
-    failed = [limit for limit, fits in search.tried.items() if not fits and limit > lowest]
-    safe = lowest
-    if failed:
-        search.enough(max(failed) + step_bytes)
-        above = [limit for limit, fits in search.tried.items() if fits and limit > max(failed)]
-        safe = search.bisect(max(failed), min(above))
-    return _divide(search, lowest, safe, spread.step)
+    return search.bisect(max(below), lowest) if below else lowest
+
+
+def _find_safe(search: LimitSearch, lowest: int) -> int:
+    """Return the limit from which on all tried ones suffice."""
+    failed = max((n for n, fits in search.tried.items() if not fits and n > lowest), default=None)
+    if failed is None:
+        return lowest
+    search.enough(failed + search.step_bytes)
+    above = min(limit for limit, fits in search.tried.items() if fits and limit > failed)
+    return search.bisect(failed, above)
 
 
 def _divide(search: LimitSearch, lowest: int, safe: int, spacing_bytes: int) -> MinimumLimit:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -314,13 +314,7 @@ def _create_slots(
     for variable in variables:
         _create_handle(startup, variable)
     shared = find_shared_slots(births)
-    own = [
-        (birth.variable, size_bytes)
-        for birth in births
-        if birth.variable is not None
-        and birth.variable not in shared
-        and (size_bytes := max((size for _, size in birth.events), default=0))
-    ]
+    own = _list_own_values(births, shared)
     if startup.device.kind == CPU.kind:  # grappler computes constants on the host
         for _, size_bytes in own:
             startup.free(startup.allocate(size_bytes))
@@ -332,6 +326,17 @@ def _create_slots(
         first = shared.get(variable, variable)
         if first in values:
             startup.values[variable] = values[first]
+
+
+def _list_own_values(births: Sequence[BirthNote], shared: Collection[int]) -> list[tuple[int, int]]:
+    """Return index and bytes of the variables that start with a buffer of their own."""
+    return [
+        (birth.variable, size_bytes)
+        for birth in births
+        if birth.variable is not None
+        and birth.variable not in shared
+        and (size_bytes := max((size for _, size in birth.events), default=0))
+    ]
 
 
 def _check_slots(note: RunNote, births: Sequence[BirthNote], sizes_bytes: Sequence[int]) -> None:

@@ -100,49 +100,91 @@ class _Candidates:
     split: int
 
 
+@dataclass(slots=True)
+class _Search:
+    """The sizes among which oneDNN looks for a block.
+
+    Attributes:
+        most_rows, least_rows: Rows of a block.
+        most_chunks: Most column blocks at a time.
+        columns: Columns of a block.
+        depth: Depth of a block.
+        fewest_split, most_split: Threads that share the depth.
+    """
+
+    most_rows: int
+    least_rows: int
+    most_chunks: int
+    columns: int
+    depth: int
+    fewest_split: int = 1
+    most_split: int = 1
+
+
 @lru_cache(maxsize=4096)
 def find_blocking(product: Product) -> Blocking:
     """Return the blocks of oneDNN for a float32 product."""
-    most_rows = min(_MOST_ROWS, product.rows)
-    least_rows = min(_LEAST_ROWS, product.rows)
-    columns = min(_COLUMNS, product.columns)
-    column_blocks = -(-product.columns // columns)
-    is_extended = product.depth > _LARGE_DEPTH and not product.is_left_transposed
-    depth = min(product.depth, _LARGE_DEPTH if is_extended else _DEPTH)
-    row_blocks = -(-product.rows // most_rows)
-    fewest, most = 1, 1
-    most_chunks = min(_MOST_CHUNKS if product.is_left_transposed else 1, column_blocks)
-    if product.threads > product.batch * column_blocks:  # low_parallel_work
-        least_rows = min(_LEAST_ROWS_OF_LITTLE, product.rows)
-        few_rows = _LITTLE_ROWS_TRANSPOSED if product.is_left_transposed else _LITTLE_ROWS
-        # Up to three axes the layout has blocks of columns, which are then not changed.
-        if product.rows <= few_rows and product.axes > _BLOCKED_AXES:
-            columns = min(product.columns, _COLUMNS_OF_LITTLE)
-        is_tall = product.is_left_transposed and product.depth >= _DIVIDED_DEPTH
-        if product.batch == 1 and is_tall:
-            most = min(product.threads, 4)
-        if product.depth >= _HUGE_DEPTH and max(product.rows, product.columns) <= _DEPTH:
-            work = product.batch * column_blocks * row_blocks
-            fewest = most = _count_depth_threads(work, -(-product.depth // depth), product.threads)
-    is_wide = product.columns >= _HUGE_COLUMNS and product.rows % most_rows == 0
-    work = product.batch * column_blocks * row_blocks
-    if most == 1 and is_wide and work > 10 * product.threads:
-        least_rows = most_rows
+    search = _choose_search(product)
+    columns, depth = search.columns, search.depth
+    candidates = _list_candidates(search.most_chunks, search.most_rows, search.least_rows)
     best, least = Blocking(1, columns, depth, 1), np.float32(1)
-    for split in range(most, fewest - 1, -1):
-        tried = _Candidates(
-            *_list_candidates(most_chunks, most_rows, least_rows), columns, depth, split
-        )
+    for split in range(search.most_split, search.fewest_split - 1, -1):
+        tried = _Candidates(*candidates, columns, depth, split)
         uneven = _find_imbalance(product, tried)
-        if most == 1:
+        if search.most_split == 1:
             uneven = np.where(_find_idle(product, tried), np.inf, uneven)
         first = int(uneven.argmin())
         if not uneven[first] < least:
-            tried = _Candidates(np.array([least_rows]), np.array([1]), columns, depth, split)
+            tried = _Candidates(np.array([search.least_rows]), np.array([1]), columns, depth, split)
             uneven, first = _find_imbalance(product, tried), 0
         if uneven[first] < least:
             best, least = Blocking(int(tried.rows[first]), columns, depth, split), uneven[first]
     return best
+
+
+def _choose_search(product: Product) -> _Search:
+    """Return the sizes to try for a product."""
+    is_transposed = product.is_left_transposed
+    most_rows = min(_MOST_ROWS, product.rows)
+    columns = min(_COLUMNS, product.columns)
+    column_blocks = -(-product.columns // columns)
+    is_extended = product.depth > _LARGE_DEPTH and not is_transposed
+    search = _Search(
+        most_rows=most_rows,
+        least_rows=min(_LEAST_ROWS, product.rows),
+        most_chunks=min(_MOST_CHUNKS if is_transposed else 1, column_blocks),
+        columns=columns,
+        depth=min(product.depth, _LARGE_DEPTH if is_extended else _DEPTH),
+    )
+    work = product.batch * column_blocks * -(-product.rows // most_rows)
+    if product.threads > product.batch * column_blocks:  # low_parallel_work
+        _adapt_to_little_work(search, product, work)
+    is_wide = product.columns >= _HUGE_COLUMNS and product.rows % most_rows == 0
+    if search.most_split == 1 and is_wide and work > 10 * product.threads:
+        search.least_rows = most_rows
+    return search
+
+
+def _adapt_to_little_work(search: _Search, product: Product, work: int) -> None:
+    """Allow smaller blocks, and threads that share the depth, if threads outnumber the columns' blocks.
+
+    Args:
+        search: The sizes to change.
+        product: The product.
+        work: Number of its largest blocks.
+    """
+    search.least_rows = min(_LEAST_ROWS_OF_LITTLE, product.rows)
+    few_rows = _LITTLE_ROWS_TRANSPOSED if product.is_left_transposed else _LITTLE_ROWS
+    # Up to three axes the layout has blocks of columns, which are then not changed.
+    if product.rows <= few_rows and product.axes > _BLOCKED_AXES:
+        search.columns = min(product.columns, _COLUMNS_OF_LITTLE)
+    is_tall = product.is_left_transposed and product.depth >= _DIVIDED_DEPTH
+    if product.batch == 1 and is_tall:
+        search.most_split = min(product.threads, 4)
+    if product.depth >= _HUGE_DEPTH and max(product.rows, product.columns) <= _DEPTH:
+        depth_blocks = -(-product.depth // search.depth)
+        split = _count_depth_threads(work, depth_blocks, product.threads)
+        search.fewest_split = search.most_split = split
 
 
 def _list_candidates(

@@ -10,6 +10,8 @@ thread, and one copy per thread of a matrix that must be reordered.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from analyzer.simulate.kernels.cpu.brgemm_blocking import Product, find_blocking
 from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output
@@ -175,6 +177,52 @@ def _copies_bytes(product: Product, *, is_right_transposed: bool) -> int:
     return total
 
 
+@dataclass(frozen=True, slots=True)
+class _Einsum:
+    """A product of two operands, in labels of axes.
+
+    Attributes:
+        left, right, out: Labels of the operands and of the result, in order.
+        sizes: Length of each label's axis.
+    """
+
+    left: str
+    right: str
+    out: str
+    sizes: Mapping[str, int]
+
+    @property
+    def batch(self) -> list[str]:
+        """Labels of both operands and the result."""
+        return [label for label in self.left if label in self.right and label in self.out]
+
+    @property
+    def contracted(self) -> set[str]:
+        """Labels of both operands that the result lacks."""
+        return {label for label in self.left if label in self.right and label not in self.out}
+
+    @property
+    def left_free(self) -> list[str]:
+        """Labels of the left operand only."""
+        return [label for label in self.left if label not in self.right]
+
+    @property
+    def right_free(self) -> list[str]:
+        """Labels of the right operand only."""
+        return [label for label in self.right if label not in self.left]
+
+    @property
+    def reorders_product(self) -> bool:
+        """Whether the result has its axes in another order than the product."""
+        product = [*self.batch, *self.left_free, *self.right_free]
+        ordered = [label for label in product if label in self.out and self.sizes[label] != 1]
+        return ordered != [label for label in self.out if self.sizes[label] != 1]
+
+    def count(self, labels: Iterable[str]) -> int:
+        """Return the number of elements over these axes."""
+        return math.prod(self.sizes[label] for label in labels)
+
+
 def plan_einsum(call: Call) -> MemoryPlan:
     """Transpose operands if needed, multiply, transpose the product if needed.
 
@@ -182,47 +230,40 @@ def plan_einsum(call: Call) -> MemoryPlan:
     free, which the product accepts as transposed), and the product into the order of the output.
     All these tensors are temporaries; the last one becomes the output.
     """
+    outputs = (allocate(call, region="temp"),)
+    einsum = _read_einsum(call)
+    if einsum is None:
+        return MemoryPlan(outputs=outputs)
+    orders = [
+        _reorder(labels, einsum.batch, einsum.contracted) for labels in (einsum.left, einsum.right)
+    ]
+    copies = [call.input_size(index) for index, (is_copied, _) in enumerate(orders) if is_copied]
+    (_, is_left_transposed), (_, is_right_transposed) = orders
+    rows, depth = einsum.count(einsum.left_free), einsum.count(einsum.contracted)
+    matrix = (depth, rows) if is_left_transposed else (rows, depth)
+    scratch = matmul_scratch_bytes(
+        (einsum.count(einsum.batch), *matrix),
+        transposes=(is_left_transposed, not is_right_transposed),
+        threads=call.threads,
+        item_bytes=call.item_bytes(),
+        columns=einsum.count(einsum.right_free),
+    )
+    if einsum.reorders_product:
+        before = (*copies, call.size())
+        return MemoryPlan(outputs=outputs, before_bytes=before, scratch_bytes=(scratch,))
+    return MemoryPlan(outputs=outputs, before_bytes=tuple(copies), after_bytes=(scratch,))
+
+
+def _read_einsum(call: Call) -> _Einsum | None:
+    """Return the labels of a call's equation; None unless it has two operands of known shape."""
     equation = str(call.attr("equation", ""))
     shapes = [call.shape(index) for index in range(len(call.inputs))]
     if len(shapes) != 2 or "->" not in equation or "." in equation or None in shapes:
-        return MemoryPlan(outputs=(allocate(call, region="temp"),))
-    left, right, out = _labels(equation)
-    sizes = dict(zip(left + right, (*(shapes[0] or ()), *(shapes[1] or ())), strict=True))
-    batch = [label for label in left if label in right and label in out]
-    contracted = {label for label in left if label in right and label not in out}
-    before: list[int] = []
-    copies = [
-        (index, _reorder(labels, batch, contracted)) for index, labels in enumerate((left, right))
-    ]
-    transposes = []
-    for index, (needs_copy, transposed) in copies:
-        if needs_copy:
-            before.append(call.input_size(index))
-        transposes.append(transposed)
-    free = [label for label in left if label not in right], [x for x in right if x not in left]
-    product_order = "".join([*batch, *free[0], *free[1]])
-    ordered = [label for label in product_order if label in out and sizes[label] != 1]
-    wanted = [label for label in out if sizes[label] != 1]
-    depth = math.prod(sizes[label] for label in contracted)
-    matrix = _matrix(free[0], depth, sizes, transposed=transposes[0])
-    scratch = matmul_scratch_bytes(
-        (math.prod(sizes[label] for label in batch), *matrix),
-        transposes=(transposes[0], not transposes[1]),
-        threads=call.threads,
-        item_bytes=call.item_bytes(),
-        columns=math.prod(sizes[label] for label in free[1]),
-    )
-    output = (allocate(call, region="temp"),)
-    if ordered == wanted:
-        return MemoryPlan(outputs=output, before_bytes=tuple(before), after_bytes=(scratch,))
-    before.append(call.size())
-    return MemoryPlan(outputs=output, before_bytes=tuple(before), scratch_bytes=(scratch,))
-
-
-def _labels(equation: str) -> tuple[str, str, str]:
+        return None
     operands, out = equation.split("->")
     left, right = operands.split(",")
-    return left, right, out
+    axes = (*(shapes[0] or ()), *(shapes[1] or ()))
+    return _Einsum(left, right, out, dict(zip(left + right, axes, strict=True)))
 
 
 def _reorder(labels: str, batch: list[str], contracted: set[str]) -> tuple[bool, bool]:
@@ -233,10 +274,3 @@ def _reorder(labels: str, batch: list[str], contracted: set[str]) -> tuple[bool,
     straight = list(labels) == [*batch, *free, *inner]
     swapped = list(labels) == [*batch, *inner, *free]
     return not (straight or swapped), swapped and not straight
-
-
-def _matrix(
-    free: list[str], depth: int, sizes: dict[str, int], *, transposed: bool
-) -> tuple[int, ...]:
-    width = math.prod(sizes[label] for label in free)
-    return (depth, width) if transposed else (width, depth)

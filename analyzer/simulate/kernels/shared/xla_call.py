@@ -17,6 +17,7 @@ variables (``XlaCompiler::BuildArguments``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,30 +73,9 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
         if result in place and p < len(sources)
     }
     plain = [result for result in given if result not in plan.handed_on]
-    requests: list[tuple[int, int]] = []
-    left = list(plain)
-    for region in plan.regions:
-        if region.use is ValueUse.TEMPORARY:
-            requests.append((region.size_bytes, TEMPORARY))
-        elif region.use is ValueUse.OUTPUT and region.is_tuple:
-            requests.append((region.size_bytes, TABLE))
-        elif region.use is ValueUse.OUTPUT:
-            known = [result for result in region.results if result in left]
-            result = known[0] if known else left[0] if left else None
-            if result is not None:
-                left.remove(result)
-            requests.append((region.size_bytes, place.get(result, TABLE)))
-    asked = {output: size_bytes for size_bytes, output in requests}
+    requests = _list_requests(plan, plain, place)
     return MemoryPlan(
-        outputs=tuple(
-            Output(Way.ALIAS, call.size(index), (handed_on[index],))
-            if index in handed_on
-            else Output(
-                Way.ALLOCATE if index in asked else Way.NONE,
-                call.size(index) or asked.get(index, 0),
-            )
-            for index in range(len(call.op.outputs))
-        ),
+        outputs=_describe_outputs(call, handed_on, requests),
         compiled=CompiledCall(
             requests=tuple(request for request in requests if request[0]),
             updates=tuple(
@@ -106,6 +86,46 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             trials=plan.trials,
         ),
     )
+
+
+def _list_requests(
+    plan: BufferPlan, results: list[int], places: dict[int | None, int]
+) -> list[tuple[int, int]]:
+    """Return bytes and output index of each request, in the order of XLA's allocations."""
+    left = list(results)
+    requests = []
+    for region in plan.regions:
+        if region.use is ValueUse.TEMPORARY:
+            requests.append((region.size_bytes, TEMPORARY))
+        elif region.use is ValueUse.OUTPUT:
+            result = None if region.is_tuple else _take_result(region.results, left)
+            requests.append((region.size_bytes, places.get(result, TABLE)))
+    return requests
+
+
+def _take_result(known: Iterable[int], left: list[int]) -> int | None:
+    """Remove a region's result from ``left``: a known one, else the next; None if none is left."""
+    result = next((result for result in known if result in left), left[0] if left else None)
+    if result is not None:
+        left.remove(result)
+    return result
+
+
+def _describe_outputs(
+    call: Call, handed_on: Mapping[int, int], requests: Iterable[tuple[int, int]]
+) -> tuple[Output, ...]:
+    """Return the op's outputs: arguments handed on, requested buffers, and constants."""
+    requested = {output: size_bytes for size_bytes, output in requests}
+    outputs = []
+    for index in range(len(call.op.outputs)):
+        size_bytes = call.size(index)
+        if index in handed_on:
+            outputs.append(Output(Way.ALIAS, size_bytes, (handed_on[index],)))
+        elif index in requested:
+            outputs.append(Output(Way.ALLOCATE, size_bytes or requested[index]))
+        else:
+            outputs.append(Output(Way.NONE, size_bytes))
+    return tuple(outputs)
 
 
 def _find_sources(call: Call, plan: BufferPlan) -> list[int]:

@@ -252,9 +252,17 @@ class ControlExecutor:
             waits[consumer] = pending - 1
             if pending == 1:
                 self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
+        if self._edges.control[node]:
+            self._activate_controlled(node, iteration, dead, ready)
+
+    def _activate_controlled(
+        self, node: int, iteration: Iteration, dead: bool, ready: list[Task]
+    ) -> None:
+        """Tell the nodes that only wait for this one that it has run, or that it is dead."""
+        waits, waits_for = iteration.pending, self._waits_for
         for consumer in self._edges.control[node]:
             pending = waits.get(consumer, waits_for[consumer])
-            if is_merge[consumer]:
+            if self._is_merge[consumer]:
                 pending -= 2
                 waits[consumer] = pending
                 all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])

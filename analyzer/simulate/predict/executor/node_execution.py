@@ -55,29 +55,35 @@ class NodeExecution:
         self, node: int, slots: list[Entry | None], iteration: Iteration
     ) -> list[Entry | None]:
         """Run a node on its inputs and return its outputs; None for a dead tensor."""
-        op = self._wiring.ops[node]
+        kind = self._types[node]
         values = [None if entry is None else entry[1] for entry in slots]
         buffers = [NO_BUFFER if entry is None else entry[0] for entry in slots]
-        if self._types[node] in MERGES:
-            live = next((k for k, entry in enumerate(slots) if entry is not None), 0)
-            outputs = self._runner.compute(node, buffers)
-            return [(outputs[0], values[live]), *((buffer, None) for buffer in outputs[1:])]
-        if op.type in LISTS:
-            return self._compute_list(node, op.type, buffers, values, iteration)
+        if kind in LISTS:
+            return self._compute_list(node, kind, buffers, values, iteration)
         outputs = self._runner.compute(node, buffers)
-        if op.type in SWITCHES:
+        if kind in MERGES:
+            live = next((k for k, entry in enumerate(slots) if entry is not None), 0)
+            return [(outputs[0], values[live]), *((buffer, None) for buffer in outputs[1:])]
+        if kind in SWITCHES:
             return self._switch(node, outputs, values, iteration)
-        value = self._variable_value(node, values)
-        is_computable = not values or values[0] is not None or op.type in INPUT_FREE
-        if value is None and outputs and is_computable:
-            if node not in self._specs:
-                self._specs[node] = self._wiring.specs(node)
-            value = evaluate(op, values, self._specs[node])
-        if value is None and node in self._decisions.watched:
-            value = self._decisions.assume(node, values, iteration)
+        value = self._find_value(node, values, iteration, has_outputs=bool(outputs))
         if len(outputs) == 1:
             return [(outputs[0], value)]
         return [(buffer, value if k == 0 else None) for k, buffer in enumerate(outputs)]
+
+    def _find_value(
+        self, node: int, values: list[Value | None], iteration: Iteration, *, has_outputs: bool
+    ) -> Value | None:
+        """Return the value of a node's first output: read, computed or assumed; None if unknown."""
+        value = self._variable_value(node, values)
+        is_computable = not values or values[0] is not None or self._types[node] in INPUT_FREE
+        if value is None and has_outputs and is_computable:
+            if node not in self._specs:
+                self._specs[node] = self._wiring.specs(node)
+            value = evaluate(self._wiring.ops[node], values, self._specs[node])
+        if value is None and node in self._decisions.watched:
+            value = self._decisions.assume(node, values, iteration)
+        return value
 
     def _compute_list(
         self,

@@ -93,6 +93,16 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None])
         inputs: Values of its inputs; None if unknown.
         specs: Dtypes and shapes of its inputs.
     """
+    value = _evaluate_unread(op, inputs, specs)
+    if value is not None or (inputs and inputs[0] is None):
+        return value
+    return _evaluate_read(op, inputs)
+
+
+def _evaluate_unread(
+    op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]
+) -> Value | None:
+    """Return a value that does not depend on the first input's value; arguments as above."""
     kind = op.type
     if kind in _SOURCES:
         return constant_value(op)
@@ -104,27 +114,18 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None])
         return _of_shape(kind, specs[0])
     if kind in _DECIDED_BY_ONE and (_DECIDED_BY_ONE[kind],) in inputs and _is_scalar(op):
         return (_DECIDED_BY_ONE[kind],)
-    if any(value is None for value in inputs[:1]):
-        return None
+    return None
+
+
+def _evaluate_read(op: Op, inputs: list[Value | None]) -> Value | None:
+    """Return a value computed from the values of the inputs; the first one is known."""
     known = [value for value in inputs if value is not None]
-    if kind in _SAME:
-        return known[0]
-    if kind == "Cast":
-        return _as_type(known[0], op)
-    if kind == "Neg":
-        return tuple(-x for x in known[0])
-    if kind == "LogicalNot":
-        return tuple(int(not x) for x in known[0])
-    if kind in _REDUCE and known[0]:
-        is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
-        # One number may stand for a tensor of equal numbers.
-        is_equal = len(known[0]) == 1 and kind in _IDEMPOTENT
-        return _as_type((_REDUCE[kind](known[0]),), op) if is_scalar or is_equal else None
-    if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
+    function = _UNARY.get(op.type)
+    if function is not None:
+        return function(known[0], op)
+    if op.type == "TensorScatterUpdate" and inputs[0] == inputs[2]:
         return known[0] if len(known[0]) == 1 else None
-    if len(known) != len(inputs):
-        return None
-    return _combine(op, known)
+    return _combine(op, known) if len(known) == len(inputs) else None
 
 
 _OF_SHAPE: Final = frozenset({"Shape", "Size", "Rank"})
@@ -211,29 +212,53 @@ def _as_type(value: Value, op: Op) -> Value | None:
     return tuple(int(x) for x in value)
 
 
+def _reduce(value: Value, op: Op) -> Value | None:
+    """Return all elements combined into a scalar; None for a reduction to several numbers."""
+    if not value:
+        return None
+    is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
+    # One number may stand for a tensor of equal numbers.
+    is_equal = len(value) == 1 and op.type in _IDEMPOTENT
+    return _as_type((_REDUCE[op.type](value),), op) if is_scalar or is_equal else None
+
+
+_UNARY: Final[dict[str, Callable[[Value, Op], Value | None]]] = {
+    **dict.fromkeys(_SAME, lambda value, op: value),
+    **dict.fromkeys(_REDUCE, _reduce),
+    "Cast": _as_type,
+    "Neg": lambda value, op: tuple(-x for x in value),
+    "LogicalNot": lambda value, op: tuple(int(not x) for x in value),
+}
+"""Functions of the first input's value alone, by op type."""
+
+
 def _combine(op: Op, known: list[Value]) -> Value | None:
-    kind = op.type
-    function = _BINARY.get(kind)
-    if function is not None:
-        left, right = known
-        count = max(len(left), len(right))
-        if count > _MAX_ELEMENTS or {len(left), len(right)} - {1, count}:
-            return None
-        if kind in _DIVISIONS and 0 in right:
-            return None
-        pairs = zip(
-            left * (count // len(left) or 1), right * (count // len(right) or 1), strict=False
-        )
-        return _as_type(tuple(function(a, b) for a, b in pairs), op)
-    if kind == "Pack":
-        return tuple(x for value in known for x in value)
-    if kind in ("ConcatV2", "Concat"):
-        parts = known[:-1] if kind == "ConcatV2" else known[1:]
-        return tuple(x for value in parts for x in value)
-    if kind == "StridedSlice" and op.outputs[0].shape == () and len(known[1]) == 1:
-        index = int(known[1][0])
-        return (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
+    """Return the value of an op of several inputs."""
+    match op.type:
+        case "Pack":
+            return tuple(x for value in known for x in value)
+        case "ConcatV2":
+            return tuple(x for value in known[:-1] for x in value)
+        case "Concat":
+            return tuple(x for value in known[1:] for x in value)
+        case "StridedSlice" if op.outputs[0].shape == () and len(known[1]) == 1:
+            index = int(known[1][0])
+            return (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
+        case kind if kind in _BINARY:
+            return _combine_elements(op, *known)
     return None
+
+
+def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
+    """Return the value of an element-wise op; a single number stands for equal ones."""
+    count = max(len(left), len(right))
+    if count > _MAX_ELEMENTS or {len(left), len(right)} - {1, count}:
+        return None
+    if op.type in _DIVISIONS and 0 in right:
+        return None
+    pairs = zip(left * (count // len(left) or 1), right * (count // len(right) or 1), strict=False)
+    function = _BINARY[op.type]
+    return _as_type(tuple(function(a, b) for a, b in pairs), op)
 
 
 def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:

@@ -41,24 +41,11 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Constants of equal
     value become one (``OptimizeCSE``).
     """
-    by_name = {op.name: op for op in ops}
-    folded = {op.name for op in ops if op.type in _CONSTANTS}
-    computed: dict[str, tuple[str, ...]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for op in ops:
-            if op.name not in folded and _can_fold(op, folded):
-                folded.add(op.name)
-                parents = {split_tensor(tensor)[0] for tensor in op.inputs}
-                waits = [*op.control_inputs, *(w for p in parents for w in computed.get(p, ()))]
-                computed[op.name] = tuple(dict.fromkeys(waits))
-                changed = True
+    folded, computed = _find_foldable(ops)
     if not computed:
         return list(ops)
-    wanted = {
-        split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs
-    } & computed.keys()
+    by_name = {op.name: op for op in ops}
+    wanted = _find_read_nodes(ops, folded) & computed.keys()
     large = {name for name in wanted if (by_name[name].outputs[0].size_bytes or 0) > _MOST_BYTES}
     read = wanted - large
     remaining = _find_remaining(by_name, folded, computed, read, large)
@@ -69,22 +56,46 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     result = []
     for op in ops:
         if same.get(op.name) == op.name:
-            control_inputs = tuple(name for name in computed[op.name] if name in by_name)
-            result.append(
-                Op(
-                    moved[op.name],
-                    "Const",
-                    control_inputs=control_inputs,
-                    outputs=op.outputs,
-                    device=op.device,
-                    source=op.source,
-                )
-            )
+            result.append(_make_constant(op, moved[op.name], computed[op.name], by_name))
         if op.name not in folded:
             result.append(_redirect(op, moved))
         elif op.name in remaining:
             result.append(op)
     return result
+
+
+def _find_foldable(ops: Sequence[Op]) -> tuple[set[str], dict[str, tuple[str, ...]]]:
+    """Return all constants and foldable nodes, and for foldable ones what their constant waits for."""
+    folded = {op.name for op in ops if op.type in _CONSTANTS}
+    computed: dict[str, tuple[str, ...]] = {}
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for op in ops:
+            if op.name not in folded and _can_fold(op, folded):
+                folded.add(op.name)
+                parents = {split_tensor(tensor)[0] for tensor in op.inputs}
+                waits = [*op.control_inputs, *(w for p in parents for w in computed.get(p, ()))]
+                computed[op.name] = tuple(dict.fromkeys(waits))
+                has_changed = True
+    return folded, computed
+
+
+def _find_read_nodes(ops: Sequence[Op], folded: Collection[str]) -> set[str]:
+    """Return the nodes whose results ops outside ``folded`` read."""
+    return {split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs}
+
+
+def _make_constant(op: Op, name: str, waits: Sequence[str], nodes: Collection[str]) -> Op:
+    """Return a constant with a node's result; it waits for those ``waits`` that are nodes."""
+    return Op(
+        name,
+        "Const",
+        control_inputs=tuple(name for name in waits if name in nodes),
+        outputs=op.outputs,
+        device=op.device,
+        source=op.source,
+    )
 
 
 def _find_remaining(

@@ -150,7 +150,6 @@ def wire_all(
     if list(rewrites) != [None]:
         rewrite_order = _rewrite_order_of(ops if unfolded is None else unfolded)
     consumers = consumers_of(ops, sources)
-    first: Wiring | None = None
     wirings: list[Wiring] = []
     for rewrite in rewrites:
         rewritten: list[int] = []
@@ -161,24 +160,37 @@ def wire_all(
         if len(built) != len(ops):
             raise InputError("The graph has a cycle outside its loops.")
         edges = _edges_of(built, inputs, control)
-        if first is not None:
-            wirings.append(replace(first, **edges))
-            continue
-        first = Wiring(
-            ops=ops,
-            inputs=inputs,
-            control=control,
-            pending=[len(feeds) for feeds in sources],
-            expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
-            has_control_flow=any(op.type in _CONTROL_FLOW for op in ops),
-            has_branches=any(
-                op.type in SWITCHES and ops[inputs[node][1][0]].type != "LoopCond"
-                for node, op in enumerate(ops)
-            ),
-            **edges,
-        )
-        wirings.append(first)
+        if wirings:
+            wirings.append(replace(wirings[0], **edges))
+        else:
+            pending = [len(feeds) for feeds in sources]
+            wirings.append(_make_wiring(ops, inputs, control, pending, edges, is_cheap=is_cheap))
     return wirings
+
+
+def _make_wiring(
+    ops: Sequence[Op],
+    inputs: list[list[tuple[int, int]]],
+    control: list[list[int]],
+    pending: list[int],
+    edges: dict[str, Any],
+    *,
+    is_cheap: bool,
+) -> Wiring:
+    """Return the wiring of a graph with these edges."""
+    return Wiring(
+        ops=ops,
+        inputs=inputs,
+        control=control,
+        pending=pending,
+        expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
+        has_control_flow=any(op.type in _CONTROL_FLOW for op in ops),
+        has_branches=any(
+            op.type in SWITCHES and ops[inputs[node][1][0]].type != "LoopCond"
+            for node, op in enumerate(ops)
+        ),
+        **edges,
+    )
 
 
 def _resolve_inputs(
