@@ -2,5 +2,5 @@
 
 Input: a target (model, function, script or live object) and the capture options. Output: a run folder
 with the graph, the trace and notes. Restrictions: only this package imports TensorFlow; it records and
-does not judge; names that are not public stand in ``private_names`` only.
+does not judge; private names of TensorFlow and Keras appear only in ``private_names``.
 """

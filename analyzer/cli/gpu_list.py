@@ -23,8 +23,6 @@ from analyzer.report.untrusted import printable
 
 _LIST = "list"
 
-_NAME_LENGTH: Final = 120  # characters of a card's name in the table
-
 _HEADING: Final = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
 
 CATALOGUE_VERSION: Final = 1  # of the JSON document

@@ -24,10 +24,11 @@ from analyzer.explain.questions.retained_tensors import (
     retained_rows,
 )
 from analyzer.explain.questions.step_settings import find_recompiled, find_state, find_threads
-from analyzer.explain.running.data_held import find_data, stage_that_fills
+from analyzer.explain.running.data_held import find_data, find_filling_stage
 from analyzer.explain.running.kept_objects import find_held_over, find_models, find_tapes
 from analyzer.explain.running.leaks import find_leaks, find_unexplained
 from analyzer.explain.running.retracing import find_retracing
+from analyzer.explain.running.slope import measure_growth
 from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.explain.running.wasteful_tensors import (
     find_dense_gradients,
@@ -87,17 +88,20 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
     watch = analysis.recording.watch
     if watch is None:
         return []
+    trends = measure_growth(watch)
+    growth = trends.device
     causes = [
-        *find_leaks(analysis, watch),
-        *find_retracing(watch),
+        *find_leaks(analysis, watch, growth),
+        *find_retracing(watch, growth),
         *find_tapes(analysis, watch),
         *find_models(watch),
     ]
+    is_explained = causes or find_filling_stage(analysis, watch, growth)
     return [
         *causes,
-        *(() if causes or stage_that_fills(analysis, watch) else find_unexplained(analysis, watch)),
+        *(() if is_explained else find_unexplained(analysis, watch, trends)),
         *find_varying_shapes(analysis, watch),
-        *find_data(analysis, watch),
+        *find_data(analysis, watch, growth),
         *find_held_over(analysis, watch),
         *find_input_copies(analysis, watch),
     ]

@@ -22,6 +22,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import remedies_sections
+from analyzer.report.words import versions_line
 
 _VERDICT_TONES: dict[str, Tone] = {"fits": "good", "likely fits": "good", "may not fit": "warning"}
 
@@ -41,7 +42,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         badge="predicted" if answer.confirmation is None else "predicted and run",
         lead=tuple(lead),
         sections=tuple(_sections(answer)),
-        footer=" · ".join(f"{name} {version}" for name, version in answer.versions.items()),
+        footer=versions_line(answer.versions),
     )
 
 

@@ -18,6 +18,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.untrusted import csv_cell
+from analyzer.report.words import versions_line
 
 _TONES: Final[dict[str, Tone]] = {
     "yes": "good",
@@ -68,7 +69,7 @@ def build_sweep_document(sweep: SweepFile) -> Document:
                 ),
             ),
         ),
-        footer=" · ".join(f"{name} {version}" for name, version in sweep.versions.items()),
+        footer=versions_line(sweep.versions),
     )
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, TypeVar
 
 from analyzer.model.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 GRANULE_BYTES = 256
 """TensorFlow's allocator rounds every request up to a multiple of this
 (``BFCAllocator::kMinAllocationSize``, ``xla/tsl/framework/bfc_allocator.h``)."""
+
+_Sizes = TypeVar("_Sizes", int, "NDArray[np.int64]")
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _FACTORS: dict[str, int] = {
@@ -18,6 +25,11 @@ _FACTORS: dict[str, int] = {
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def round_up(size_bytes: _Sizes) -> _Sizes:
+    """Return a size, or an array of sizes, rounded up to a multiple of 256 bytes."""
+    return -(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES
 
 
 def format_bytes(size_bytes: int | float) -> str:
@@ -69,6 +81,11 @@ def format_slope(per_step_bytes: float, low_bytes: float, high_bytes: float) -> 
     """
     slope, low, high = map(signed_bytes, (per_step_bytes, low_bytes, high_bytes))
     return f"{slope} a step ({low} to {high})"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration in seconds or milliseconds."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
 
 def times(count: int) -> str:

@@ -8,21 +8,18 @@ log into records, the other modules compute the document from them.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-import msgspec
+from typing import TYPE_CHECKING, BinaryIO
 
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.explain_log import explain_log
 from analyzer.oom.failure_case import Cause, OomCase
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.scan.log_reader import read_records
+from analyzer.report.json_output import DocumentOutput
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
 
 
 @dataclass(frozen=True, eq=False)
-class OomReport:
+class OomReport(DocumentOutput):
     """The explanation of a log.
 
     Attributes:
@@ -43,19 +40,9 @@ class OomReport:
     document: OomDocument
     cases: list[OomCase] = field(repr=False)
 
-    @cached_property
-    def plain(self) -> dict[str, Any]:
-        """The document as plain values."""
-        plain: dict[str, Any] = msgspec.to_builtins(self.document)
-        return plain
-
     def with_model(self, tensors: Iterable[ModelTensor], model_name: str) -> OomReport:
         """Return the report with a model's tensors named next to the sizes."""
         return replace(self, document=add_names(self.document, tensors, model_name))
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the document."""
-        write_text(Path(path), json.dumps(self.plain, indent=1, allow_nan=False) + "\n")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page."""

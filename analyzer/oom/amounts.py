@@ -13,6 +13,7 @@ from typing import Final
 
 from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.model.ranges import Range
+from analyzer.model.units import GRANULE_BYTES, round_up
 
 _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B)?")
@@ -68,9 +69,9 @@ def parse_size(text: str | None) -> Range | None:
     return Range(-size.high, -size.low) if sign else size
 
 
-def round_up(size_bytes: int) -> int:
+def round_up_request(size_bytes: int) -> int:
     """Return the chunk size that the allocator looks for: a multiple of 256, at least 256."""
-    return max((size_bytes + 255) // 256 * 256, 256)
+    return max(round_up(size_bytes), GRANULE_BYTES)
 
 
 def difference(whole: Range | None, part: Range | None) -> Range | None:

@@ -20,7 +20,7 @@ from analyzer.model.contract.report.oom_file import (
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice
-from analyzer.oom.amounts import difference, numpy_name, round_up
+from analyzer.oom.amounts import difference, numpy_name, round_up_request
 from analyzer.oom.causes import find_cause, find_missing_lines
 from analyzer.oom.dumped_state import compute_state
 from analyzer.oom.failure_case import OomCase, find_card_memory, is_limited
@@ -161,7 +161,7 @@ def _request_of(case: OomCase) -> AskedFor | None:
             return None
         return AskedFor(
             requested_bytes=4 * bare.low,
-            rounded_bytes=round_up(4 * bare.low),
+            rounded_bytes=round_up_request(4 * bare.low),
             is_exact=False,
             low_bytes=bare.low,
             high_bytes=bare.high,

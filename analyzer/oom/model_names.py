@@ -15,7 +15,7 @@ import msgspec
 
 from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomSize
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import round_up
+from analyzer.oom.amounts import round_up_request
 from analyzer.oom.log_texts import write_sentence
 
 _MOST_NAMES: Final = 4  # of one size
@@ -47,7 +47,7 @@ def add_names(
     by_size: dict[int, list[ModelTensor]] = defaultdict(list)
     by_op: dict[str, list[ModelTensor]] = defaultdict(list)
     for tensor in tensors:
-        by_size[round_up(tensor.requested_bytes)].append(tensor)
+        by_size[round_up_request(tensor.requested_bytes)].append(tensor)
         by_op[tensor.op].append(tensor)
     names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
     failures = tuple(_add_to_failure(one, names, by_size, by_op) for one in document.failures)

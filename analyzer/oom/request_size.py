@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import ITEM_SIZES, item_bytes, numpy_name, round_up
+from analyzer.oom.amounts import ITEM_SIZES, item_bytes, numpy_name, round_up_request
 from analyzer.oom.log_records import LoggedFailure, RequestedTensor
 
 
@@ -72,7 +72,7 @@ def _size_by_figures(failure: LoggedFailure) -> RequestSize | None:
         return RequestSize(requested, Range.exactly(rounded_bytes), basis, tensor.dtype)
     if size is None:
         return None
-    rounded = Range(round_up(size.low), round_up(size.high))
+    rounded = Range(round_up_request(size.low), round_up_request(size.high))
     if size.is_exact:
         return RequestSize(size, rounded, "the size in the log", tensor.dtype)
     sizes = [listed for listed, _ in failure.dump.summary if listed in rounded]
@@ -85,10 +85,10 @@ def _size_by_figures(failure: LoggedFailure) -> RequestSize | None:
 
 def _agrees(tensor: RequestedTensor, size_bytes: int) -> bool:
     if tensor.rounded_bytes is not None:
-        return round_up(size_bytes) == tensor.rounded_bytes
+        return round_up_request(size_bytes) == tensor.rounded_bytes
     return tensor.size is None or size_bytes in tensor.size
 
 
 def _exact_size(size_bytes: int, basis: str, dtype: str) -> RequestSize:
-    rounded = Range.exactly(round_up(size_bytes))
+    rounded = Range.exactly(round_up_request(size_bytes))
     return RequestSize(Range.exactly(size_bytes), rounded, basis, dtype)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path, PurePath
 
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report.diff_file import DiffFile, PeakOfBoth
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import Json, encode_report, plain_report
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes
+from analyzer.report.json_output import ReportOutput
 from analyzer.report.output_files import write_text
 
 Side = tuple[ReportFile, Recording]
 
 
 @dataclass(frozen=True, eq=False)
-class Diff:
+class Diff(ReportOutput):
     """The difference of two steps at their peaks.
 
     Attributes:
@@ -31,11 +30,6 @@ class Diff:
 
     report: DiffFile
     newer: Side = field(repr=False)
-
-    @cached_property
-    def document(self) -> dict[str, Json]:
-        """The report as JSON values, version 1."""
-        return plain_report(self.report)
 
     @property
     def growth_bytes(self) -> int:
@@ -65,10 +59,6 @@ class Diff:
             f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; the limit is "
             f"{allowed.strip()}."
         )
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the document."""
-        write_text(Path(path), encode_report(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""

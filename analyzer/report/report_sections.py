@@ -10,7 +10,7 @@ from rich.console import Console
 from analyzer.model.contract.report.finding import Finding, StepRemedy
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.run_figures import HostsFigures
-from analyzer.model.units import format_bytes
+from analyzer.model.units import format_bytes, format_seconds
 from analyzer.report.render.sections import (
     Block,
     Cell,
@@ -225,7 +225,7 @@ def categories_section(report: ReportFile) -> Section:
         TableColumn("share", "percent"),
         TableColumn("", "bar", rank=1),
     )
-    return Section("At the peak", (Table(columns, tuple(rows)),), note="requested bytes")
+    return Section("", (Table(columns, tuple(rows)),))
 
 
 def steps_section(report: ReportFile, most: int) -> Section:
@@ -237,7 +237,7 @@ def steps_section(report: ReportFile, most: int) -> Section:
     rows: list[tuple[CellValue, ...]] = []
     for place, step in shown:
         seconds = step.duration_s
-        time = (None if seconds is None else seconds_text(seconds),) if is_timed else ()
+        time = (None if seconds is None else format_seconds(seconds),) if is_timed else ()
         requested, allocated = (
             Cell(getattr(step, name), path=f"steps.{place}.{name}")
             for name in ("requested_bytes", "allocated_bytes")
@@ -252,11 +252,6 @@ def steps_section(report: ReportFile, most: int) -> Section:
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
     return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a duration in seconds or milliseconds."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
 
 def tensors_section(report: ReportFile, most: int) -> Section:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.writing import Json, encode_report, plain_report
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import format_bytes
+from analyzer.report.json_output import ReportOutput
 from analyzer.report.output_files import output_file, write_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(ReportOutput):
     """The memory of one step.
 
     Attributes:
@@ -47,11 +47,6 @@ class Result:
     def analysis(self) -> Analysis:
         """The recording with its peak."""
         return self.make_analysis()
-
-    @cached_property
-    def document(self) -> dict[str, Json]:
-        """The report as JSON values, version 1."""
-        return plain_report(self.report)
 
     @property
     def recording(self) -> Recording:
@@ -96,10 +91,6 @@ class Result:
         from analyzer.report.page.build import render  # reads the page's assets
 
         return render(self.report, self.recording)
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the document."""
-        write_text(Path(path), encode_report(self.report))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the report page: one file that needs no network."""

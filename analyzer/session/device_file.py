@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from analyzer.model.contract.device_figures import AllocatorFigures
+from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.writing import build_schema
 from analyzer.session.device_switches import Switch
 
@@ -74,7 +75,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     added_bytes: int
 
 
-class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     """The whole account.
 
     Attributes:

@@ -6,14 +6,12 @@ They are read in the user's process, from outside a process, or in a process tha
 from __future__ import annotations
 
 import io
-import json
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,7 +27,7 @@ from analyzer.phantom.phantom_environment import (
     make_phantom_environment,
     parse_cards,
 )
-from analyzer.report.output_files import write_text
+from analyzer.report.json_output import DocumentOutput
 from analyzer.session.device_account import (
     account_for_process,
     account_for_stages,
@@ -47,20 +45,10 @@ _WIDTH: Final = 100  # columns of the text
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceReport:
+class DeviceReport(DocumentOutput):
     """An account of a card's memory; ``document`` is the JSON document, version 1."""
 
     document: DeviceFile
-
-    @cached_property
-    def plain(self) -> dict[str, Any]:
-        """The document as plain values."""
-        plain: dict[str, Any] = msgspec.to_builtins(self.document)
-        return plain
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the document."""
-        write_text(Path(path), json.dumps(self.plain, indent=1, allow_nan=False) + "\n")
 
     def print(self, console: Console) -> None:
         """Print the account in the terminal."""

@@ -242,7 +242,7 @@ def _find_worst(devices: Sequence[tuple[str, DevicePeak]]) -> tuple[str, DeviceP
 
 
 def _warnings(rows: Sequence[HostRow]) -> list[str]:
-    """Return warnings about traces that are unreadable or damaged."""
+    """Return warnings about traces that are unreadable or incomplete."""
     warnings = []
     failed = [row for row in rows if row.failed]
     if failed:
@@ -252,7 +252,7 @@ def _warnings(rows: Sequence[HostRow]) -> list[str]:
         )
     damaged = [row for row in rows if row.damaged]
     if damaged:
-        warnings.append(f"Hosts with damaged traces: {_names(damaged)} ({times(len(damaged))}).")
+        warnings.append(f"Hosts with incomplete traces: {_names(damaged)} ({times(len(damaged))}).")
     return warnings
 
 

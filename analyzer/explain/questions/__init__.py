@@ -1,1 +1,1 @@
-"""Findings about one step: each function takes an analysis and returns findings."""
+"""Findings about one step."""

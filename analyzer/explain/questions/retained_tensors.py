@@ -15,7 +15,7 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.units import format_bytes
+from analyzer.model.units import format_bytes, format_seconds
 
 _EVIDENCE_ROWS: Final = 20
 _EVIDENCE: Final = (
@@ -98,7 +98,7 @@ def _retained_detail(rows: list[RetainedTensor], found: Recomputation) -> str:
     if longest is not None and longest.held_s is not None:
         detail += (
             f" The largest product of bytes and time is {longest.name}: "
-            f"{format_bytes(longest.requested_bytes)} for {longest.held_s * 1e3:.1f} ms."
+            f"{format_bytes(longest.requested_bytes)} for {format_seconds(longest.held_s)}."
         )
     return detail
 

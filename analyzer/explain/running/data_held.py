@@ -7,7 +7,7 @@ from typing import Final
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.evidence_rows import evidence_row
 from analyzer.explain.running.leaks import growth_words
-from analyzer.explain.running.slope import StepGrowth, growth_of
+from analyzer.explain.running.slope import StepGrowth
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Severity
@@ -34,7 +34,7 @@ _STAGE_HINTS: Final = {
 }
 
 
-def find_data(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+def find_data(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[Finding]:
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
     batch = analysis.recording.step_config.batch_size
@@ -50,30 +50,27 @@ def find_data(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         for one in large
         if one.kind == "slices" and one.size_bytes >= _LEAST_HOST * least
     ]
-    filled = stage_that_fills(analysis, watch)
+    filled = find_filling_stage(analysis, watch, growth)
     findings += [
-        _stage(one, growth_words(_growth(watch)) if one is filled else "")
+        _stage(one, growth_words(growth) if one is filled else "")
         for one in watch.stages
         if one is filled or _stage_bytes(one) >= _LEAST_HOST * least
     ]
     return findings
 
 
-def stage_that_fills(analysis: Analysis, watch: WatchNote) -> DataStage | None:
+def find_filling_stage(
+    analysis: Analysis, watch: WatchNote, growth: StepGrowth
+) -> DataStage | None:
     """Return the stage whose filling may explain all growth; None if none is large enough.
 
     On the CPU, stages allocate in the same allocator as the steps.
     """
-    growth = _growth(watch)
     if growth.trend != "grows" or analysis.recording.device.kind == "gpu":
         return None
     grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
     largest = max(watch.stages, key=_stage_bytes, default=None)
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
-
-
-def _growth(watch: WatchNote) -> StepGrowth:
-    return growth_of(watch.readings, watch.warmup)
 
 
 def _is_data(one: LargeConstant, batch: int | None) -> bool:

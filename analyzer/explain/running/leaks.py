@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.running.evidence_rows import evidence_row, holder_row, in_brackets
-from analyzer.explain.running.slope import StepGrowth, growth_of
+from analyzer.explain.running.slope import ProgramGrowth, StepGrowth
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
@@ -109,9 +109,8 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
     return table[table["step"].notna() & (table["dies"] >= end) & table["address"].notna()]
 
 
-def find_leaks(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+def find_leaks(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[Finding]:
     """Report containers that keep tensors of each step."""
-    growth = growth_of(watch.readings, watch.warmup)
     return [
         _leak(analysis, leak, growth)
         for leak in leaks_by_holder(analysis, watch)
@@ -119,16 +118,15 @@ def find_leaks(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     ]
 
 
-def find_unexplained(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+def find_unexplained(analysis: Analysis, watch: WatchNote, trends: ProgramGrowth) -> list[Finding]:
     """Report memory that grows although no container of the traced steps explains it."""
-    growth = growth_of(watch.readings, watch.warmup)
+    growth, host = trends.device, trends.host
     if growth.trend == "grows" and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES:
         cause = _rare_leak(analysis, watch, growth) or _growing_tensor(analysis, watch, growth)
         return [cause or _unknown_holder(analysis, watch, growth)]
     steps = max(len(analysis.recording.steps), 1)
     if watch.on_host and watch.on_host[0].size_bytes >= _HOST_STEP_BYTES * steps:
-        return [_host_container(watch, steps)]
-    host = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
+        return [_host_container(watch, steps, host)]
     is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes
     is_large = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
     return [_host_growth(watch, host)] if host.trend == "grows" and is_steady and is_large else []
@@ -155,9 +153,8 @@ def host_words(growth: StepGrowth) -> str:
     )
 
 
-def _host_container(watch: WatchNote, steps: int) -> Finding:
+def _host_container(watch: WatchNote, steps: int, growth: StepGrowth) -> Finding:
     first = watch.on_host[0]
-    growth = growth_of(watch.readings, watch.warmup, lambda reading: reading.host_bytes)
     per_step = format_bytes(first.size_bytes // steps)
     return Finding(
         id="grows-on-host",

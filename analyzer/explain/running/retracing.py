@@ -6,7 +6,7 @@ from typing import Final
 
 from analyzer.explain.running.evidence_rows import evidence_row
 from analyzer.explain.running.leaks import growth_words
-from analyzer.explain.running.slope import growth_of
+from analyzer.explain.running.slope import StepGrowth
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
@@ -24,10 +24,10 @@ _OBJECTS: Final = 5
 _ROWS: Final = 20
 
 
-def find_retracing(watch: WatchNote) -> list[Finding]:
+def find_retracing(watch: WatchNote, growth: StepGrowth) -> list[Finding]:
     """Report functions that are traced in many of their calls, or created many times."""
     findings = []
-    slope = growth_words(growth_of(watch.readings, watch.warmup))
+    slope = growth_words(growth)
     for one in watch.functions:
         if one.is_keras and watch.models:
             continue  # reported with the models: each model has its own functions

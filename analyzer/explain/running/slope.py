@@ -133,19 +133,34 @@ def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [one for index, one in enumerate(floors) if not index or one[0] > floors[index - 1][0]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramGrowth:
+    """The trends of a program: bytes in use in the allocator, and resident memory of the process."""
+
+    device: StepGrowth
+    host: StepGrowth
+
+
+def measure_growth(watch: WatchNote) -> ProgramGrowth:
+    """Return the trends of a program over all its steps."""
+    return ProgramGrowth(
+        device=growth_of(watch.readings, watch.warmup),
+        host=growth_of(watch.readings, watch.warmup, lambda one: one.host_bytes),
+    )
+
+
 def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
     """Return the report's figures on a program's steps; None if its own steps were not traced."""
     if watch is None:
         return None
-    device = growth_of(watch.readings, watch.warmup)
-    host = growth_of(watch.readings, watch.warmup, lambda one: one.host_bytes)
+    growth = measure_growth(watch)
     return ProgramFigures(
         step=watch.step,
         where=watch.where,
         steps=watch.steps,
         warmup=watch.warmup,
-        device=TrendFigures(**asdict(device)),
-        host=TrendFigures(**asdict(host)),
+        device=TrendFigures(**asdict(growth.device)),
+        host=TrendFigures(**asdict(growth.host)),
         readings=_thin_out(watch.readings),
         ended=watch.ended,
     )

@@ -86,7 +86,7 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     """Report copies of the step's inputs that are alive at the peak."""
     if analysis.step is None:
         return []
-    rows = _copies(analysis, analysis.step).sort_values("requested_bytes", ascending=False)
+    rows = _find_copies(analysis, analysis.step).sort_values("requested_bytes", ascending=False)
     size_bytes = int(rows["requested_bytes"].sum())
     peak = analysis.peak.requested_bytes
     if size_bytes < max(_LEAST_BYTES, _COPIES_RATIO * peak):
@@ -116,7 +116,7 @@ def _line_of_holder(analysis: Analysis, watch: WatchNote, rows: pd.DataFrame) ->
     return next((one.where for one in watch.held if addresses.intersection(one.addresses)), "")
 
 
-def _copies(analysis: Analysis, step: Step) -> pd.DataFrame:
+def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
     """Return a step's copies that are alive at the peak, known by the graph or by their size."""
     alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
     by_graph = {index for index, use in analysis.uses.items() if use.copied_by}

@@ -102,7 +102,7 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
         for name in structure.consumers.get(tensor, ()):
             op = structure.ops[name]
             made = f"{name}:0"
-            if made in seen or not op.outputs or not _copies(op, tensor, structure):
+            if made in seen or not op.outputs or not _is_copy(op, tensor, structure):
                 continue
             seen.add(made)
             queue.append(made)
@@ -111,7 +111,7 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     return copies
 
 
-def _copies(op: Op, tensor: str, structure: GraphIndex) -> bool:
+def _is_copy(op: Op, tensor: str, structure: GraphIndex) -> bool:
     """Say whether the first output of ``op`` contains all of ``tensor``."""
     if op.type in ALIAS_OPS or op.type in MOVES or op.type == COPY:
         return op.inputs[0] == tensor

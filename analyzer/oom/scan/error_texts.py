@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import parse_size, possible_bytes, round_up
+from analyzer.oom.amounts import parse_size, possible_bytes, round_up_request
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedFailure,
@@ -136,7 +136,7 @@ def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> 
         return failure.kind in (FailedAllocator.POOL, FailedAllocator.UNKNOWN)
     sizes = possible_bytes(shape, dtype)
     if rounded is not None:
-        return any(rounded == round_up(size_bytes) for size_bytes in sizes)
+        return any(rounded == round_up_request(size_bytes) for size_bytes in sizes)
     return size is not None and any(size_bytes in size for size_bytes in sizes)
 
 
@@ -149,7 +149,7 @@ def _find_module(
         if tensor.size is None or size is None or tensor.shape is not None:
             continue
         is_same = tensor.size.intersection(size) is not None or (
-            tensor.rounded_bytes == round_up(size.middle)
+            tensor.rounded_bytes == round_up_request(size.middle)
         )
         if is_same and not (failure.has_error_text and process.has_kernel_line):
             if size.is_exact:

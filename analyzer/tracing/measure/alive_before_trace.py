@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analyzer.model.recording.schema import ALLOCATIONS, conform
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import round_up
 
 
 def find_bytes_before_trace(events: pd.DataFrame) -> dict[str, int]:
@@ -44,7 +44,7 @@ def add_earlier_buffers(
             continue
         for group in tuple(waiting):
             # Values from NumPy are not in the allocator: if not all fit, add none.
-            chunks = {a: -(-size // GRANULE_BYTES) * GRANULE_BYTES for a, size in group.items()}
+            chunks = {a: round_up(size) for a, size in group.items()}
             if sum(chunks.values()) <= left:
                 waiting.remove(group)
                 for address, size in group.items():

@@ -35,7 +35,7 @@ def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
     for code in np.unique(codes):
         rows = np.flatnonzero(codes == code)
         wrong = np.flatnonzero(before[rows[1:]] != after[rows[:-1]]) + 1
-        for first, last in _ties(times[rows], wrong):
+        for first, last in _find_ties(times[rows], wrong):
             group = rows[first:last]
             start = after[rows[first - 1]] if first else None
             chain = _chain(group.tolist(), before, after, threads, start)
@@ -46,7 +46,7 @@ def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
     return events.iloc[order].reset_index(drop=True)
 
 
-def _ties(times: np.ndarray, wrong: np.ndarray) -> list[tuple[int, int]]:
+def _find_ties(times: np.ndarray, wrong: np.ndarray) -> list[tuple[int, int]]:
     """Return the ranges of equal times, from first to behind last, that contain a wrong event."""
     first = np.searchsorted(times, times[wrong], side="left").tolist()
     last = np.searchsorted(times, times[wrong], side="right").tolist()

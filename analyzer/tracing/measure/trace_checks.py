@@ -21,10 +21,11 @@ from analyzer.model.errors import TraceError
 from analyzer.model.recording.allocator_events import UNPAIRED, pair_events
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity, Step
 from analyzer.model.recording.timeline import running_sum
-from analyzer.model.units import GRANULE_BYTES, format_bytes
+from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
+from analyzer.tracing.measure.trace_attribution import find_marks
 from analyzer.tracing.measure.variable_buffers import AddressIndex, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
+from analyzer.tracing.parse.xplane import RawTrace, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -185,7 +186,7 @@ def _contradicts_request(account: _Account) -> Mask:
     requested, allocated = account.requested, account.allocated
     wrong = (allocated > 0) & (allocated < requested)
     if account.is_bfc and requested.any():
-        rounded = -(-requested // GRANULE_BYTES) * GRANULE_BYTES
+        rounded = round_up(requested)
         wrong |= (allocated % GRANULE_BYTES != 0) | (allocated < rounded)
         wrong |= allocated >= 2 * rounded
     return wrong
@@ -249,7 +250,7 @@ def _check_capture(
         return
     inverted = [mark for mark in raw.markers if mark.end_ps < mark.start_ps]
     yield from _damages_of_marks(DamageReason.CAPTURE_MARKS, inverted)
-    snapshots = _find_marks(raw, "snapshot")
+    snapshots = find_marks(raw.markers, "snapshot")
     if len(snapshots) != len(note.snapshots):
         lost = abs(len(note.snapshots) - len(snapshots))
         yield Damage(reason=DamageReason.CAPTURE_MARKS, count=lost)
@@ -261,7 +262,7 @@ def _check_capture(
     inside = [span for span in snapshots if any(_overlap(span, step) for step in steps)]
     outside = [
         span
-        for span in (*_find_marks(raw, "phase"), *_find_marks(raw, "gradients"))
+        for span in (*find_marks(raw.markers, "phase"), *find_marks(raw.markers, "gradients"))
         if not any(_contains(step, span) for step in steps)
     ]
     if not any(_contains(step, span) for span in raw.markers for step in steps):
@@ -306,17 +307,12 @@ def _may_hold(buffer_bytes: int, size_bytes: int) -> bool:
 
     It may be a slice of a larger buffer, but a slice that leaves less than 256 bytes is unlikely.
     """
-    granules = [-(-size // GRANULE_BYTES) for size in (buffer_bytes, size_bytes)]
-    return buffer_bytes == size_bytes or granules[0] > granules[1]
+    return buffer_bytes == size_bytes or round_up(buffer_bytes) > round_up(size_bytes)
 
 
 def _damages_of_marks(reason: DamageReason, marks: Sequence[Span | Step]) -> Iterator[Damage]:
     if marks:
         yield Damage(reason=reason, count=len(marks), time_ps=marks[0].start_ps)
-
-
-def _find_marks(raw: RawTrace, name: str) -> list[Span]:
-    return [span for span in raw.markers if span.name == f"{MARKER_PREFIX}{name}"]
 
 
 def _start(step: Step) -> int:

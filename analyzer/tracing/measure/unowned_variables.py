@@ -37,7 +37,7 @@ def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple
     accumulators = {
         number
         for number, found in users.items()
-        if any(_accumulates(structure, op, found) for op in _writers(found))
+        if any(_accumulates(structure, op, found) for op in _select_writers(found))
     }
     sums = {op.name for number in accumulators for op in users[number] if op.type in _READS}
     roles = {}
@@ -46,14 +46,14 @@ def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple
             roles[number] = Category.GRADIENT.value, "gradient accumulator"
         elif note.variables[number].shape == ():
             continue
-        elif any(_is_of_update(structure, op, sums) for op in _writers(found)):
+        elif any(_is_of_update(structure, op, sums) for op in _select_writers(found)):
             roles[number] = Category.OPTIMIZER_STATE.value, "optimizer state"
         else:
             roles[number] = Category.PARAMETER.value, "not trainable"
     return roles
 
 
-def _writers(users: list[Op]) -> list[Op]:
+def _select_writers(users: list[Op]) -> list[Op]:
     return [op for op in users if not op.type.startswith(tuple(_READS))]
 
 

@@ -82,7 +82,7 @@ def find_holdings(
     index = AddressIndex(allocations)
     born = allocations["born"].to_numpy()
     dies = allocations["dies"].to_numpy()
-    writers = _writers(note, structure)
+    writers = _find_writers(note, structure)
     found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
     for number, variable in enumerate(note.variables):
         previous: int | None = None
@@ -94,7 +94,7 @@ def find_holdings(
                 row = (
                     previous
                     if dies[previous] > moment
-                    else _replacement(
+                    else _find_replacement(
                         allocations, variable, writers.get(number, frozenset()), moment
                     )
                 )
@@ -112,15 +112,15 @@ def find_holdings(
         last = int(dies.max(initial=0))
         if previous is not None and dies[previous] < last:
             moved = int(dies[previous])
-            row = _replacement(allocations, variable, writers.get(number, frozenset()), moved)
+            row = _find_replacement(allocations, variable, writers.get(number, frozenset()), moved)
             if row is not None and row not in found:
                 found[row] = len(moments), Holding(row, number, moved)
     holdings = [holding for _, holding in found.values()]
-    holdings += _copies(allocations, note, structure, holdings)
+    holdings += _find_copies(allocations, note, structure, holdings)
     return sorted(holdings, key=lambda holding: (holding.variable, int(born[holding.row])))
 
 
-def _copies(
+def _find_copies(
     allocations: pd.DataFrame,
     note: RunNote,
     structure: GraphIndex | None,
@@ -145,7 +145,7 @@ def _copies(
     holders: dict[int, list[int]] = {}
     for holding in known:
         holders.setdefault(holding.variable, []).append(holding.row)
-    handles = _handles(structure)
+    handles = _find_handles(structure)
     found = []
     for number, variable in enumerate(note.variables):
         size_bytes = variable_bytes(variable)
@@ -164,12 +164,12 @@ def _copies(
     return found
 
 
-def _handles(structure: GraphIndex) -> dict[object, str]:
+def _find_handles(structure: GraphIndex) -> dict[object, str]:
     """Return the argument ops by index."""
     return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
 
 
-def _writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozenset[str]]:
+def _find_writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozenset[str]]:
     """Return for each variable the ops whose buffer may become the variable's.
 
     An in-place update requests a copy while another op reads the variable; an assignment takes the
@@ -177,7 +177,7 @@ def _writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozen
     """
     if structure is None:
         return {}
-    by_argument = _handles(structure)
+    by_argument = _find_handles(structure)
     writers = {}
     for number, variable in enumerate(note.variables):
         name = by_argument.get(variable.argument)
@@ -194,7 +194,7 @@ def _writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozen
     return writers
 
 
-def _replacement(
+def _find_replacement(
     allocations: pd.DataFrame, variable: VariableNote, writers: frozenset[str], moment: int
 ) -> int | None:
     """Return the live buffer of the variable's size that an op writing to it made, or None."""

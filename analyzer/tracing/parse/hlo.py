@@ -89,10 +89,7 @@ def _hlo(proto: Any) -> Hlo:
             )
         ),
         traces=tuple(
-            HeapTrace(
-                allocation=trace.buffer_allocation_index,
-                events=tuple(_event(event, buffers) for event in trace.events),
-            )
+            HeapTrace(events=tuple(_event(event, buffers) for event in trace.events))
             for trace in assignment.heap_simulator_traces
         ),
         aliases=tuple(

@@ -120,7 +120,6 @@ class HeapEvent:
 class HeapTrace:
     """The heap simulator's steps for one allocation, in the order of the schedule."""
 
-    allocation: int
     events: tuple[HeapEvent, ...]
 
 

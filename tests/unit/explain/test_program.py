@@ -12,9 +12,9 @@ import pytest
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import requested_by
 from analyzer.explain.running import leaks
-from analyzer.explain.running.data_held import stage_that_fills
+from analyzer.explain.running.data_held import find_filling_stage
 from analyzer.explain.running.leaks import find_unexplained
-from analyzer.explain.running.slope import growth_of
+from analyzer.explain.running.slope import growth_of, measure_growth
 from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
 
@@ -41,18 +41,21 @@ def test_a_stage_explains_growth_that_it_may_still_hold(
     kind: str, elements: int, is_cause: bool
 ) -> None:
     stage = DataStage(kind="cache", where="train.py:4", elements=elements, element_bytes=MIB)
-    found = stage_that_fills(traced(kind), seen(MIB, stages=(stage,)))
+    watch = seen(MIB, stages=(stage,))
+    found = find_filling_stage(traced(kind), watch, measure_growth(watch).device)
     assert found is (stage if is_cause else None)
 
 
 def test_a_stage_explains_nothing_where_nothing_grows() -> None:
     stage = DataStage(kind="cache", where="train.py:4", elements=100, element_bytes=MIB)
-    assert stage_that_fills(traced(), seen(0, stages=(stage,))) is None
+    watch = seen(0, stages=(stage,))
+    assert find_filling_stage(traced(), watch, measure_growth(watch).device) is None
 
 
 def test_arrays_that_a_container_keeps_are_told_with_its_line() -> None:
     kept = HeldTensors(holder="the list `rows`", where="train.py:9", count=5, size_bytes=5 * MIB)
-    (found,) = find_unexplained(traced(), seen(0, on_host=(kept,)))
+    watch = seen(0, on_host=(kept,))
+    (found,) = find_unexplained(traced(), watch, measure_growth(watch))
     assert found.id == "grows-on-host"
     assert "grows by 1.00 MiB a step" in found.title
     assert "the list `rows` (train.py:9)" in found.title
@@ -89,7 +92,8 @@ def test_what_is_held_without_bytes_stays_of_no_step(size_bytes: int, told: int)
 
 
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:
-    assert find_unexplained(traced(), seen(300)) == []
+    watch = seen(300)
+    assert find_unexplained(traced(), watch, measure_growth(watch)) == []
 
 
 @pytest.mark.parametrize(

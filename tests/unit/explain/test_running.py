@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from analyzer.explain.running.retracing import find_retracing
+from analyzer.explain.running.slope import StepGrowth
 from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
+
+GROWTH = StepGrowth(trend="cannot tell")
 
 
 def watched(**figures: object) -> WatchNote:
@@ -30,11 +33,11 @@ def watched(**figures: object) -> WatchNote:
     ],
 )
 def test_what_is_traced_a_few_times_is_no_matter(figures: dict[str, int]) -> None:
-    assert find_retracing(watched(**figures)) == []
+    assert find_retracing(watched(**figures), GROWTH) == []
 
 
 def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:
-    (found,) = find_retracing(watched(calls=100, traces=80))
+    (found,) = find_retracing(watched(calls=100, traces=80), GROWTH)
     assert found.id == "retraced"
     assert "`step` 80 times in 100 calls" in found.title
     assert "train.py:9" in found.title
@@ -43,8 +46,10 @@ def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:
 
 
 def test_functions_made_in_a_loop_are_told_apart_from_retraced_ones() -> None:
-    (kept,) = find_retracing(watched(calls=40, traces=40, objects=40, alive=40, holder="the list"))
-    (gone,) = find_retracing(watched(calls=40, traces=40, objects=40, alive=1))
+    (kept,) = find_retracing(
+        watched(calls=40, traces=40, objects=40, alive=40, holder="the list"), GROWTH
+    )
+    (gone,) = find_retracing(watched(calls=40, traces=40, objects=40, alive=1), GROWTH)
     assert kept.id == gone.id == "functions-made-anew"
     assert "40 are still alive, held by the list" in kept.title
     assert "alive" not in gone.title
