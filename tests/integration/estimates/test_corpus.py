@@ -90,7 +90,7 @@ WORKS_2: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unbuilt": (C + "Unbuilt", {}, "Give it: --shape 224,224,3; build it with keras.Input"),
-    "no Input": (C + "without_input", {}, "it is not built and states no shape"),
+    "no Input": (C + "without_input", {}, "it is not built and has no input shape"),
     "two arguments": (C + "two_arguments", {"shapes": {"": [4]}}, "cannot be called on its inputs"),
     "whole numbers out": (C + "whole_numbers_out", {}, "no loss fits that"),
     "nothing to train": (C + "nothing_to_train", {}, "no trainable variables. Use --mode infer."),
@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "fails": (C + "fails", {}, "ZeroDivisionError"),
     "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
     "keras 2, policy": (K + "mixed", {"dtype_policy": "mixed_bfloat16"}, "does not follow"),
-    "keras 2, unbuilt": (K + "Unbuilt", {}, "it is not built and states no shape"),
+    "keras 2, unbuilt": (K + "Unbuilt", {}, "it is not built and has no input shape"),
 }
 EAGER = {"eager step": (C + "eager_step", {}), "run eagerly": (C + "run_eagerly", {})}
 FEW = (
