@@ -144,7 +144,8 @@ def find_pool_growth(
         "nvidia-smi shows the pool and not the bytes in use."
     )
     if fragmented:
-        detail += f" In {len(fragmented)} cases enough memory was free, but fragmented."
+        cases = "1 case" if len(fragmented) == 1 else f"{len(fragmented)} cases"
+        detail += f" In {cases} enough memory was free, but fragmented."
     return [
         Finding(
             id="pool-growth",

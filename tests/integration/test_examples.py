@@ -59,6 +59,7 @@ def test_a_function_that_is_reused_is_traced_once() -> None:
     assert "reused: 1 traces" in said
 
 
+@pytest.mark.slow
 def test_a_deleted_tape_gives_its_activations_back(tmp_path: Path) -> None:
     kept = requested(peak(tmp_path, "deleting_the_tape:persistent"))
     deleted = requested(peak(tmp_path, "deleting_the_tape:persistent_deleted"))

@@ -211,6 +211,7 @@ def test_a_step_that_leaves_things_behind(name: str, place: Place) -> None:
     assert not list(place.folder.glob("there/*"))
 
 
+@pytest.mark.slow
 def test_modules_of_the_same_name(place: Place) -> None:
     """Modules in the working folder and beside the target are the target's, not ours; so is one that
     is the target itself."""

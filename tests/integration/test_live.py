@@ -128,6 +128,7 @@ def test_a_model_is_captured_in_this_process(tmp_path: Path) -> None:
     assert told["same variables"]
 
 
+@pytest.mark.slow
 def test_an_estimate_counts_no_other_model_of_the_process(tmp_path: Path) -> None:
     code = """
 others = [steps.compiled() for _ in range(2)]

@@ -100,6 +100,7 @@ def places_of_parameters(table: pd.DataFrame) -> dict[str, int]:
     return dict(zip(chosen["variable"], chosen["address"].astype(int) - first, strict=True))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_table_is_finite_so_that_the_scaled_loss_applies_it(folder: Path) -> None:
     ran = run(folder, "trace", "scaled_table", "--no-jit", "--batch-size", "16")
     recording = open_result(ran["folder"]).recording

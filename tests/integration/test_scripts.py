@@ -200,6 +200,7 @@ print(json.dumps([
 """
 
 
+@pytest.mark.slow
 def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCH],

@@ -78,7 +78,10 @@ FORMS: dict[str, tuple[str, list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name",
+    ["function", *(pytest.param(n, marks=pytest.mark.slow) for n in ("module", "eager", "step"))],
+)
 def test_adam_models(name: str, captures: Captures) -> None:
     target, options, optimizer = FORMS[name]
     result = captures.get(name, target, *options)

@@ -53,7 +53,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     return Pairs(folder)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "step"])
+@pytest.mark.parametrize("name", [pytest.param("convolutions", marks=pytest.mark.slow), "step"])
 def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, name: str) -> None:
     """Whatever order the executor took: the kernels' rules must give what it then allocated."""
     _, trace = pairs.get(name)
@@ -71,7 +71,8 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
 
 
 @pytest.mark.parametrize(
-    "name", ["convolutions", "step", pytest.param("accumulating", marks=pytest.mark.slow)]
+    "name",
+    ["step", *(pytest.param(n, marks=pytest.mark.slow) for n in ("convolutions", "accumulating"))],
 )
 def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
     """One run is one of many orders, and some peak outside the range of the orders drawn."""

@@ -52,6 +52,7 @@ def test_a_compiled_step(tmp_path: Path) -> None:
     assert not (tmp_path / "estimate" / ".xla").exists()
 
 
+@pytest.mark.slow
 def test_a_compiled_step_whose_signature_leaves_the_batch_open(tmp_path: Path) -> None:
     predicted, measured = documents(tmp_path, "of_any_batch", "--batch-size", "128")
     for figure in ("requested_bytes", "allocated_bytes"):
@@ -66,6 +67,7 @@ def test_compiled_functions_in_a_step_that_runs_op_by_op(tmp_path: Path) -> None
     assert 0.98 * stated["low_bytes"] <= peak <= 1.02 * stated["high_bytes"]
 
 
+@pytest.mark.slow
 def test_step_recompiled_each_time(tmp_path: Path) -> None:
     predicted, measured = documents(tmp_path, "anew")
     rises, kept = [], []

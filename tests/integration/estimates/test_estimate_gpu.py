@@ -71,7 +71,10 @@ def _large(ops: list[list[Any]]) -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize(("name", "card"), [("cnn", "t4"), ("transformer", "a100-40gb")])
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [("cnn", "t4"), pytest.param("transformer", "a100-40gb", marks=pytest.mark.slow)],
+)
 def test_the_books_of_an_estimate_for_a_card_balance(folder: Path, name: str, card: str) -> None:
     document = estimate(folder, name, "--gpu", card, "--no-jit", "--batch-size", "8")
     gpu, peak = find_gpu(card), document["peak"]

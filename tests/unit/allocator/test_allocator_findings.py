@@ -49,13 +49,13 @@ def find(options, rows=HOLES, steps=()):
 def test_a_request_that_does_not_fit_is_named_with_the_pieces_that_are_free():
     finding = find(BfcOptions.gpu(6 * MIB))["does-not-fit"]
     assert finding.title == "Out of memory under 6.00 MiB: 2.00 MiB for large"
-    assert "in 3 pieces of which the largest is 1.00 MiB" in finding.detail
+    assert "are free in 3 chunks, the largest has 1.00 MiB" in finding.detail
     assert [row["above"] for row in finding.evidence] == ["piece1", "piece3", "piece5"]
 
 
 def test_too_much_alive_is_told_from_fragmentation():
     finding = find(BfcOptions.gpu(MIB))["does-not-fit"]
-    assert "too much for this limit" in finding.detail
+    assert "need more than this limit" in finding.detail
 
 
 def test_growth_lists_its_regions():
@@ -65,7 +65,7 @@ def test_growth_lists_its_regions():
         ("doubling", "piece2"),
         ("doubling", "large"),
     ]
-    assert "1 times enough was free" in finding.detail
+    assert "In 1 case enough memory was free" in finding.detail
 
 
 def test_the_limit_and_its_parts_add_up():
@@ -81,7 +81,7 @@ def test_a_restart_is_recommended_where_it_helps():
         rows += [(f"keep{step}", 1000, 3 * step + 1, 30)]
         steps.append((3 * step, 3 * step + 2))
     found = find(BfcOptions.gpu(64 * MIB, growth=True), rows, steps)
-    assert "starting anew" in found["allocator-remedies"].title
+    assert "restart from a checkpoint" in found["allocator-remedies"].title
     assert "replayed-with-cautions" not in found
 
 

@@ -96,6 +96,7 @@ def large(x):
 """
 
 
+@pytest.mark.slow
 def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_their_own(
     tmp_path: Path,
 ) -> None:

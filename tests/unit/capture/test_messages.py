@@ -119,7 +119,7 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     write_message(file, replace(CAPTURE, schema_version=REQUEST_VERSION + 1))
     with pytest.raises(
-        AnalyzerError, match=f"version {REQUEST_VERSION + 1}, and {REQUEST_VERSION}"
+        AnalyzerError, match=f"version {REQUEST_VERSION + 1}, expected {REQUEST_VERSION}"
     ):
         read_message(file, CaptureRequest, REQUEST_VERSION)
 

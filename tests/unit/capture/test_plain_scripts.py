@@ -135,7 +135,7 @@ def test_what_a_script_cannot_honour_is_refused(tmp_path: Path) -> None:
         assert "is a script" in ended.err
     ended = analyze("trace", "keras:ResNet50", "--warmup", "2")
     assert ended.code == 2
-    assert "no script" in ended.err
+    assert "without a script" in ended.err
     ended = analyze("trace", "keras:ResNet50", "--", "--epochs", "2")
     assert ended.code == 2
     assert "'--epochs'" in ended.err

@@ -179,7 +179,7 @@ def test_out_holds_something_of_the_users(force: list[str], folder: Path) -> Non
     (folder / "out").mkdir()
     (folder / "out" / "thesis.tex").write_text("mine")
     done = analyze("trace", "keras:VGG16", "--out", "out", *force)
-    assert_refused(done, "no run of ours" if force else "out is not empty")
+    assert_refused(done, "holds no run to replace" if force else "out is not empty")
     assert listing(folder) == {"out", "out/thesis.tex"}
 
 
@@ -210,7 +210,7 @@ def test_a_limit_on_the_peak(folder: Path) -> None:
 def test_an_old_run_that_ran_out_of_memory_opens_without_an_error(folder: Path) -> None:
     done = analyze("trace", sample_folder("oom"))
     assert (done.code, done.err) == (0, "")
-    assert "ran out of memory when it asked for 16.00 MiB" in done.out
+    assert "Out of memory: a request for 16.00 MiB failed" in done.out
 
 
 def test_options_that_are_none(folder: Path) -> None:

@@ -31,7 +31,7 @@ from analyzer.simulate.predict import predicted_device as target
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 CASES = [
     *((sample_folder(name), None) for name in SAMPLES),
-    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom", "transformer")),
+    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom")),
     *((NOTES / name, None) for name in ("accumulation", "cnn", "gpu", "infer", "jit")),
     *((NOTES / name, 16 << 20) for name in ("gpu", "jit")),
 ]

@@ -167,7 +167,7 @@ def test_the_step_that_ran_out_of_memory() -> None:
     finding = next(row for row in result.document["findings"] if row["id"] == "out-of-memory")
     assert finding["severity"] == "high"
     asked = 16 * 64 * 64 * 64 * 4
-    assert finding["title"] == "The step ran out of memory when it asked for 16.00 MiB"
+    assert finding["title"] == "The step ran out of memory: a request for 16.00 MiB failed"
     in_use = result.document["peak_ever"]["allocated_bytes"]
     limit = result.document["device"]["memory_limit_bytes"]
     assert limit == 48 * 2**20

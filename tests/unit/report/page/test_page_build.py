@@ -112,7 +112,10 @@ def test_every_file_of_the_script_is_used() -> None:
     assert found == {*SCRIPTS}
 
 
-@pytest.mark.parametrize(("n_events", "most_bytes"), [(10_000, 1_500_000), (100_000, 6_000_000)])
+@pytest.mark.parametrize(
+    ("n_events", "most_bytes"),
+    [(10_000, 1_500_000), pytest.param(100_000, 6_000_000, marks=pytest.mark.slow)],
+)
 def test_size(n_events: int, most_bytes: int) -> None:
     made = make_recording(n_events)
     assert abs(len(made.recording.events) - n_events) < 0.01 * n_events

@@ -64,7 +64,7 @@ def test_what_else_differs_is_said(pair: tuple[Made, Made]) -> None:
     a, b = pair
     other = {**b.document, "step": {**b.document["step"], "batch_size": 64}}
     found = plain_report(compare(a.report, a.recording, convert_report(other), b.recording))
-    assert found["notes"] == ["The two differ in batch size 32 and 64."]
+    assert found["notes"] == ["Different settings: batch size 32 and 64."]
     assert found["b"]["label"] == "measured, batch 64"
 
 
