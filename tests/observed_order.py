@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from analyzer.model.errors import InputError
+from analyzer.simulate.predict.buffers.reference_counts import Ledger
 from analyzer.simulate.predict.executor.sequential import NO_BUFFER, NodeRunner
 from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.played_step import Draw, make_ledger, summarize
+from analyzer.simulate.predict.played_step import Draw, summarize
 from analyzer.simulate.predict.prepared_step import Prepared
 
 
@@ -29,7 +30,7 @@ def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
     """
     wiring = prepared.wiring
     number = {op.name: node for node, op in enumerate(wiring.ops)}
-    ledger = make_ledger(prepared, shares=False, ran_before=True)
+    ledger = Ledger(prepared, has_run=True)
     Follower(wiring, ledger, [number[name] for name in order if name in number]).run()
     ledger.end_step()
     ledger.add_previous_results()

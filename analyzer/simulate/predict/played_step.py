@@ -70,8 +70,8 @@ def play(prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | No
             takes until each later step is the same.
     """
     wiring = prepared.wirings[seed % len(prepared.wirings)]
-    is_start = bool(steps) or prepared.varies
-    ledger = make_ledger(prepared, shares=is_start, ran_before=steps is None)
+    is_start = bool(steps) or prepared.has_counted_branches
+    ledger = Ledger(prepared, shares_buffers=is_start, has_run=steps is None)
     values = entering = tuple(ledger.values)
     held = dict(ledger.held)
     edges = EdgeOrder(wiring, seed)
@@ -132,9 +132,9 @@ def _make_workers(
 
 def _steps_to_settle(prepared: Prepared) -> int:
     """Return the number of steps after which each later one is the same."""
-    if prepared.varies or prepared.grows:
+    if prepared.has_counted_branches or prepared.is_growing:
         return prepared.steps
-    return 2 if prepared.settles else 1
+    return 2 if prepared.has_assigned_constants else 1
 
 
 def _make_executor(
@@ -149,26 +149,6 @@ def _make_executor(
         return Executor(wiring, edges, runner)
     handles = prepared.kernels.handles
     return ControlExecutor(wiring, edges, runner, handles, counters, assumed=prepared.assumed)
-
-
-def make_ledger(prepared: Prepared, *, shares: bool, ran_before: bool) -> Ledger:
-    """Return the buffers before a step.
-
-    Args:
-        prepared: The graph.
-        shares: Whether variables that start with one buffer still share it.
-        ran_before: Whether a step has run.
-    """
-    return Ledger(
-        prepared.kernels.plans,
-        prepared.variables,
-        [owner.size_bytes for owner in prepared.owners],
-        prepared.held_bytes,
-        prepared.results,
-        prepared.shares if shares else None,
-        prepared.arguments,
-        ran_before=ran_before,
-    )
 
 
 def summarize(ledger: Ledger, spans: list[tuple[int, int]]) -> Draw:

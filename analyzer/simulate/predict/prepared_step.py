@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.kernels.shared.memory_plan import VariableAccess
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.executor.data_decisions import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.op_duration import (
     estimate_cpu_seconds,
@@ -72,10 +72,10 @@ class Prepared:
         held_bytes: Bytes of each node's output that lives outside the step.
         results: Nodes that return a tensor to the caller.
         shares: Variable -> an earlier variable whose buffer it shares before the first step.
-        settles: Whether the second step starts with other buffers than the first, because a variable is
-            assigned a kernel's constant (an accumulator set to zero).
-        varies: Whether a counter decides a branch, so that steps differ.
-        grows: Whether each step retains memory (a step that is compiled again keeps old values).
+        has_assigned_constants: Whether a variable is assigned a kernel's constant (an accumulator set to
+            zero), so that the second step starts with other buffers than the first.
+        has_counted_branches: Whether a counter decides a branch, so that steps differ.
+        is_growing: Whether each step retains memory (a step that is compiled again keeps old values).
         seconds: Expected duration of each node.
         waits: For each node, whether the executor waits for it after its kernel returned; cards only.
         compiles: For each node, the kernel that is compiled at its first run; cards only.
@@ -93,9 +93,9 @@ class Prepared:
     held_bytes: Mapping[int, int]
     results: frozenset[int]
     shares: Mapping[int, int]
-    settles: bool
-    varies: bool
-    grows: bool
+    has_assigned_constants: bool
+    has_counted_branches: bool
+    is_growing: bool
     seconds: tuple[float, ...]
     waits: tuple[bool, ...] = ()
     compiles: tuple[str, ...] = ()
@@ -151,7 +151,6 @@ def prepare(
     used = [owner for owner in owners if owner.op in number]
     by_node = {number[owner.op]: position for position, owner in enumerate(used)}
     counters = tuple(number[owner.op] for owner in used if owner.is_counter)
-    on_card = device.is_cheap
     return Prepared(
         wirings=wirings,
         kernels=kernels,
@@ -162,27 +161,42 @@ def prepare(
             for node, handles in kernels.arguments.items()
         },
         counters=counters,
-        held_bytes={
-            node: size
-            for node, op in enumerate(ops)
-            if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
-        },
+        held_bytes=_find_held_bytes(ops, device),
         results=frozenset(node for node, op in enumerate(ops) if op.type in RESULT_TYPES),
         shares=_find_shared_buffers(used),
-        settles=_assigns_constants(wiring, kernels),
-        varies=wiring.has_branches and _counters_decide(wiring, counters),
-        grows=any(
-            plan.compiled is not None and plan.compiled.holds_constants and plan.compiled.recompiled
-            for plan in kernels.plans
-        ),
-        seconds=estimate_launch_seconds(wiring, kernels.plans)
-        if on_card
-        else estimate_cpu_seconds(wiring),
-        waits=find_asynchronous(wiring) if on_card else (),
-        compiles=find_compiled_kernels(wiring, kernels.plans) if on_card else (),
+        has_assigned_constants=_assigns_constants(wiring, kernels),
+        has_counted_branches=wiring.has_branches and _counters_decide(wiring, counters),
+        is_growing=any(map(_retains_old_values, kernels.plans)),
         device=device,
         steps=steps,
+        **_estimate_durations(wiring, kernels, is_cheap=device.is_cheap),
     )
+
+
+def _find_held_bytes(ops: Sequence[Op], device: KernelDevice) -> dict[int, int]:
+    """Return the bytes of each node's output that lives outside the step."""
+    return {
+        node: size
+        for node, op in enumerate(ops)
+        if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
+    }
+
+
+def _retains_old_values(plan: MemoryPlan) -> bool:
+    """Return whether a compiled call is compiled again in each step and keeps the old values."""
+    call = plan.compiled
+    return call is not None and call.holds_constants and bool(call.recompiled)
+
+
+def _estimate_durations(wiring: Wiring, kernels: Kernels, *, is_cheap: bool) -> dict[str, Any]:
+    """Return the fields of ``Prepared`` about durations; ``is_cheap`` for a card."""
+    if not is_cheap:
+        return {"seconds": estimate_cpu_seconds(wiring)}
+    return {
+        "seconds": estimate_launch_seconds(wiring, kernels.plans),
+        "waits": find_asynchronous(wiring),
+        "compiles": find_compiled_kernels(wiring, kernels.plans),
+    }
 
 
 def _wire(ops: Sequence[Op], device: KernelDevice) -> tuple[Wiring, ...]:

@@ -54,15 +54,16 @@ class Chosen:
         played: The schedule, from the process's start.
         allocated_bytes: By number of threads, sorted allocated peaks of the replayed schedules; without
             rare schedules above the range.
-        bound_bytes: Allocated peaks of the bounds, and of schedules with unseen requests (on a card).
-        beside_bytes: Bytes that the shown peak holds in addition to the graph's schedule.
+        bound_bytes: Allocated peaks of the bound schedules, and (on a card) of schedules with unseen
+            requests.
+        extra_bytes: Bytes that the shown peak holds in addition to the graph's schedule.
         limits: The limits under which some and all schedules run; None if not searched.
     """
 
     played: Played
     allocated_bytes: Mapping[int, tuple[int, ...]]
     bound_bytes: tuple[int, ...]
-    beside_bytes: int
+    extra_bytes: int
     limits: Range | None
 
 
@@ -71,12 +72,14 @@ class Layout:
     """The chunks of a schedule.
 
     Attributes:
+        draw: The schedule.
         sequences: Requests of the process; on a card also with tiny unseen requests among them. On a CPU
             with several threads the schedules differ by as much.
         peaks_bytes: For each sequence, highest bytes of chunks in the last step.
         before_bytes: Bytes of chunks before the last step.
     """
 
+    draw: Draw
     sequences: tuple[Sequence, ...]
     peaks_bytes: tuple[int, ...]
     before_bytes: int
@@ -85,27 +88,6 @@ class Layout:
     def peak_bytes(self) -> int:
         """Highest bytes of chunks in the last step, without unseen requests."""
         return self.peaks_bytes[0]
-
-    @classmethod
-    def of(
-        cls, sequence: Sequence, step: Step, options: BfcOptions, engine: Engine, unseen: int | None
-    ) -> Layout:
-        """Replay a schedule.
-
-        Args:
-            sequence: Requests of the process.
-            step: Its last step.
-            options: The allocator.
-            engine: The allocator implementation.
-            unseen: Seed of unseen requests; None for none.
-        """
-        sequences = (sequence,) if unseen is None else (sequence, add_unseen(sequence, unseen))
-        measured = [measure_allocated(each, step, options, engine=engine) for each in sequences]
-        return cls(
-            sequences=sequences,
-            peaks_bytes=tuple(peak for peak, _ in measured),
-            before_bytes=measured[0][1],
-        )
 
 
 def choose(
@@ -128,76 +110,112 @@ def choose(
         progress: Called with the share done, 0 to 1.
     """
     report = progress or (lambda share: None)
-    main = prediction.kinds[0].threads
-    histories = choose_starts(note, prediction, owners)
-    starts = {played.draw.seed: played for played in histories.values()}
-    schedules = dict(prediction.candidates)
-    schedules |= {(draw.seed, draw.threads): draw for draw in prediction.bounds}
-    any_start = next(iter(starts.values()))
-    layouts: dict[tuple[int, int], Layout] = {}
-    for number, (at, draw) in enumerate(schedules.items()):
-        report((0.5 if search else 1.0) * number / len(schedules))
-        sequence, step = _history(note, prediction, owners, draw, histories.get(at, any_start))
-        # If a search for the limit will use the compiled allocator, use it here too.
-        engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
-        unseen = at[0] if prediction.prepared.device.is_cheap and at[1] == main else None
-        layouts[at] = Layout.of(sequence, step, options, engine, unseen)
-    own = {seed: layout for (seed, threads), layout in layouts.items() if threads == main}
-    bounds = [layouts[draw.seed, draw.threads] for draw in prediction.bounds]
+    main = prediction.main.threads
+    starts = _play_starts(note, prediction, owners)
+    pairs = _pair_with_starts(prediction, starts)
+    layouts: list[Layout] = []
+    for number, (draw, start) in enumerate(pairs):
+        report((0.5 if search else 1.0) * number / len(pairs))
+        history = _history(note, prediction, owners, draw, start)
+        has_unseen = prediction.prepared.device.is_cheap and draw.threads == main
+        layouts.append(_replay(draw, *history, options, search=search, has_unseen=has_unseen))
+    own = [layout for layout in layouts if layout.draw.threads == main]
+    bounds = [layout for layout in layouts if prediction.is_bound(layout.draw)]
     shown = starts[_choose_shown(prediction, starts, own)]
     limits = None
     if search and len(layouts) > 1:
-        limits = _search_limits([*own.values(), *bounds], options, report)
+        limits = _search_limits([*own, *bounds], options, report)
     return Chosen(
         played=shown,
-        allocated_bytes=_allocated_by_threads(prediction, layouts),
+        allocated_bytes=_group_peaks(prediction, layouts),
         bound_bytes=(
             *(layout.peak_bytes for layout in bounds),
-            *(peak for layout in own.values() for peak in layout.peaks_bytes[1:]),
+            *(peak for layout in own for peak in layout.peaks_bytes[1:]),
         ),
-        beside_bytes=_count_extra_bytes(prediction, shown),
+        extra_bytes=_count_extra_bytes(prediction, shown),
         limits=limits,
     )
 
 
-def _allocated_by_threads(
-    prediction: Prediction, layouts: Mapping[tuple[int, int], Layout]
-) -> dict[int, tuple[int, ...]]:
-    main = prediction.kinds[0]
-    rare = {(seed, main.threads) for seed in main.seeds[main.ends[1] + 1 :]}
-    return {
-        kind.threads: tuple(
-            sorted(
-                layout.peak_bytes
-                for at, layout in layouts.items()
-                if at[1] == kind.threads and at not in rare
-            )
-        )
-        for kind in prediction.kinds
-    }
+def _replay(
+    draw: Draw,
+    sequence: Sequence,
+    step: Step,
+    options: BfcOptions,
+    *,
+    search: bool,
+    has_unseen: bool,
+) -> Layout:
+    """Replay a schedule in the allocator.
 
-
-def choose_starts(
-    note: RunNote, prediction: Prediction, owners: Mapping[int, Owner]
-) -> dict[tuple[int, int], Played]:
-    """Return for each candidate the history from the process's start that it continues.
-
-    A few candidates are played from the start and continue their own history; the others continue these
-    in turn.
+    Args:
+        draw: The schedule.
+        sequence: Requests of its process.
+        step: Its last step.
+        options: The allocator.
+        search: Whether a search for the limit follows, which uses the same allocator.
+        has_unseen: Whether to replay it also with unseen requests.
     """
-    threads = prediction.kinds[0].threads
-    runs = prediction.prepared.steps * prediction.runs
-    starts = {
-        seed: play_from_start(note, prediction.prepared, owners, seed, threads)
-        for seed in _choose_seeds(prediction, limit_draws(START_RUNS, runs, FEWEST_STARTS, STARTS))
-    }
-    in_turn = list(starts.values())
+    # If the search will use the compiled allocator, use it here too.
+    engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
+    sequences = (sequence, add_unseen(sequence, draw.seed)) if has_unseen else (sequence,)
+    measured = [measure_allocated(each, step, options, engine=engine) for each in sequences]
+    return Layout(
+        draw=draw,
+        sequences=sequences,
+        peaks_bytes=tuple(peak for peak, _ in measured),
+        before_bytes=measured[0][1],
+    )
+
+
+def _group_peaks(prediction: Prediction, layouts: Collection[Layout]) -> dict[int, tuple[int, ...]]:
+    """Return number of threads -> sorted allocated peaks, without rare schedules."""
+    main = prediction.main
+    rare = {(seed, main.threads) for seed in main.seeds[main.ends[1] + 1 :]}
+    peaks: dict[int, list[int]] = {each.threads: [] for each in prediction.by_threads}
+    for layout in layouts:
+        draw = layout.draw
+        if draw.threads in peaks and (draw.seed, draw.threads) not in rare:
+            peaks[draw.threads].append(layout.peak_bytes)
+    return {threads: tuple(sorted(own)) for threads, own in peaks.items()}
+
+
+def _play_starts(
+    note: RunNote, prediction: Prediction, owners: Mapping[int, Owner]
+) -> dict[int, Played]:
+    """Play a few candidates from the process's start; return them by seed."""
+    threads = prediction.main.threads
+    count = limit_draws(
+        START_RUNS, prediction.prepared.steps * prediction.runs, FEWEST_STARTS, STARTS
+    )
     return {
-        at: starts.get(at[0], in_turn[number % len(in_turn)])
-        if at[1] == threads
-        else in_turn[number % len(in_turn)]
-        for number, at in enumerate(prediction.candidates)
+        seed: play_from_start(note, prediction.prepared, owners, seed, threads)
+        for seed in _choose_seeds(prediction, count)
     }
+
+
+def _pair_with_starts(
+    prediction: Prediction, starts: Mapping[int, Played]
+) -> list[tuple[Draw, Played]]:
+    """Return each schedule to replay with the history that it continues.
+
+    Candidates played from the start continue their own history; the others continue these in turn. A
+    bound schedule that is no candidate continues the history of the first candidate.
+    """
+    in_turn = list(starts.values())
+    pairs = []
+    for number, draw in enumerate(prediction.candidates):
+        start = in_turn[number % len(in_turn)]
+        if draw.threads == prediction.main.threads:
+            start = starts.get(draw.seed, start)
+        pairs.append((draw, start))
+    candidates = {(draw.seed, draw.threads) for draw in prediction.candidates}
+    pairs += [
+        (draw, pairs[0][1])
+        for draw in prediction.bound_schedules
+        if (draw.seed, draw.threads) not in candidates
+    ]
+    return pairs
 
 
 def _choose_seeds(prediction: Prediction, count: int) -> list[int]:
@@ -206,12 +224,11 @@ def _choose_seeds(prediction: Prediction, count: int) -> list[int]:
     One near the median is shown. Several of them keep unusual chunks of the median itself from
     being shown.
     """
-    main = prediction.kinds[0]
-    own = [seed for seed, threads in prediction.candidates if threads == main.threads]
-    peak_bytes = dict(zip(main.seeds, main.draws_bytes, strict=True))
-    nearest = sorted(own, key=lambda seed: abs(peak_bytes[seed] - prediction.peak_bytes))
-    near = nearest[: count // 2]
-    rest = [seed for seed in own if seed not in near]
+    main = prediction.main
+    own = [draw for draw in prediction.candidates if draw.threads == main.threads]
+    nearest = sorted(own, key=lambda draw: abs(draw.peak_bytes - prediction.peak_bytes))
+    near = [draw.seed for draw in nearest[: count // 2]]
+    rest = [draw.seed for draw in own if draw.seed not in near]
     even = np.linspace(0, len(rest) - 1, min(count - len(near), len(rest))).round().astype(int)
     return list(dict.fromkeys([main.seeds[main.middle], *near, *(rest[at] for at in even)]))
 
@@ -235,30 +252,29 @@ def _history(
     return whole.sequence(), whole.steps[-1]
 
 
-def _choose_shown(
-    prediction: Prediction, starts: Collection[int], own: Mapping[int, Layout]
-) -> int:
+def _choose_shown(prediction: Prediction, starts: Collection[int], own: Collection[Layout]) -> int:
     """Return the seed to show: near the median requested peak, nearest to the median chunks.
 
     Args:
         prediction: The schedules.
         starts: Seeds of schedules played from the process's start.
-        own: Chunks by seed.
+        own: Chunks of the schedules on the figure's threads.
     """
-    main, near = prediction.kinds[0], int(NEAR * prediction.peak_bytes)
+    near = int(NEAR * prediction.peak_bytes)
+    peak_bytes = median_low([layout.peak_bytes for layout in own])
+    before_bytes = median_low([layout.before_bytes for layout in own])
     alike = [
-        seed
-        for seed, draw_bytes in zip(main.seeds, main.draws_bytes, strict=True)
-        if seed in starts and abs(draw_bytes - prediction.peak_bytes) <= near
+        layout
+        for layout in own
+        if layout.draw.seed in starts
+        and abs(layout.draw.peak_bytes - prediction.peak_bytes) <= near
     ]
-    peak_bytes = median_low([layout.peak_bytes for layout in own.values()])
-    before_bytes = median_low([layout.before_bytes for layout in own.values()])
     return min(
         alike,
-        key=lambda seed: (
-            abs(own[seed].peak_bytes - peak_bytes) + abs(own[seed].before_bytes - before_bytes)
+        key=lambda layout: (
+            abs(layout.peak_bytes - peak_bytes) + abs(layout.before_bytes - before_bytes)
         ),
-    )
+    ).draw.seed
 
 
 def _search_limits(
@@ -274,6 +290,6 @@ def _search_limits(
 
 def _count_extra_bytes(prediction: Prediction, played: Played) -> int:
     """Return by how many bytes a schedule's peak is higher if played from the process's start."""
-    main = prediction.kinds[0]
+    main = prediction.main
     alone = main.draws_bytes[main.seeds.index(played.draw.seed)]
     return played.draw.peak_bytes + played.aside_bytes - alone

@@ -130,28 +130,33 @@ class Prediction:
     """The sampled schedules of a step.
 
     Attributes:
-        kinds: Sampled schedules by number of threads; the first is the figure's.
-        middle: The median schedule of the first kind.
-        bounds: The median one-thread schedule and the fully overlapped one; empty if the figure is for
-            one thread or a card. A busy machine runs ops in an order between the two.
+        by_threads: Sampled schedules by number of threads; the first is the figure's.
+        middle: The median schedule on the figure's threads.
+        bound_schedules: The median one-thread schedule and the fully overlapped one; empty if the figure
+            is for one thread or a card. A busy machine runs ops in an order between the two.
         ends: The schedules with the lowest and the highest peak of the range.
-        candidates: Schedules to replay in the allocator, by seed and threads: some of the first kind,
-            the median of the others.
+        candidates: Schedules to replay in the allocator: some on the figure's threads, and the median
+            on each other number of threads.
         decisions: Branches and loops that data decide, and the assumed outcomes.
         alternatives: Peaks with other outcomes; None without any.
         least_bytes: Peak if each data-dependent size is one element; None without any.
         prepared: The graph and its kernels.
     """
 
-    kinds: tuple[Schedules, ...]
+    by_threads: tuple[Schedules, ...]
     middle: Draw
-    bounds: tuple[Draw, ...]
+    bound_schedules: tuple[Draw, ...]
     ends: tuple[Draw, Draw]
-    candidates: Mapping[tuple[int, int], Draw]
+    candidates: tuple[Draw, ...]
     decisions: tuple[Decision, ...]
     alternatives: Range | None
     least_bytes: int | None
     prepared: Prepared
+
+    @property
+    def main(self) -> Schedules:
+        """The schedules on the figure's number of threads."""
+        return self.by_threads[0]
 
     @property
     def peak_bytes(self) -> int:
@@ -162,6 +167,13 @@ class Prediction:
     def runs(self) -> int:
         """Number of op runs in a step; loops run an op several times."""
         return len(self.middle.order)
+
+    def is_bound(self, draw: Draw) -> bool:
+        """Return whether a schedule is a bound schedule."""
+        return any(
+            (draw.seed, draw.threads) == (bound.seed, bound.threads)
+            for bound in self.bound_schedules
+        )
 
     @property
     def unmodelled(self) -> pd.DataFrame:
@@ -175,8 +187,9 @@ class Prediction:
 
     @property
     def schedule_range(self) -> Range:
-        """Peaks of the first kind's schedules and of the bounds."""
-        return self.kinds[0].range.including(self.peak_bytes, *(b.peak_bytes for b in self.bounds))
+        """Peaks of the schedules on the figure's threads, and of the bound schedules."""
+        bounds_bytes = (draw.peak_bytes for draw in self.bound_schedules)
+        return self.main.range.including(self.peak_bytes, *bounds_bytes)
 
     @property
     def range(self) -> Range:
@@ -209,8 +222,8 @@ def predict(
         owners: The variables that it uses.
         threads: Intra-op threads of the device; they size oneDNN's scratchpads.
         inter_op: Numbers of inter-op threads: the figure's first, then others to compare.
-        draws: Number of schedules of the first kind. None chooses by the size of the graph, and stops
-            early if all peaks are equal.
+        draws: Number of schedules on the figure's threads. None chooses by the size of the graph, and
+            stops early if all peaks are equal.
         device: The device.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
         steps: Number of steps from the start.
@@ -222,17 +235,17 @@ def predict(
     prepared = decided.prepared
     least_bytes = _find_least_bytes(prepared, ops, owners, threads, compiled)
     sampled = _sample(prepared, prepared.select_threads(inter_op), draws, progress)
-    main, kinds = sampled.kinds[0], sampled.kinds
-    middle = sampled.find(main)
-    bounds = [sampled.find(bound) for bound in sampled.bounds]
+    main = sampled.by_threads[0]
+    middle = sampled.find_median(main)
+    bounds = [sampled.find_median(bound) for bound in sampled.bounds]
     ends = [sampled.draws[main.seeds[at], main.threads] for at in main.ends]
     ends = sorted([*ends, *bounds], key=lambda draw: draw.peak_bytes)
     return Prediction(
-        kinds=kinds,
+        by_threads=sampled.by_threads,
         middle=middle,
-        bounds=tuple(bounds),
+        bound_schedules=tuple(bounds),
         ends=(ends[0], ends[-1]),
-        candidates=_choose_candidates(kinds, sampled.draws, len(middle.order) * prepared.steps),
+        candidates=_choose_candidates(sampled, len(middle.order) * prepared.steps),
         decisions=decided.decisions,
         alternatives=decided.peaks,
         least_bytes=least_bytes,
@@ -242,15 +255,15 @@ def predict(
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """Sampled schedules: by seed and threads, of each kind, and of the bounds."""
+    """Sampled schedules: all by seed and threads, sorted by threads, and those of the bounds."""
 
     draws: Mapping[tuple[int, int], Draw]
-    kinds: tuple[Schedules, ...]
+    by_threads: tuple[Schedules, ...]
     bounds: tuple[Schedules, ...]
 
-    def find(self, kind: Schedules) -> Draw:
-        """Return the median schedule of a kind."""
-        return self.draws[kind.seeds[kind.middle], kind.threads]
+    def find_median(self, schedules: Schedules) -> Draw:
+        """Return the median of schedules on one number of threads."""
+        return self.draws[schedules.seeds[schedules.middle], schedules.threads]
 
 
 def _sample(
@@ -260,33 +273,38 @@ def _sample(
     progress: Callable[[float], None] | None,
 ) -> _Sampled:
     """Sample schedules on each number of threads, and the bounds; arguments as for ``predict``."""
+    report = progress or (lambda share: None)
     main = inter_op[0]
     first = play(prepared, 0, threads=main)
     count = wanted or limit_draws(RUNS, len(first.order), FEWEST_DRAWS, DRAWS)
     enough = count if wanted else min(count, EQUAL_DRAWS)
-    has_bounds = count > 1 and main > 1 and not prepared.device.is_cheap
-    counts = dict.fromkeys(inter_op, OTHER_DRAWS if count > 1 else 0) | {main: count}
-    if has_bounds:
-        counts |= {1: OTHER_DRAWS, OVERLAPPED: 1}
-    total = sum(counts.values())
+    counts = _count_draws(inter_op, count, is_on_card=prepared.device.is_cheap)
     draws = {(0, main): first}
-    kinds: dict[int, Schedules] = {}
-    for number, most in counts.items():
-        own = [first] if number == main else []
+    by_threads: dict[int, Schedules] = {}
+    for threads, most in counts.items():
+        own = [first] if threads == main else []
         for seed in range(len(own), most):
-            if number == main and seed == enough and _are_equal(own):
+            if threads == main and seed == enough and _are_equal(own):
                 break
-            if progress is not None:
-                progress(len(draws) / total)
-            own.append(play(prepared, seed, threads=number))
-            draws[seed, number] = own[-1]
+            report(len(draws) / sum(counts.values()))
+            own.append(play(prepared, seed, threads=threads))
+            draws[seed, threads] = own[-1]
         if own:
-            kinds[number] = Schedules.of(own, number)
+            by_threads[threads] = Schedules.of(own, threads)
     return _Sampled(
         draws,
-        tuple(kinds[number] for number in dict.fromkeys(inter_op) if number in kinds),
-        (kinds[1], kinds[OVERLAPPED]) if has_bounds else (),
+        tuple(by_threads[threads] for threads in dict.fromkeys(inter_op) if threads in by_threads),
+        (by_threads[1], by_threads[OVERLAPPED]) if OVERLAPPED in counts else (),
     )
+
+
+def _count_draws(inter_op: Sequence[int], count: int, *, is_on_card: bool) -> dict[int, int]:
+    """Return number of threads -> schedules to sample on them; ``count`` on the first number."""
+    main = inter_op[0]
+    counts = dict.fromkeys(inter_op, OTHER_DRAWS if count > 1 else 0) | {main: count}
+    if count > 1 and main > 1 and not is_on_card:
+        counts |= {1: OTHER_DRAWS, OVERLAPPED: 1}
+    return counts
 
 
 def _are_equal(draws: Sequence[Draw]) -> bool:
@@ -294,15 +312,12 @@ def _are_equal(draws: Sequence[Draw]) -> bool:
     return peaks.width <= EQUAL_SHARE * peaks.high
 
 
-def _choose_candidates(
-    kinds: Sequence[Schedules], by_seed: Mapping[tuple[int, int], Draw], runs: int
-) -> dict[tuple[int, int], Draw]:
+def _choose_candidates(sampled: _Sampled, runs: int) -> tuple[Draw, ...]:
     """Return the schedules to replay; ``runs`` is the number of op runs in the history of one."""
-    shown, *others = kinds
+    main, *others = sampled.by_threads
     count = limit_draws(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
-    chosen = [(shown.seeds[at], shown.threads) for at in shown.spread(count)]
-    chosen += [(kind.seeds[kind.middle], kind.threads) for kind in others]
-    return {at: by_seed[at] for at in chosen}
+    spread = (sampled.draws[main.seeds[at], main.threads] for at in main.spread(count))
+    return (*spread, *map(sampled.find_median, others))
 
 
 def _find_least_bytes(

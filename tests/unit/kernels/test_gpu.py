@@ -1,6 +1,7 @@
 """What one run of a GPU kernel does to the card's memory, by the rules of TensorFlow's source."""
 
 import pytest
+from ledgers import make_ledger
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.gpu import cudnn_convolution as gpu_convolution
@@ -8,7 +9,6 @@ from analyzer.simulate.kernels.gpu import gpu_reduction
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.shared.memory_plan import VariableAccess, Way
 from analyzer.simulate.kernels.shared.op_call import Call
-from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 T4, A100 = (7, 5), (8, 0)
 
@@ -242,7 +242,7 @@ def test_the_gradient_of_an_unevenly_padded_input_is_tried_before_the_padding_is
     image, padded = size(8, 16, 28, 28), size(8, 16, 29, 29)
     assert found.before_bytes == (image, size(3, 3, 16, 32), padded)
     assert found.trial.copy_bytes == padded + (16 << 20)
-    ledger = Ledger([found], [-1], [], {}, frozenset())
+    ledger = make_ledger(found)
     ledger.compute(0, [])
     asked = [*found.before_bytes, found.trial.copy_bytes, found.trial.scratch_bytes, image]
     assert ledger.buffers.size_bytes == asked

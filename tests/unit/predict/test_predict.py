@@ -479,10 +479,10 @@ def test_several_threads_run_every_op_once_and_hold_more_at_once():
 
 def test_the_figure_is_for_the_threads_shown_and_others_are_compared():
     both, one, four = (predict(side_by_side(), [], inter_op=n) for n in ((4, 1), (1,), (4,)))
-    assert [kind.threads for kind in both.kinds] == [4, 1]
+    assert [each.threads for each in both.by_threads] == [4, 1]
     assert both.peak_bytes == four.peak_bytes > one.peak_bytes
     assert both.range == four.range
-    assert both.kinds[1].middle_bytes == one.peak_bytes < both.kinds[0].range.low
+    assert both.by_threads[1].middle_bytes == one.peak_bytes < both.main.range.low
 
 
 def test_the_range_of_several_threads_includes_one_thread_and_full_overlap():
@@ -491,7 +491,7 @@ def test_the_range_of_several_threads_includes_one_thread_and_full_overlap():
     assert one.peak_bytes < two.peak_bytes < overlapped.peak_bytes
     assert (two.range.low, two.range.high) == (one.peak_bytes, overlapped.peak_bytes)
     assert sorted(overlapped.order) == sorted(one.middle.order)
-    assert not one.bounds
+    assert not one.bound_schedules
 
 
 def test_no_more_is_drawn_where_all_peak_alike():
@@ -502,11 +502,11 @@ def test_no_more_is_drawn_where_all_peak_alike():
         uneven += [op(f"a{k}", "Exp", "x", spec=large), op(f"b{k}", "Sum", f"a{k}", spec=VECTOR)]
     uneven += [result(f"b{k}", f"b{k}:0") for k in range(12)]
     alike, apart = predict(chain, []), predict(uneven, [], inter_op=(3,))
-    assert len(alike.kinds[0].seeds) == EQUAL_DRAWS
+    assert len(alike.main.seeds) == EQUAL_DRAWS
     assert alike.range.is_exact
     assert apart.range.width > EQUAL_SHARE * apart.peak_bytes
-    assert len(apart.kinds[0].seeds) == DRAWS
-    assert len(predict(chain, [], draws=DRAWS).kinds[0].seeds) == DRAWS
+    assert len(apart.main.seeds) == DRAWS
+    assert len(predict(chain, [], draws=DRAWS).main.seeds) == DRAWS
 
 
 def in_order_of_birth(slots):

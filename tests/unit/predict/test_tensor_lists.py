@@ -1,12 +1,13 @@
 """TensorLists by hand: what shares, what is copied, what an unset element costs."""
 
+from ledgers import make_ledger
+
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
 from analyzer.simulate.predict import predict
 from analyzer.simulate.predict.buffers.draw_table import make_allocations
-from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())
@@ -28,10 +29,6 @@ SUM = plan("AddN", [LIST, LIST], [LIST])
 ZEROS = plan("ZerosLike", [LIST], [LIST])
 
 
-def ledger(*plans):
-    return Ledger(plans, [-1] * len(plans), [], {}, frozenset())
-
-
 def live_bytes(books):
     buffers = books.buffers
     return sum(
@@ -42,7 +39,7 @@ def live_bytes(books):
 
 
 def test_each_row_of_a_tensor_is_copied():
-    books = ledger(MADE_OF)
+    books = make_ledger(MADE_OF)
     source = books.allocate(0, 3 * ROW_BYTES, 0, "output")
     (made,) = books.compute(0, [source, -1])
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
@@ -51,7 +48,7 @@ def test_each_row_of_a_tensor_is_copied():
 
 
 def test_an_item_takes_the_place_of_the_one_before():
-    books = ledger(RESERVED, SET, SET)
+    books = make_ledger(RESERVED, SET, SET)
     (made,) = books.compute(0, [-1, -1], 2)
     for node, index in ((1, 1), (2, 1)):
         value = books.allocate(node, ROW_BYTES, 0, "output")
@@ -60,7 +57,7 @@ def test_an_item_takes_the_place_of_the_one_before():
 
 
 def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
-    books = ledger(MADE_OF, SET)
+    books = make_ledger(MADE_OF, SET)
     (made,) = books.compute(0, [books.allocate(0, 3 * ROW_BYTES, 0, "output"), -1])
     books.retain(made)  # as the second consumer's slot does
     value = books.allocate(1, ROW_BYTES, 0, "output")
@@ -73,7 +70,7 @@ def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
 
 def test_an_item_is_read_where_it_lies_and_zeros_where_none_was_set():
     assert GET.outputs[0].is_known
-    books = ledger(MADE_OF, GET, RESERVED, GET)
+    books = make_ledger(MADE_OF, GET, RESERVED, GET)
     (made,) = books.compute(0, [-1, -1])
     books.retain(made)
     (item,) = books.compute(1, [made, -1, -1], 1)
@@ -87,7 +84,7 @@ def test_an_item_is_read_where_it_lies_and_zeros_where_none_was_set():
 
 
 def test_a_list_that_is_popped_lets_go_of_its_last_element():
-    books = ledger(MADE_OF, POP)
+    books = make_ledger(MADE_OF, POP)
     (made,) = books.compute(0, [-1, -1])
     made, item = books.compute(1, [made, -1])
     books.release(item)
@@ -96,7 +93,7 @@ def test_a_list_that_is_popped_lets_go_of_its_last_element():
 
 def test_lists_are_summed_where_both_have_an_element():
     """A gradient that a loop adds up: one row is new, the others are shared."""
-    books = ledger(MADE_OF, RESERVED, SET, SUM)
+    books = make_ledger(MADE_OF, RESERVED, SET, SUM)
     (total,) = books.compute(0, [-1, -1])
     (one,) = books.compute(1, [-1, -1], 3)
     value = books.allocate(2, ROW_BYTES, 0, "output")
@@ -109,7 +106,7 @@ def test_lists_are_summed_where_both_have_an_element():
 
 
 def test_zeros_like_a_list_has_zeros_for_what_is_set():
-    books = ledger(RESERVED, SET, ZEROS)
+    books = make_ledger(RESERVED, SET, ZEROS)
     (made,) = books.compute(0, [-1, -1], 3)
     (made,) = books.compute(1, [made, -1, books.allocate(1, ROW_BYTES, 0, "output")], 2)
     books.retain(made)
@@ -119,7 +116,7 @@ def test_zeros_like_a_list_has_zeros_for_what_is_set():
 
 
 def test_stacking_needs_zeros_for_what_is_unset():
-    books = ledger(RESERVED, STACK)
+    books = make_ledger(RESERVED, STACK)
     (made,) = books.compute(0, [-1, -1], 3)
     books.compute(1, [made, -1])
     assert [size for size in books.buffers.size_bytes if size] == [
@@ -131,7 +128,7 @@ def test_stacking_needs_zeros_for_what_is_unset():
 
 def test_an_optional_refers_to_its_tensors():
     packed = plan("OptionalFromValue", [ROW, ROW], [LIST])
-    books = ledger(packed, plan("OptionalGetValue", [LIST], [ROW, ROW]))
+    books = make_ledger(packed, plan("OptionalGetValue", [LIST], [ROW, ROW]))
     given = [books.allocate(0, ROW_BYTES, 0, "output") for _ in range(2)]
     (optional,) = books.compute(0, list(given))
     assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES

@@ -9,7 +9,6 @@ reference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from analyzer.model.recording.schema import TRIAL
@@ -29,6 +28,7 @@ from analyzer.simulate.predict.buffers.variable_values import (
     Buffers,
     VariableValues,
 )
+from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.tracing.xla.compile_trials import CompileTrial
 
 # Global names: looking up an enumeration's member costs more than the branch that uses it.
@@ -42,19 +42,22 @@ _READ, _UPDATE, _ASSIGN, _IN_PART = (
 _ALLOCATE, _FORWARD, _ALIAS = Way.ALLOCATE, Way.FORWARD, Way.ALIAS
 
 
+def _find_partial_variables(prepared: Prepared) -> set[int]:
+    """Return the variables that an op reads or writes partially."""
+    return {
+        variable
+        for variable, plan in zip(prepared.variables, prepared.kernels.plans, strict=True)
+        if plan.variable is VariableAccess.IN_PART and variable >= 0
+    }
+
+
 class Ledger:
     """Runs nodes in memory: allocates, forwards and frees buffers.
 
     Args:
-        plans: Memory behaviour of each node's kernel.
-        variables: For each node, the number of the variable behind its first input; -1 for none.
-        sizes_bytes: For each variable, bytes of its value.
-        held_bytes: Bytes of each node's output that lives outside the step (a kernel's constant, or an
-            argument in Python).
-        results: Nodes that return a tensor to the caller, who holds it until the next step is over.
-        shares: Variable -> an earlier variable whose buffer it shares until one of them is written.
-        arguments: For each call of a compiled function, the variable behind each input; -1 for none.
-        ran_before: Whether the step has run before. Partially read or written variables are then in
+        prepared: The graph.
+        shares_buffers: Whether variables that start with one buffer still share it.
+        has_run: Whether the step has run before. Partially read or written variables are then in
             copy-on-read mode, and algorithms have been tried.
 
     Attributes:
@@ -66,20 +69,11 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        plans: Sequence[MemoryPlan],
-        variables: Sequence[int],
-        sizes_bytes: Sequence[int],
-        held_bytes: Mapping[int, int],
-        results: frozenset[int],
-        shares: Mapping[int, int] | None = None,
-        arguments: Mapping[int, Sequence[int]] | None = None,
-        *,
-        ran_before: bool = False,
+        self, prepared: Prepared, *, shares_buffers: bool = False, has_run: bool = False
     ) -> None:
-        self._plans = plans
-        self._results = results
-        self._arguments = arguments or {}
+        self._plans = plans = prepared.kernels.plans
+        self._results = prepared.results
+        self._arguments = prepared.arguments
         self._returned: list[int] = []
         self._previous: list[int] = []
         self.buffers = Buffers()
@@ -90,21 +84,19 @@ class Ledger:
         self.lists = TensorLists(self)
         self._tried: set[tuple[object, ...]] = set()
         self._compiled: set[CompileTrial] = set()
-        copied_on_read: set[int] = set()
-        if ran_before:
+        if has_run:
             self._tried = {plan.trial.key for plan in plans if plan.trial is not None}
             self._compiled = {t for plan in plans if plan.compiled for t in plan.compiled.trials}
-            copied_on_read = {
-                variables[node]
-                for node, plan in enumerate(plans)
-                if plan.variable is VariableAccess.IN_PART and variables[node] >= 0
-            }
-        self._variables = VariableValues(self, variables, sizes_bytes, copied_on_read)
+        sizes_bytes = [owner.size_bytes for owner in prepared.owners]
+        copied_on_read = _find_partial_variables(prepared) if has_run else set()
+        self._variables = VariableValues(self, prepared.variables, sizes_bytes, copied_on_read)
+        shares = prepared.shares if shares_buffers else {}
         for number, size in enumerate(sizes_bytes):
-            is_shared = shares is not None and number in shares
-            first = None if is_shared else self._add_resident(size, variable=number)
-            self._variables.add(shares or {}, first)
-        self.held = {node: self._add_resident(size, node=node) for node, size in held_bytes.items()}
+            first = None if number in shares else self._add_resident(size, variable=number)
+            self._variables.add(shares, first)
+        self.held = {
+            node: self._add_resident(size, node=node) for node, size in prepared.held_bytes.items()
+        }
 
     @property
     def values(self) -> list[int]:
@@ -158,6 +150,7 @@ class Ledger:
                 self.release(buffer)
         return outputs
 
+    # Complex: one branch for each kind of kernel; runs for every op of every schedule.
     def begin(
         self, node: int, buffers: list[int], index: int | None = None
     ) -> tuple[list[int], list[int]]:
@@ -275,15 +268,7 @@ class Ledger:
                 outputs[output] = buffer
             else:
                 (tables if output == TABLE else temporaries).append(buffer)
-        new_values = []
-        for source, size_bytes in compiled.updates:
-            variable = self._arguments.get(node, ())[source]
-            if variable < 0:
-                continue
-            if compiled.holds_constants and source in compiled.recompiled:
-                self.references[self.values[variable]] += 1  # for as long as the process lives
-            if self.references[self.values[variable]] > 1:
-                new_values.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
+        new_values = self._allocate_new_values(node, compiled)
         for index, output_plan in enumerate(plan.outputs):
             if output_plan.way is _ALIAS:
                 outputs[index] = self._alias_argument(node, output_plan.inputs[0], buffers)
@@ -294,6 +279,19 @@ class Ledger:
         for buffer in tables:
             self.release(buffer)
         return outputs
+
+    def _allocate_new_values(self, node: int, compiled: CompiledCall) -> list[tuple[int, int]]:
+        """Return variable and new buffer for each updated variable whose buffer is held elsewhere."""
+        new_values = []
+        for source, size_bytes in compiled.updates:
+            variable = self._arguments.get(node, ())[source]
+            if variable < 0:
+                continue
+            if compiled.holds_constants and source in compiled.recompiled:
+                self.references[self.values[variable]] += 1  # for as long as the process lives
+            if self.references[self.values[variable]] > 1:
+                new_values.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
+        return new_values
 
     def _alias_argument(self, node: int, source: int, buffers: list[int]) -> int:
         """Return the buffer of a compiled call's argument or of its variable, with a reference."""

@@ -37,16 +37,16 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         chosen: The shown schedule, and the chunks of all.
         unsized: Number of tensors of unknown size, which count 0 bytes.
     """
-    kind, beside = prediction.kinds[0], chosen.beside_bytes
+    threads, extra = prediction.main.threads, chosen.extra_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
     less, more = _bound_unmodelled(prediction)
     requested = prediction.range
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     below = prediction.schedule_range.low - requested.low
     above = requested.high - prediction.schedule_range.high
-    chunks = estimate_allocated_range(chosen.allocated_bytes[kind.threads])
+    chunks = estimate_allocated_range(chosen.allocated_bytes[threads])
     chunks = chunks.including(*chosen.bound_bytes, chunks.low)
-    because = _explain_schedules(prediction, beside) if requested.width else []
+    because = _explain_schedules(prediction, extra) if requested.width else []
     because.append(
         f"Small buffers outside the step's graph: up to {format_bytes(margin)} either way."
     )
@@ -58,14 +58,14 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         )
     limit = None
     if chosen.limits is not None:
-        limit = widen_limits(chosen.limits, len(chosen.allocated_bytes[kind.threads]))
+        limit = widen_limits(chosen.limits, len(chosen.allocated_bytes[threads]))
         because.append(
             f"No sampled order runs under a memory limit below {format_bytes(limit.low)}, and each runs "
             f"under {format_bytes(limit.high)} (including {LIMIT_MARGIN:.0%} margin); between "
             f"them some run."
         )
         limit = limit.widened(below + margin + less, above + margin + more).at_least(0)
-    requested = requested.shifted(beside).widened(margin + less, margin + more).at_least(0)
+    requested = requested.shifted(extra).widened(margin + less, margin + more).at_least(0)
     chunks = chunks.widened(below + margin + less, above + margin + more).at_least(0)
     return StatedRange(
         limit_low_bytes=None if limit is None else limit.low,
@@ -77,8 +77,8 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         because=tuple(because),
         deciding_ops=tuple(find_deciding_ops(prediction)) if prediction.range.width else (),
         schedules=tuple(
-            _describe_kind(each, chosen.allocated_bytes[each.threads], beside)
-            for each in prediction.kinds
+            _summarize(each, chosen.allocated_bytes[each.threads], extra)
+            for each in prediction.by_threads
         ),
         unsized=unsized,
     )
@@ -114,13 +114,13 @@ def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
     return sampled.including(int(middle - half_width), int(middle + half_width))
 
 
-def _describe_kind(kind: Schedules, allocated: Sequence[int], beside: int) -> ScheduleRange:
+def _summarize(schedules: Schedules, allocated: Sequence[int], extra: int) -> ScheduleRange:
     return ScheduleRange(
-        inter_op_threads=kind.threads,
-        draws=len(kind.seeds),
-        requested_bytes=kind.middle_bytes + beside,
-        requested_low_bytes=kind.range.low + beside,
-        requested_high_bytes=kind.range.high + beside,
+        inter_op_threads=schedules.threads,
+        draws=len(schedules.seeds),
+        requested_bytes=schedules.middle_bytes + extra,
+        requested_low_bytes=schedules.range.low + extra,
+        requested_high_bytes=schedules.range.high + extra,
         allocated_bytes=median_low(allocated),
         allocated_low_bytes=min(allocated),
         allocated_high_bytes=max(allocated),
@@ -161,10 +161,11 @@ def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
     ]
 
 
-def _explain_schedules(prediction: Prediction, beside: int) -> list[str]:
-    reasons = [describe_schedules(prediction.kinds[0], beside)]
-    if prediction.bounds:
-        one, overlapped = (format_bytes(b.peak_bytes + beside) for b in prediction.bounds)
+def _explain_schedules(prediction: Prediction, extra: int) -> list[str]:
+    reasons = [describe_schedules(prediction.main, extra)]
+    if prediction.bound_schedules:
+        peaks = (draw.peak_bytes + extra for draw in prediction.bound_schedules)
+        one, overlapped = map(format_bytes, peaks)
         reasons.append(
             f"A busy machine delays threads: ops that run one by one peak at {one}, ops that all "
             f"overlap "
@@ -173,21 +174,24 @@ def _explain_schedules(prediction: Prediction, beside: int) -> list[str]:
     return reasons
 
 
-def describe_schedules(kind: Schedules, beside: int = 0) -> str:
+def describe_schedules(schedules: Schedules, extra: int = 0) -> str:
     """Return a sentence about the peaks of sampled schedules, plus bytes held beside them."""
-    place = f"{kind.threads} inter-op threads" if kind.threads > 1 else "one inter-op thread"
-    ends = (kind.draws_bytes[0], kind.range.low, kind.range.high, kind.draws_bytes[-1])
-    lowest, low, high, highest = (format_bytes(size + beside) for size in ends)
+    threads, draws_bytes, inside = schedules.threads, schedules.draws_bytes, schedules.range
+    place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
+    ends = (draws_bytes[0], inside.low, inside.high, draws_bytes[-1])
+    lowest, low, high, highest = (format_bytes(size + extra) for size in ends)
     rare = []
     if lowest != low:
         rare.append(f"as low as {lowest}")
     if highest != high:
         rare.append(f"as high as {highest}")
     rarely = f" (rarely {' or '.join(rare)})" if rare else ""
-    peak = f"between {low} and {high}{rarely}, median {format_bytes(kind.middle_bytes + beside)}"
+    peak = (
+        f"between {low} and {high}{rarely}, median {format_bytes(schedules.middle_bytes + extra)}"
+    )
     if low == high:
         peak = f"at {low}{rarely}"
-    return f"On {place} the order of ops varies: {len(kind.seeds)} sampled orders peak {peak}."
+    return f"On {place} the order of ops varies: {len(schedules.seeds)} sampled orders peak {peak}."
 
 
 def _sum_alive_at_peak(draw: Draw) -> Counter[int]:
