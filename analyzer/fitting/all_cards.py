@@ -83,7 +83,7 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
     return replace_fields(
         answer,
         cards=tuple(rows),
-        headline=f"The largest batch is {min(sizes)} to {max(sizes)}, depending on the card.",
+        headline=f"By estimate, batch {min(sizes)} to {max(sizes)} fits, depending on the card.",
         card="",
         card_name="",
         limit_of="cards",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,6 +26,19 @@ _STEPS: Final = 3
 _FIRST_STEP_DOWN: Final = 16
 """Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 2 / 16."""
 
+_STRIDE_GROWTH: Final = 4
+"""While all runs succeed, each step up is so many times the last one."""
+
+_LEAST_LIMIT_S: Final = {"gpu": 300.0, "cpu": 1800.0}
+"""Least time limit of a run, seconds, by device: a CPU computes the step, a simulated card does not."""
+
+_CAPTURES_IN_LIMIT: Final = 10
+_BASE_LIMIT_S: Final = 120.0
+"""The time limit of a run is 10 times its capture and 120 s, if that is more. A fork of a process with
+threads may hang in a lock."""
+
+_MOST_TIMEOUTS: Final = 2  # runs that did not end, after which no more are started
+
 _LONGEST_DETAIL: Final = 200  # characters
 
 
@@ -42,12 +56,26 @@ def make_run_options(options: CaptureOptions, limit_bytes: int | None) -> Captur
     return replace(options, steps=_STEPS, memory_limit_bytes=limit_bytes)
 
 
-def run_at(access: StepAccess, options: CaptureOptions, size: int) -> ConfirmingRun:
-    """Run a step and return whether it finished."""
+def find_time_limit(capture_s: Mapping[int, float], size: int, device: str) -> float:
+    """Return the seconds after which a run is ended.
+
+    Args:
+        capture_s: Seconds of the captures, by size.
+        size: The size of the run.
+        device: ``cpu`` or ``gpu``.
+    """
+    near_s = capture_s[min(capture_s, key=lambda known: abs(known - size))] if capture_s else 0.0
+    return max(_LEAST_LIMIT_S[device], _CAPTURES_IN_LIMIT * near_s + _BASE_LIMIT_S)
+
+
+def run_at(
+    access: StepAccess, options: CaptureOptions, size: int, limit_s: float = math.inf
+) -> ConfirmingRun:
+    """Run a step for up to ``limit_s`` seconds and return whether it finished."""
     assert access.trial is not None
     folder = access.folder / f"run-{size}"
     try:
-        failure = read_run(access.trial(options, folder) / RUN_FILE).error
+        failure = read_run(access.trial(options, folder, limit_s=limit_s) / RUN_FILE).error
     except AnalyzerError as error:
         if error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER:
             raise
@@ -83,8 +111,13 @@ class RunBracket:
     @property
     def failing(self) -> int | None:
         """The smallest size that failed or is refused; None for none."""
-        failed = [size for size, run in self.runs.items() if not run.ran]
+        failed = [size for size, run in self.runs.items() if run.has_failed]
         return min([*failed, *([self.refused] if self.refused is not None else [])], default=None)
+
+    @property
+    def timeouts(self) -> int:
+        """The number of runs that did not end in time."""
+        return sum(not run.ran and not run.has_failed for run in self.runs.values())
 
     def narrow(self, predicted: int, safe: int) -> None:
         """Run sizes until the bracket is narrow.
@@ -99,12 +132,12 @@ class RunBracket:
         sizes = [max(predicted, 1), max(safe, 1)]
         stride = tolerance_at(predicted)
         down = max(predicted // _FIRST_STEP_DOWN, 1)
-        while len(self.runs) < MOST_RUNS:
+        while len(self.runs) < MOST_RUNS and self.timeouts < _MOST_TIMEOUTS:
             fitting, failing = self.fitting, self.failing
             if failing is not None and failing - fitting <= max(tolerance_at(fitting), 1):
                 return
             if fitting and failing is None:
-                size, stride = fitting + stride, 2 * stride
+                size, stride = fitting + stride, _STRIDE_GROWTH * stride
             elif fitting and failing is not None:
                 near = fitting + stride if len(self.runs) == 1 else (fitting + failing) // 2
                 size = min(near, failing - 1)
@@ -112,16 +145,19 @@ class RunBracket:
                 size = sizes.pop(0)
                 if size in self.runs or (failing is not None and size >= failing):
                     continue
+            elif failing is None:  # no run ended in time
+                return
             else:
-                assert failing is not None
                 size, down = max(failing - down, failing // 2, 1), 2 * down
+            if size in self.runs:  # did not end in time
+                return
             self._run(size)
 
     def _run(self, size: int) -> None:
         result = self.runs[size] = self.run(size)
-        failed = [run for run in self.runs.values() if not run.ran]
+        failed = [run for run in self.runs.values() if run.has_failed]
         is_other = all(run.kind is FailureKind.OTHER for run in failed)
-        if not result.ran and is_other and len(failed) == len(self.runs) > 1:
+        if result.has_failed and is_other and len(failed) == len(self.runs) > 1:
             raise InputError(
                 f"The step fails at sizes {', '.join(map(str, sorted(self.runs)))}: {result.detail}"
             )

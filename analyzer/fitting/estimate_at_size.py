@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
@@ -43,6 +45,13 @@ Capture = Callable[[CaptureOptions, Path], Path]
 """Capture or run the step with these options into a folder; return its final path."""
 
 
+class TimedCapture(Protocol):
+    """Does the same, for up to a number of seconds."""
+
+    def __call__(self, options: CaptureOptions, out: Path, /, limit_s: float = math.inf) -> Path:
+        """Fill a folder and return its final path."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAccess:
     """Ways to use the step of a target, at any size and with any option.
@@ -52,7 +61,8 @@ class StepAccess:
         folder: Folder for captures, removed at the end.
         capture: Records the step's graph and runs nothing.
         trace: Runs and traces the step; None if not possible.
-        trial: Runs the step and records only whether it finished; None if not possible.
+        trial: Runs the step for up to so many seconds and records only whether it finished; None if
+            not possible.
         prepare_trials: Imports TensorFlow for later trials with these options; None if not possible.
     """
 
@@ -60,7 +70,7 @@ class StepAccess:
     folder: Path
     capture: Capture
     trace: Capture | None = None
-    trial: Capture | None = None
+    trial: TimedCapture | None = None
     prepare_trials: Callable[[CaptureOptions], None] | None = None
 
 
@@ -72,8 +82,8 @@ def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
     """
     with make_workplace() as folder, ForkServers(folder) as servers:
 
-        def make(kind: CaptureKind) -> Capture:
-            def run(options: CaptureOptions, out: Path) -> Path:
+        def make(kind: CaptureKind) -> TimedCapture:
+            def run(options: CaptureOptions, out: Path, /, limit_s: float = math.inf) -> Path:
                 return capture(
                     spec,
                     options,
@@ -82,6 +92,7 @@ def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
                     progress=lambda stage, share: None,
                     kind=kind,
                     copies=None if kind == "run" else servers,
+                    limit_s=limit_s,
                 )
 
             return run
@@ -151,6 +162,9 @@ class SizeEstimate:
 class SizeEstimates:
     """Captures and estimates one step at sizes.
 
+    Attributes:
+        capture_s: Seconds of each capture, by size.
+
     Args:
         access: The step.
         options: How it is made, at any size.
@@ -173,6 +187,7 @@ class SizeEstimates:
         self._varied = varied
         self._threads = threads
         self._folder = access.folder / name
+        self.capture_s: dict[int, float] = {}
 
     def folder_of(self, size: int) -> Path:
         """Return the folder of the capture at a size, whether it exists or not."""
@@ -203,8 +218,9 @@ class SizeEstimates:
             InputError, StepOutOfMemory: as for ``estimate``.
         """
         options = self._varied.apply(self._options, size)
+        started_s = time.monotonic()
         try:
-            return self._access.capture(options, self.folder_of(size))
+            folder = self._access.capture(options, self.folder_of(size))
         except InputError as error:
             if error.kind is FailureKind.FIXED_SIZE:
                 raise InputError(
@@ -218,6 +234,8 @@ class SizeEstimates:
             raise TargetError(
                 f"--shape {shape}: {error.message}", hint=error.hint, kind=error.kind
             ) from None
+        self.capture_s[size] = time.monotonic() - started_s
+        return folder
 
     def estimate_capture(self, size: int, folder: Path) -> SizeEstimate:
         """Estimate the step that was captured in a folder."""

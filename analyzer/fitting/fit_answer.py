@@ -92,6 +92,11 @@ class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it failed; a run that did not end in time says nothing."""
+        return not self.ran and self.kind is not FailureKind.TIMED_OUT
+
+    @property
     def is_out_of_memory(self) -> bool:
         """Whether it failed for lack of memory."""
         return self.kind is FailureKind.OUT_OF_MEMORY
@@ -134,16 +139,18 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         limit_of: Origin of the limit: the card, the user, this machine's memory, or many cards.
         limit_bytes, limit_low_bytes, limit_high_bytes: The allocator's limit and its bounds; of many
             cards the largest limit, the smallest and the largest.
-        largest: The largest size known to fit: by a run if there were runs, else by an estimate; 0 if
-            none fits. Of many cards, on the card that holds most.
-        failing: The smallest size known not to fit, by the same means; None if none was found.
+        largest: The largest size that fits: by a run if there were runs, else by the expected need; 0
+            if none fits. Of many cards, on the card that holds most.
+        failing: The smallest larger size that failed in a run, is not possible, or whose expected need
+            exceeds the limit; None if none was found.
         safe: The largest size whose upper bound of the need fits the lower bound of the limit.
         most: Larger sizes do not fit even with the lower bound of the need; None if unknown.
         refused: The smallest size that failed for a reason other than memory; None for none.
         peak_requested_bytes, peak_allocated_bytes: Peak at ``largest``, interpolated between the
             estimates if ``largest`` was not estimated itself; None if ``largest`` is 0.
-        fixed_bytes, bytes_per_example: The need as a straight line in the batch size, through the
-            smallest and the largest estimate that fits; None for an input size or a single estimate.
+        fixed_bytes, bytes_per_example: The need as a straight line in the batch size, fitted to the
+            estimates that fit; at least the variables are fixed. None for an input size, and if the
+            need is not close to a line.
         wanted: A size that the user asked about; None for none.
         wanted_fits: Whether it fits; None without ``wanted``.
         captured_at: Sizes that were estimated, rising.
@@ -199,6 +206,13 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def noun(self) -> str:
         """``batch`` or ``input``."""
         return "input" if self.shape else "batch"
+
+    @property
+    def is_bracketed(self) -> bool:
+        """Whether ``largest`` ran and the next size failed in a run."""
+        runs = () if self.confirmation is None else self.confirmation.runs
+        has_run = any(run.ran and run.size == self.largest for run in runs)
+        return has_run and any(run.has_failed and run.size == self.largest + 1 for run in runs)
 
     @property
     def size_of_remedies(self) -> int:

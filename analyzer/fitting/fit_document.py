@@ -59,7 +59,7 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
 
 
 def _figures(answer: FitAnswer) -> Figures:
-    largest = "largest" if answer.failing == answer.largest + 1 else "fits"
+    largest = "largest" if answer.is_bracketed else "fits"
     figures = [
         Figure(largest, answer.label(answer.largest), path="largest", is_main=True),
         Figure("safe", answer.label(answer.safe), path="safe"),
@@ -138,8 +138,10 @@ def _explain_runs(answer: FitAnswer) -> Iterator[str]:
     results = []
     for run in confirmation.runs:
         result = "ran" if run.ran else "ran out of memory"
-        if not run.ran and not run.is_out_of_memory:
+        if run.has_failed and not run.is_out_of_memory:
             result = f"failed ({run.reason})"
+        elif not run.ran and not run.has_failed:
+            result = "did not end in time"
         results.append(f"{answer.label(run.size)} {result}")
     yield f"Runs on {runtime}: {', '.join(results)}."
     if confirmation.predicted != answer.largest:

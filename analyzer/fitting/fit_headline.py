@@ -9,10 +9,15 @@ from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.units import format_bytes
 
 
-def add_headline(answer: FitAnswer) -> FitAnswer:
-    """Return the answer with its headline."""
+def add_headline(answer: FitAnswer, *, can_confirm: bool = False) -> FitAnswer:
+    """Return the answer with its headline.
+
+    Args:
+        answer: The answer.
+        can_confirm: Whether ``--confirm`` would run the step.
+    """
     sentences = [_judge_wanted(answer)] if answer.wanted is not None else []
-    sentences.append(_state_largest(answer))
+    sentences.append(_state_largest(answer, can_confirm=can_confirm))
     return replace(answer, headline=" ".join(sentences))
 
 
@@ -23,7 +28,7 @@ def judge_size(answer: FitAnswer, size: int) -> str:
         return "fits"
     if size <= answer.largest:
         return "likely fits"
-    has_failed = any(not run.ran and run.size <= size for run in runs)
+    has_failed = any(run.has_failed and run.size <= size for run in runs)
     if has_failed or (answer.most is not None and size > answer.most):
         return "does not fit"
     return "does not fit" if answer.refused and size >= answer.refused.size else "may not fit"
@@ -37,37 +42,49 @@ def _judge_wanted(answer: FitAnswer) -> str:
     return f"{answer.noun.capitalize()} {answer.label(wanted)} {verdict}."
 
 
-def _state_largest(answer: FitAnswer) -> str:
+def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
     where = f"{_name_limit(answer)} ({format_bytes(answer.limit_bytes)})"
     if not answer.largest:
-        smallest = answer.failing or 1
-        return f"Not even {answer.noun} {answer.label(smallest)} fits {where}."
+        return _state_none(answer, where)
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
-    if answer.failing is None:
-        more = "larger ones were not tried"
-        if answer.confirmation is not None:
-            more = f"it ran on {_name_runtime(answer)}, and {more}"
-        limit = f"; {answer.noun} sizes above {MOST_SIZE} are not tried"
-        return f"{named} fits {where}: {more}{limit if answer.largest >= MOST_SIZE else ''}."
-    is_next = answer.failing == answer.largest + 1
-    failing = answer.label(answer.failing)
-    if answer.refused is not None and answer.refused.size == answer.failing:
-        verb = f"is not possible ({answer.refused.kind})"
-    else:
-        verb = "does not fit"
-    if answer.confirmation is not None and answer.failing in _run_sizes(answer):
-        runtime = _name_runtime(answer)
-        if is_next:
-            ran = f"it ran on {runtime}, and {failing} {_failed_how(answer)}"
-            return f"{named} is the largest that fits {where}: {ran}."
-        return f"{named} ran on {runtime} and fits {where}; {failing} {_failed_how(answer)}."
-    basis = "by estimate"
+    runtime = _name_runtime(answer)
+    if answer.is_bracketed:
+        failing = f"{answer.label(answer.largest + 1)} {_describe_failing(answer)}"
+        return f"{named} is the largest that fits {where}: it ran on {runtime}, and {failing}."
     if answer.confirmation is not None:
-        basis = f"it ran on {_name_runtime(answer)}"
-    safe = "" if answer.safe >= answer.largest else f" {_state_safe(answer)}"
-    if is_next:
-        return f"{named} is the largest that fits {where} ({basis}): {failing} {verb}.{safe}"
-    return f"{named} fits {where} ({basis}), {failing} {verb}.{safe}"
+        fits = f"{named} ran on {runtime} and fits {where}"
+    else:
+        fits = f"{named} fits {where} by estimate"
+    if answer.failing is None:
+        top = f"; sizes above {MOST_SIZE} are not tried" if answer.largest >= MOST_SIZE else ""
+        return f"{fits}; larger ones were not tried{top}."
+    sentences = [f"{fits}; {answer.label(answer.failing)} {_describe_failing(answer)}."]
+    if answer.failing not in _list_failed_sizes(answer) and answer.safe < answer.largest:
+        sentences.append(_state_safe(answer))
+    if can_confirm:
+        sentences.append("--confirm runs both.")
+    return " ".join(sentences)
+
+
+def _state_none(answer: FitAnswer, where: str) -> str:
+    """Return the headline if no size fits."""
+    size = answer.failing or 1
+    if judge_size(answer, size) == "may not fit":
+        return f"{answer.noun.capitalize()} {answer.label(size)} may not fit {where}, by estimate."
+    return f"Not even {answer.noun} {answer.label(size)} fits {where}."
+
+
+def _describe_failing(answer: FitAnswer) -> str:
+    """Return the verb for the size that does not fit, with its evidence."""
+    assert answer.failing is not None
+    runs = () if answer.confirmation is None else answer.confirmation.runs
+    failed = next((run for run in runs if run.has_failed and run.size == answer.failing), None)
+    if failed is not None:
+        return "ran out of memory" if failed.is_out_of_memory else f"failed ({failed.reason})"
+    if answer.refused is not None and answer.refused.size == answer.failing:
+        return f"is not possible ({answer.refused.kind})"
+    verdict = judge_size(answer, answer.failing)
+    return verdict if answer.confirmation is None else f"{verdict} by estimate"
 
 
 def _state_safe(answer: FitAnswer) -> str:
@@ -76,14 +93,9 @@ def _state_safe(answer: FitAnswer) -> str:
     return f"{answer.noun.capitalize()} {answer.label(answer.safe)} is safe."
 
 
-def _failed_how(answer: FitAnswer) -> str:
+def _list_failed_sizes(answer: FitAnswer) -> set[int]:
     runs = () if answer.confirmation is None else answer.confirmation.runs
-    failed = next(run for run in runs if run.size == answer.failing)
-    return "ran out of memory" if failed.is_out_of_memory else f"failed ({failed.reason})"
-
-
-def _run_sizes(answer: FitAnswer) -> set[int]:
-    return set() if answer.confirmation is None else {run.size for run in answer.confirmation.runs}
+    return {run.size for run in runs if run.has_failed}
 
 
 def _name_limit(answer: FitAnswer) -> str:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import linear_regression
 from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, find_gpu, memory_limit
-from analyzer.fitting.confirmation import RunBracket, has_phantom, make_run_options, run_at
+from analyzer.fitting.confirmation import (
+    RunBracket,
+    find_time_limit,
+    has_phantom,
+    make_run_options,
+    run_at,
+)
 from analyzer.fitting.estimate_at_size import (
     SizeEstimate,
     SizeEstimates,
@@ -32,9 +39,12 @@ from analyzer.fitting.size_search import FoundSizes, Limit, SizeCurve, SizeSearc
 from analyzer.fitting.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
-from analyzer.model.errors import InputError
+from analyzer.model.errors import FailureKind, InputError
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.predict.uncertainty.assumptions import describe_data_sizes
+
+_LINE_TOLERANCE: Final = 0.05
+"""A need is a line in the batch size if no estimate differs from the line by more than this ratio."""
 
 _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 
@@ -116,7 +126,7 @@ def fit_step(
     ).find()
     answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
     if confirm:
-        answer = _confirm(answer, access, run_options, found, varied, report)
+        answer = _confirm(answer, access, run_options, found, estimates, varied, report)
     answer = _add_peak(answer, found.curve)
     if answer.wanted is not None:
         answer = replace_fields(answer, wanted_fits=answer.wanted <= answer.largest)
@@ -124,7 +134,8 @@ def fit_step(
         remedies = _find_remedies(access, estimates, options, question, answer, report)
         answer = replace_fields(answer, remedies=remedies)
     report("done", 1.0)
-    return add_headline(answer)
+    can_confirm = not confirm and access.trial is not None and (gpu is None or has_phantom())
+    return add_headline(answer, can_confirm=can_confirm)
 
 
 def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
@@ -173,7 +184,7 @@ def describe_sizes(
     if found.failing is not None and found.refused is None:
         most = max(curve.size_at(limit.high_bytes, lambda point: point.need.low), found.predicted)
     is_batch = not question.varied.shapes
-    fixed_bytes, bytes_per_example = _line_through(curve, limit) if is_batch else (None, None)
+    fixed_bytes, bytes_per_example = fit_line(curve, limit) if is_batch else (None, None)
     return FitAnswer(
         target=name,
         varied="batch size" if is_batch else "input size",
@@ -207,15 +218,33 @@ def describe_sizes(
     )
 
 
-def _line_through(curve: SizeCurve, limit: Limit) -> tuple[int | None, int | None]:
-    """Return the fixed bytes and the bytes per example of the need; None if one estimate fits."""
+def fit_line(curve: SizeCurve, limit: Limit) -> tuple[int | None, int | None]:
+    """Return the fixed bytes and the bytes per example of the need; None if it is not a line.
+
+    The line is a least-squares fit to the estimates that fit and share the op at the peak. It is
+    constrained to at least the variables at size 0.
+    """
     fitting = [point for point in curve.points.values() if point.need_bytes <= limit.bytes]
-    low = min(fitting, key=lambda point: point.size, default=None)
-    high = max(fitting, key=lambda point: point.size, default=None)
-    if low is None or high is None or low.size == high.size:
+    if not fitting:
         return None, None
-    slope = (high.need_bytes - low.need_bytes) / (high.size - low.size)
-    return max(round(low.need_bytes - slope * low.size), 0), round(slope)
+    op = max(fitting, key=lambda point: point.size).op
+    points = [point for point in fitting if point.op == op]
+    if len(points) < 2:
+        return None, None
+    sizes = [float(point.size) for point in points]
+    needs = [float(point.need_bytes) for point in points]
+    slope, fixed = linear_regression(sizes, needs)
+    variables = max(point.fixed_bytes for point in points)
+    if fixed < variables:
+        fixed = float(variables)
+        above = [need - fixed for need in needs]
+        slope = linear_regression(sizes, above, proportional=True).slope
+    errors = [
+        abs((fixed + slope * size) / need - 1) for size, need in zip(sizes, needs, strict=True)
+    ]
+    if slope <= 0 or max(errors) > _LINE_TOLERANCE:
+        return None, None
+    return round(fixed), round(slope)
 
 
 def _confirm(
@@ -223,6 +252,7 @@ def _confirm(
     access: StepAccess,
     run_options: CaptureOptions,
     found: FoundSizes,
+    estimates: SizeEstimates,
     varied: VariedSize,
     report: Callable[[str, float], None],
 ) -> FitAnswer:
@@ -230,7 +260,8 @@ def _confirm(
 
     def run(size: int) -> ConfirmingRun:
         report(f"running {answer.noun} {answer.label(size)} to confirm", 0.9)
-        return run_at(access, varied.apply(run_options, size), size)
+        limit_s = find_time_limit(estimates.capture_s, size, answer.device)
+        return run_at(access, varied.apply(run_options, size), size, limit_s)
 
     refused = found.refused
     bracket = RunBracket(run, None if refused is None else refused.size)
@@ -239,6 +270,11 @@ def _confirm(
     except InputError as error:
         return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {error.message}"))
     fitting, failing = bracket.fitting, bracket.failing
+    if not fitting and bracket.timeouts:
+        late = next(run for run in bracket.runs.values() if run.kind is FailureKind.TIMED_OUT)
+        return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {late.detail}"))
+    if failing is None and answer.failing is not None and answer.failing > fitting:
+        failing = answer.failing  # by estimate, since the run of a larger size did not end
     if failing in bracket.runs and not bracket.runs[failing].is_out_of_memory:
         failed = bracket.runs[failing]
         refused = SizeFailure(size=failing, kind=failed.reason, detail=failed.detail)
@@ -247,7 +283,7 @@ def _confirm(
         largest=fitting,
         failing=failing,
         safe=min(answer.safe, fitting),
-        most=None if answer.most is None else max(answer.most, fitting),
+        most=_bound_most(answer.most, fitting, bracket.failing),
         refused=refused,
         confirmation=Confirmation(
             by="phantom" if answer.device == "gpu" else "cpu",
@@ -255,6 +291,13 @@ def _confirm(
             predicted=answer.largest,
         ),
     )
+
+
+def _bound_most(most: int | None, fitting: int, failing: int | None) -> int | None:
+    """Return the estimates' upper bound of the size, moved into the bracket of the runs."""
+    if most is None:
+        return None
+    return max(most if failing is None else min(most, failing - 1), fitting)
 
 
 def _add_peak(answer: FitAnswer, curve: SizeCurve) -> FitAnswer:

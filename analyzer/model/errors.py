@@ -42,6 +42,7 @@ class FailureKind(Choice):
     CRASHED: the process died of a signal that its own code caused.
     KILLED: another process ended it (kill, a time limit); it may work the next time.
     EXITED: the user's code ended its own process.
+    TIMED_OUT: the process did not end in time and was ended; this says nothing about memory.
     OTHER: any other error.
     """
 
@@ -52,6 +53,7 @@ class FailureKind(Choice):
     CRASHED = "crashed"
     KILLED = "killed"
     EXITED = "exited"
+    TIMED_OUT = "timed-out"
     OTHER = "other"
 
 

@@ -90,6 +90,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()  # the system kills the child with it
                 self._process.wait()
+            self.end = self.end or ChildEnd(None)
             self._process.stdout.close()  # type: ignore[union-attr]
 
     def _send(self, order: bytes) -> None:

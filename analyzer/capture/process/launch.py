@@ -8,6 +8,7 @@ crashes its process must not crash the command.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -50,7 +51,13 @@ from analyzer.model.contract.child_messages import (
     StageBegun,
     write_message,
 )
-from analyzer.model.errors import AnalyzerError, ExitCode, StepOutOfMemory, TargetError
+from analyzer.model.errors import (
+    AnalyzerError,
+    ExitCode,
+    FailureKind,
+    StepOutOfMemory,
+    TargetError,
+)
 from analyzer.model.user_cache import cache_folder
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -97,6 +104,7 @@ def capture(
     progress: Progress,
     kind: CaptureKind = "run",
     copies: ForkServers | None = None,
+    limit_s: float = math.inf,
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
@@ -111,6 +119,7 @@ def capture(
         progress: Called as the child reports its stages.
         kind: The kind of capture.
         copies: Fork servers that the capture may use; None for a process of its own.
+        limit_s: Seconds after which the child is ended, with the error ``TIMED_OUT``.
 
     Raises:
         InputError: ``out`` cannot be used.
@@ -133,7 +142,7 @@ def capture(
                 )
             if child is None:
                 child = Child(make_child_command(request), log, staging, environment)
-            _run(child, log, spec, progress, can_be_partial=kind == "run")
+            _run(child, log, spec, progress, can_be_partial=kind == "run", limit_s=limit_s)
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
         if not (staging / RUN_FILE).is_file():
@@ -183,11 +192,13 @@ def _run(
     progress: Progress,
     *,
     can_be_partial: bool,
+    limit_s: float,
 ) -> None:
     """Run the child to its end, and raise its error."""
     before = read_host_memory()
     last: Message | None = None
     stage = "starting"
+    child.deadline_s = time.monotonic() + limit_s
     try:
         for message in child.messages():
             last = message
@@ -196,16 +207,22 @@ def _run(
                 progress(stage, message.share)
             else:  # the last message; a thread of the user's may run forever
                 child.deadline_s = time.monotonic() + _PARTING_S
+        is_late = child.end is None
     except KeyboardInterrupt:
         if not can_be_partial:
             raise KeyboardInterrupt(_INTERRUPTED) from None
-        last = _interrupt(child, progress)
+        last, is_late = _interrupt(child, progress), False
     finally:
         child.close()
     if isinstance(last, CaptureDone):
         return
     if isinstance(last, ChildFailed):
         raise _make_error(last, log)
+    if is_late:
+        raise TargetError(
+            f"The process of {spec.text} did not end in {limit_s:.0f} s while {stage}.",
+            kind=FailureKind.TIMED_OUT,
+        )
     raise explain_end(
         SilentEnd(
             target=spec.text,

@@ -106,6 +106,10 @@ def loop_that_accumulates():
 
 PAIRS = 2
 CLOSE = 0.03
+NEAR = 1 / 8
+"""If runs follow, the search ends at an interpolated size at most so far from an estimated one."""
+MOST_CAPTURES = 8
+"""6 on a processor with AVX-512; the kernels' workspaces, and so the curve, depend on the processor."""
 
 
 @pytest.fixture(scope="module")
@@ -124,17 +128,22 @@ def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
     return ended, decode_answer(file.read_bytes())
 
 
-def check_runs(answer: FitAnswer, *, within: int) -> None:
-    """The largest size ran, one close above it did not, and the prediction is near or in the bounds."""
+def check_runs(answer: FitAnswer) -> None:
+    """Check that the runs bracket the answer and agree with the bounds of each estimate."""
     assert answer.confirmation is not None
     assert answer.failing is not None
-    ran = {run.size: run.ran for run in answer.confirmation.runs}
-    assert ran[answer.largest]
-    assert not ran[answer.failing]
+    runs = {run.size: run for run in answer.confirmation.runs}
+    assert runs[answer.largest].ran
+    assert runs[answer.failing].is_out_of_memory
     assert answer.failing - answer.largest <= tolerance_at(answer.largest)
-    assert all(ran[size] for size in ran if size <= answer.safe)
+    assert ("largest" in answer.headline) == (answer.failing == answer.largest + 1)
+    for point in answer.curve:
+        if point.need_high_bytes <= answer.limit_low_bytes:
+            assert point.size < answer.failing
+        if point.need_low_bytes > answer.limit_high_bytes:
+            assert point.size > answer.largest
     distance = abs(answer.confirmation.predicted - answer.largest)
-    assert distance <= within or answer.safe <= answer.largest <= (answer.most or 0)
+    assert distance <= NEAR * answer.largest + 1
 
 
 @pytest.mark.tf
@@ -142,8 +151,8 @@ def test_the_batch_found_runs_under_the_limit_and_the_next_does_not(folder: Path
     options = ("--limit", "48MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
     ended, answer = fit(folder, "perceptron", *options)
     assert ended.code == 0
-    check_runs(answer, within=round(0.03 * answer.largest) + 1)
-    assert len(answer.captured_at) <= 8
+    check_runs(answer)
+    assert len(answer.captured_at) <= MOST_CAPTURES
     peaks = [point.requested_bytes for point in answer.curve]
     assert peaks == sorted(peaks)
 
@@ -153,7 +162,7 @@ def test_the_largest_side_runs_under_the_limit_and_the_next_does_not(folder: Pat
     options = ("--limit", "96MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
     ended, answer = fit(folder, "of_any_side", "--shape", "4N,4N,3", "--batch-size", "4", *options)
     assert ended.code == 0
-    check_runs(answer, within=1)
+    check_runs(answer)
     assert (answer.varied, answer.shape, answer.batch_size) == ("input size", "4N,4N,3", 4)
     side = 4 * answer.largest
     assert answer.headline.startswith(f"Input {side},{side},3")
@@ -165,7 +174,7 @@ def test_the_largest_side_runs_under_the_limit_and_the_next_does_not(folder: Pat
 def test_the_longest_sequence_runs_under_the_limit_and_the_next_does_not(folder: Path) -> None:
     options = ("--limit", "96MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
     _, answer = fit(folder, "of_any_length", "--shape", "N", "--batch-size", "2", *options)
-    check_runs(answer, within=round(0.03 * answer.largest) + 1)
+    check_runs(answer)
 
 
 @pytest.mark.tf
@@ -204,7 +213,7 @@ def test_a_step_with_arguments_of_its_own_is_one_clear_line(folder: Path, name: 
 def test_other_kinds_of_models_too(folder: Path, name: str, limit: str) -> None:
     options = ("--limit", limit, "--no-jit", "--inter-op-threads", "1", "--confirm")
     _, answer = fit(folder, name, *options)
-    check_runs(answer, within=round(0.06 * answer.largest) + 2)
+    check_runs(answer)
 
 
 @pytest.mark.tf
@@ -213,7 +222,7 @@ def test_the_batch_found_runs_on_a_phantom_card(folder: Path) -> None:
     _, answer = fit(folder, "convolutional", "--gpu", "t4", "--limit", "300MiB", "--no-jit")
     if answer.confirmation is None:
         pytest.skip("no phantom card here")
-    check_runs(answer, within=2)
+    check_runs(answer)
 
 
 def test_a_trace_has_one_batch_alone(tmp_path: Path) -> None:

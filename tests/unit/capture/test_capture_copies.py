@@ -16,7 +16,7 @@ from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import ExitCode, TargetError
+from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -90,6 +90,12 @@ with pathlib.Path(__file__).with_name("places").open("a") as file:
 def step(x):
     return tf.square(x)
 
+@tf.function(input_signature=[tf.TensorSpec([None, 4])])
+def hangs(x):
+    import time
+    time.sleep(600)
+    return x
+
 @tf.function(input_signature=[tf.TensorSpec([None, 1024, 1024])])
 def large(x):
     return tf.reduce_sum(tf.square(x) * 2.0)
@@ -125,3 +131,28 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
     lines = (tmp_path / "places").read_text().splitlines()
     small, mapped = zip(*(line.split() for line in lines), strict=True)
     assert len(set(small)) == len(set(mapped)) == 3
+
+
+def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
+    (tmp_path / "targets.py").write_text(PLACES)
+    options = CaptureOptions(device="cpu", batch_size=2)
+    with ForkServers(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
+
+        def try_step(name: str, limit_s: float) -> RunNote:
+            folder = capture(
+                parse_target(f"{tmp_path}/targets.py:{name}"),
+                options,
+                tmp_path / name,
+                force=True,
+                progress=lambda stage, share: None,
+                kind="trial",
+                copies=copies,
+                limit_s=limit_s,
+            )
+            return read_run(folder / RUN_FILE)
+
+        assert try_step("step", 300.0).error is None
+        with pytest.raises(TargetError, match="did not end in 5 s") as late:
+            try_step("hangs", 5.0)
+        assert late.value.kind is FailureKind.TIMED_OUT
+        assert try_step("step", 300.0).error is None

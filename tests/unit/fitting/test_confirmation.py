@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.fitting.confirmation import MOST_RUNS, RunBracket
+from analyzer.fitting.confirmation import MOST_RUNS, RunBracket, find_time_limit
 from analyzer.fitting.fit_answer import Confirmation, ConfirmingRun, FitAnswer, SizeFailure
 from analyzer.fitting.fit_headline import add_headline, judge_size
 from analyzer.fitting.size_search import tolerance_at
@@ -63,8 +63,47 @@ def test_a_step_that_fails_at_every_size_confirms_nothing() -> None:
         bracket.narrow(100, 80)
 
 
+def run_with_timeouts(largest: int, *late: int) -> RunBracket:
+    """Make a bracket whose runs at some sizes do not end."""
+    bracket = run_up_to(largest)
+    run_in_time = bracket.run
+
+    def run(size: int) -> ConfirmingRun:
+        if size in late:
+            return ConfirmingRun(size=size, ran=False, kind=FailureKind.TIMED_OUT)
+        return run_in_time(size)
+
+    bracket.run = run
+    return bracket
+
+
+@pytest.mark.parametrize(
+    ("late", "fitting", "failing"),
+    [
+        ((41,), 40, 42),
+        ((41, 42), 40, 44),
+        ((40,), 39, 41),  # a larger size failed
+        ((40, 36), 0, None),
+    ],
+)
+def test_a_run_that_does_not_end_says_nothing_about_memory(
+    late: tuple[int, ...], fitting: int, failing: int | None
+) -> None:
+    bracket = run_with_timeouts(40, *late)
+    bracket.narrow(40, 36)
+    assert (bracket.fitting, bracket.failing) == (fitting, failing)
+    assert bracket.timeouts == len(late)
+    assert len(bracket.runs) <= MOST_RUNS
+
+
+def test_a_time_limit_grows_with_the_capture() -> None:
+    assert find_time_limit({8: 2.0, 64: 90.0}, 60, "gpu") == 10 * 90 + 120
+    assert find_time_limit({8: 2.0}, 60, "gpu") == 300
+    assert find_time_limit({}, 60, "cpu") >= 300
+
+
 def make_answer(
-    runs: dict[int, bool] | None,
+    runs: dict[int, bool | None] | None,
     largest: int,
     failing: int | None,
     refused: SizeFailure | None = None,
@@ -72,10 +111,9 @@ def make_answer(
 ) -> FitAnswer:
     confirmation = None
     if runs is not None:
-        kind = FailureKind.OUT_OF_MEMORY
+        kinds = {True: None, False: FailureKind.OUT_OF_MEMORY, None: FailureKind.TIMED_OUT}
         made = [
-            ConfirmingRun(size=size, ran=ran, kind=None if ran else kind)
-            for size, ran in runs.items()
+            ConfirmingRun(size=size, ran=bool(ran), kind=kinds[ran]) for size, ran in runs.items()
         ]
         confirmation = Confirmation(by="phantom", predicted=40, runs=tuple(made))
     return add_headline(
@@ -121,19 +159,29 @@ REFUSED = SizeFailure(size=41, kind=FailureKind.INVALID_SHAPE, detail="too long"
         ),
         (
             make_answer(None, 40, 41),
-            "Batch 40 is the largest that fits Tesla T4 (100.0 MiB) (by estimate): 41 does not fit. "
-            "Batch 36 is safe.",
+            "Batch 40 fits Tesla T4 (100.0 MiB) by estimate; 41 may not fit. Batch 36 is safe.",
         ),
         (
-            make_answer(None, 40, 42),
-            "Batch 40 fits Tesla T4 (100.0 MiB) (by estimate), 42 does not fit. Batch 36 is safe.",
+            make_answer(None, 40, 45),
+            "Batch 40 fits Tesla T4 (100.0 MiB) by estimate; 45 does not fit. Batch 36 is safe.",
         ),
         (
             make_answer(None, 40, 41, REFUSED),
-            "Batch 40 is the largest that fits Tesla T4 (100.0 MiB) (by estimate): 41 is not possible "
-            "(invalid-shape). Batch 36 is safe.",
+            "Batch 40 fits Tesla T4 (100.0 MiB) by estimate; 41 is not possible (invalid-shape). "
+            "Batch 36 is safe.",
         ),
-        (make_answer(None, 0, 1), "Not even batch 1 fits Tesla T4 (100.0 MiB)."),
+        (
+            make_answer({40: True}, 40, 41, REFUSED),
+            "Batch 40 ran on {by} and fits Tesla T4 (100.0 MiB); 41 is not possible (invalid-shape). "
+            "Batch 36 is safe.",
+        ),
+        (
+            make_answer({40: True, 41: None}, 40, 41),
+            "Batch 40 ran on {by} and fits Tesla T4 (100.0 MiB); 41 may not fit by estimate. "
+            "Batch 36 is safe.",
+        ),
+        (make_answer(None, 0, 1), "Batch 1 may not fit Tesla T4 (100.0 MiB), by estimate."),
+        (make_answer(None, 0, 45), "Not even batch 45 fits Tesla T4 (100.0 MiB)."),
     ],
 )
 def test_the_headline_names_the_evidence(answer: FitAnswer, headline: str) -> None:
@@ -141,8 +189,22 @@ def test_the_headline_names_the_evidence(answer: FitAnswer, headline: str) -> No
 
 
 def test_largest_is_never_claimed_without_a_failing_neighbour() -> None:
-    for answer in (make_answer({40: True}, 40, None), make_answer({40: True, 44: False}, 40, 44)):
+    for answer in (
+        make_answer({40: True}, 40, None),
+        make_answer({40: True, 44: False}, 40, 44),
+        make_answer({40: True, 41: None}, 40, 41),
+        make_answer({40: True}, 40, 41, REFUSED),
+        make_answer({39: True, 41: False}, 40, 41),
+        make_answer(None, 40, 41),
+    ):
+        assert not answer.is_bracketed
         assert "largest" not in answer.headline
+
+
+def test_an_estimate_names_the_option_that_runs_it() -> None:
+    answer = make_answer(None, 40, 41)
+    assert add_headline(answer, can_confirm=True).headline.endswith("--confirm runs both.")
+    assert "--confirm" not in answer.headline
 
 
 def test_the_wanted_size_is_judged_first() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from analyzer.fitting.estimate_at_size import SizeEstimate
 from analyzer.fitting.fit_answer import SizeFailure
-from analyzer.fitting.size_search import FoundSizes, Limit, SizeSearch, tolerance_at
+from analyzer.fitting.fit_target import fit_line
+from analyzer.fitting.size_search import FoundSizes, Limit, SizeCurve, SizeSearch, tolerance_at
 from analyzer.model.contract.run_note import StepNote
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.ranges import Range
@@ -157,3 +158,39 @@ def test_two_estimates_are_enough_if_runs_follow() -> None:
     found = SizeSearch(step, limit, 32, runs_follow=True).find()
     assert len(step.tried) == 2
     assert found.predicted == 1000
+
+
+def fit_needs(needs: dict[int, int]) -> tuple[int | None, int | None]:
+    curve = SizeCurve()
+    for size, need_bytes in needs.items():
+        curve.add(make_estimate(size, need_bytes))
+    return fit_line(curve, Limit.exactly(100 * FIXED))
+
+
+def test_a_need_on_a_line_has_fixed_bytes_and_bytes_per_example() -> None:
+    assert fit_needs({size: 2 * FIXED + 1000 * size for size in (8, 20, 32)}) == (2 * FIXED, 1000)
+
+
+def test_the_fixed_bytes_are_at_least_the_variables() -> None:
+    fixed, slope = fit_needs({32: 20 * FIXED, 64: 41 * FIXED})
+    assert fixed == FIXED
+    assert slope is not None
+    assert slope == pytest.approx(0.617 * FIXED, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {
+            32: 22 * FIXED,
+            58: 44 * FIXED,
+            70: 58 * FIXED,
+            75: 59 * FIXED,
+        },  # grows faster than a line
+        {32: 22 * FIXED},
+        {32: 22 * FIXED, 500: 101 * FIXED},  # the second one does not fit
+        {32: 22 * FIXED, 64: 22 * FIXED},
+    ],
+)
+def test_a_need_that_is_no_line_has_none(needs: dict[int, int]) -> None:
+    assert fit_needs(needs) == (None, None)
