@@ -336,6 +336,11 @@ def _check(run: RunFile) -> None:
         check_size(variable.dtype, variable.shape)
     for given in run.inputs:
         check_size(given.dtype, given.shape)
+    _check_births(run)
+
+
+def _check_births(run: RunFile) -> None:
+    """Check that each variable is born at most once, with a buffer only if it may have one."""
     born = Counter(birth.variable for birth in run.births if birth.variable is not None)
     for index, times in born.items():
         if times > 1:

@@ -108,15 +108,7 @@ class Sharing:
         if not op.inputs or not op.outputs:
             return
         if op.type in ALIAS_OPS:
-            if op.type == "IdentityN":
-                for index, tensor in enumerate(op.inputs[: len(op.outputs)]):
-                    self._unite(tensor, f"{op.name}:{index}")
-            else:
-                sources = op.inputs if op.type in _ALL_INPUTS else op.inputs[:1]
-                targets = range(2) if op.type == "Switch" else range(1)
-                for tensor in sources:
-                    for index in targets:
-                        self._unite(tensor, f"{op.name}:{index}")
+            self._unite_aliases(op)
         elif op.type in LIST_OPS:
             for tensor in op.inputs:
                 spec = self._structure.spec(tensor)
@@ -125,6 +117,17 @@ class Sharing:
                         self._unite(tensor, f"{op.name}:{index}")
         else:
             self._unite_forwarded(op, own)
+
+    def _unite_aliases(self, op: Op) -> None:
+        """Unite the inputs of an op that hands its inputs on with its outputs."""
+        if op.type == "IdentityN":
+            for index, tensor in enumerate(op.inputs[: len(op.outputs)]):
+                self._unite(tensor, f"{op.name}:{index}")
+            return
+        sources = op.inputs if op.type in _ALL_INPUTS else op.inputs[:1]
+        for tensor in sources:
+            for index in range(2) if op.type == "Switch" else range(1):
+                self._unite(tensor, f"{op.name}:{index}")
 
     def _unite_forwarded(self, op: Op, own: Collection[str]) -> None:
         """Unite each output without a buffer with a matching input.

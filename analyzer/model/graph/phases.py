@@ -78,20 +78,27 @@ def is_in_gradient_scope(name: str) -> bool:
     return not _GRADIENT_SCOPES.isdisjoint(parts[:-1]) and _ACCUMULATOR not in parts
 
 
+def _invert(producers: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the consumers of each op from its producers."""
+    consumers: dict[str, list[str]] = {}
+    for consumer, names in producers.items():
+        for name in names:
+            consumers.setdefault(name, []).append(consumer)
+    return consumers
+
+
 def _classify(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[str, Phase]:
     ops = {op.name: op for op in graph.ops}
     makers = {name for name in (split_tensor(tensor)[0] for tensor in gradients) if name in ops}
     named = {name for name in ops if is_in_gradient_scope(name)}
     producers = {op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops}
-    consumers: dict[str, list[str]] = {}
-    for op in graph.ops:
-        for name in producers[op.name]:
-            consumers.setdefault(name, []).append(op.name)
+    consumers = _invert(producers)
     after = _reach(named | makers, consumers)
     leads = _reach(makers, producers)
+    backward = named | makers | (after & leads)
     phases = {}
     for name in ops:
-        if name in named or name in makers or (name in after and name in leads):
+        if name in backward:
             phases[name] = Phase.BACKWARD
         elif scopes.is_optimizer(name):
             phases[name] = Phase.UPDATE

@@ -116,6 +116,7 @@ def measure_trace(
     return measure(raw, note, file, named=named, allocator=allocator, warnings=warnings)
 
 
+# Complex: a flat list of a recording's fields, most of them empty without a note.
 def measure(
     raw: RawTrace,
     note: RunNote | None,

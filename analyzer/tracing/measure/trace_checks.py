@@ -259,6 +259,18 @@ def _check_capture(
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
     if len(steps) != done and not is_failed_step_marked:
         yield Damage(reason=DamageReason.STEP_MARKS, count=abs(done - len(steps)))
+    misplaced = _find_misplaced_marks(raw, steps, snapshots)
+    yield from _damages_of_marks(DamageReason.CAPTURE_MARKS, misplaced)
+    if len(snapshots) == len(note.snapshots):
+        count = len(_find_moved_variables(raw, allocations, steps, note, snapshots))
+        if count:
+            yield Damage(reason=DamageReason.VARIABLES, count=count)
+
+
+def _find_misplaced_marks(
+    raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]
+) -> list[Span]:
+    """Return snapshots inside a step, then marks of phases and gradients outside all steps."""
     inside = [span for span in snapshots if any(_overlap(span, step) for step in steps)]
     outside = [
         span
@@ -267,11 +279,7 @@ def _check_capture(
     ]
     if not any(_contains(step, span) for span in raw.markers for step in steps):
         outside = []
-    yield from _damages_of_marks(DamageReason.CAPTURE_MARKS, [*inside, *outside])
-    if len(snapshots) == len(note.snapshots):
-        count = len(_find_moved_variables(raw, allocations, steps, note, snapshots))
-        if count:
-            yield Damage(reason=DamageReason.VARIABLES, count=count)
+    return [*inside, *outside]
 
 
 def _find_moved_variables(

@@ -25,15 +25,7 @@ _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
     """Return category and role of the note's plain state variables, by their index in it."""
-    arguments = {
-        op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
-    }
-    handles = {
-        number: arguments[variable.argument]
-        for number, variable in enumerate(note.variables)
-        if variable.role == "state" and variable.argument in arguments
-    }
-    users = {number: _users(structure, handle) for number, handle in handles.items()}
+    users = _find_users_of_state(note, structure)
     accumulators = {
         number
         for number, found in users.items()
@@ -51,6 +43,18 @@ def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple
         else:
             roles[number] = Category.PARAMETER.value, "not trainable"
     return roles
+
+
+def _find_users_of_state(note: RunNote, structure: GraphIndex) -> dict[int, list[Op]]:
+    """Return the ops that use each plain state variable, by its index in the note."""
+    arguments = {
+        op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
+    }
+    return {
+        number: _users(structure, arguments[variable.argument])
+        for number, variable in enumerate(note.variables)
+        if variable.role == "state" and variable.argument in arguments
+    }
 
 
 def _select_writers(users: list[Op]) -> list[Op]:

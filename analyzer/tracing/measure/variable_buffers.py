@@ -65,6 +65,7 @@ def variable_bytes(variable: VariableNote) -> int | None:
     return tensor_bytes(variable.dtype, variable.shape)
 
 
+# Complex: one pass over time for each variable, whose buffer and last move it carries along.
 def find_holdings(
     allocations: pd.DataFrame,
     note: RunNote,
@@ -85,19 +86,15 @@ def find_holdings(
     writers = _find_writers(note, structure)
     found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
     for number, variable in enumerate(note.variables):
+        own_writers = writers.get(number, frozenset())
         previous: int | None = None
         since: int | None = None
         for turn, (moment, snapshot) in enumerate(zip(moments, note.snapshots, strict=False)):
-            address = snapshot[number] if number < len(snapshot) else None
-            row = index.at(address, moment) if address is not None else None
+            row = _find_in_snapshot(index, snapshot, number, moment)
             if row is None and previous is not None:
-                row = (
-                    previous
-                    if dies[previous] > moment
-                    else _find_replacement(
-                        allocations, variable, writers.get(number, frozenset()), moment
-                    )
-                )
+                row = previous
+                if dies[previous] <= moment:
+                    row = _find_replacement(allocations, variable, own_writers, moment)
             if row is None:
                 continue
             if row != previous:
@@ -112,12 +109,20 @@ def find_holdings(
         last = int(dies.max(initial=0))
         if previous is not None and dies[previous] < last:
             moved = int(dies[previous])
-            row = _find_replacement(allocations, variable, writers.get(number, frozenset()), moved)
+            row = _find_replacement(allocations, variable, own_writers, moved)
             if row is not None and row not in found:
                 found[row] = len(moments), Holding(row, number, moved)
     holdings = [holding for _, holding in found.values()]
     holdings += _find_copies(allocations, note, structure, holdings)
     return sorted(holdings, key=lambda holding: (holding.variable, int(born[holding.row])))
+
+
+def _find_in_snapshot(
+    index: AddressIndex, snapshot: Sequence[int | None], number: int, moment: int
+) -> int | None:
+    """Return the buffer at a variable's address in a snapshot; None if unknown."""
+    address = snapshot[number] if number < len(snapshot) else None
+    return None if address is None else index.at(address, moment)
 
 
 def _find_copies(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.element_sizes import ITEM_BYTES
 from analyzer.model.errors import AccountingError
-from analyzer.tracing.parse.hlo_module import BufferAllocation, HeapAction, Hlo, Instruction, Slice
+from analyzer.tracing.parse.hlo_module import (
+    BufferAllocation,
+    HeapAction,
+    HeapEvent,
+    Hlo,
+    Instruction,
+    Slice,
+)
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion, ValueUse
 
 _REACH: Final = 64
@@ -29,39 +36,60 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     """
     entry = [i for i in hlo.instructions.values() if i.computation == hlo.entry]
     makers = _result_makers(hlo)
-    results: dict[int, list[int]] = {}
-    numbers = {(b.instruction, b.shape_index): b.id for b in hlo.buffers.values()}
-    for result, maker in enumerate(makers):
-        if maker in numbers:
-            results.setdefault(numbers[maker], []).append(result)
+    results = _find_results_of_buffers(hlo, makers)
     parameters = sorted(i.parameter for i in entry if i.parameter is not None)
     sizes = {a.parameter: a.size_bytes for a in hlo.allocations if a.parameter is not None}
-    aliases = {
-        (alias.output_index[0] if alias.output_index else 0): alias.parameter
-        for alias in hlo.aliases
-    }
-    handed_on = {
-        result: parameter
-        for result, parameter in aliases.items()
-        if result < len(makers) and hlo.instructions[makers[result][0]].parameter == parameter
-    }
+    aliases, handed_on = _find_aliases(hlo, makers)
     plan = BufferPlan(
         module=hlo.name,
         platform=platform,
         regions=tuple(_region(hlo, allocation, results) for allocation in hlo.allocations),
         parameters=tuple(sizes.get(number, 0) for number in parameters),
-        aliases={result: of for result, of in aliases.items() if result not in handed_on},
+        aliases=aliases,
         handed_on=handed_on,
         outputs=tuple(_size(hlo.instructions[maker], index) for maker, index in makers),
         schedule=tuple(hlo.instructions[number].name for number in hlo.schedule.get(hlo.entry, ())),
     )
+    _check_temporaries(plan)
+    return plan
+
+
+def _find_results_of_buffers(
+    hlo: Hlo, makers: Sequence[tuple[int, tuple[int, ...]]]
+) -> dict[int, list[int]]:
+    """Return the module's results by the number of their buffer."""
+    numbers = {(b.instruction, b.shape_index): b.id for b in hlo.buffers.values()}
+    results: dict[int, list[int]] = {}
+    for result, maker in enumerate(makers):
+        if maker in numbers:
+            results.setdefault(numbers[maker], []).append(result)
+    return results
+
+
+def _find_aliases(
+    hlo: Hlo, makers: Sequence[tuple[int, tuple[int, ...]]]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return result -> parameter: results that reuse its memory, and results that are it."""
+    aliases: dict[int, int] = {}
+    handed_on: dict[int, int] = {}
+    for alias in hlo.aliases:
+        result = alias.output_index[0] if alias.output_index else 0
+        aliases[result] = alias.parameter
+    for result, parameter in aliases.items():
+        if result < len(makers) and hlo.instructions[makers[result][0]].parameter == parameter:
+            handed_on[result] = parameter
+    reused = {result: of for result, of in aliases.items() if result not in handed_on}
+    return reused, handed_on
+
+
+def _check_temporaries(plan: BufferPlan) -> None:
+    """Refuse a plan with more bytes of values in a temporary region than it has."""
     for region in plan.temporaries:
         if region.peak_bytes > region.size_bytes:
             raise AccountingError(
                 f"values of {region.peak_bytes} B overlap in a buffer of {region.size_bytes} B of the "
                 f"module {plan.module}"
             )
-    return plan
 
 
 def _use(allocation: BufferAllocation) -> ValueUse:
@@ -110,10 +138,36 @@ def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...]
     events = [e for trace in hlo.traces for e in trace.events if e.buffer in place]
     traced = {event.buffer for event in events}
     moments = max(len(events), 1)
-    spans: list[tuple[int, int, int]] = [
-        (buffer, 0, moments) for buffer in _find_untraced(hlo, allocation, traced)
-    ]
     group: dict[int, int] = {}
+    spans = [(buffer, 0, moments) for buffer in _find_untraced(hlo, allocation, traced)]
+    spans += _replay_events(events, group)
+    spans = [span for span in spans if span[2] > span[1]]
+    until: dict[tuple[int, int], int] = {}
+    for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
+        first_of = group.get(buffer, buffer)
+        until[first_of, first] = until.get((first_of, last), last)
+    return (
+        tuple(
+            replace(
+                _holder(hlo, place[buffer], first, last),
+                handed_until=until[group.get(buffer, buffer), first],
+            )
+            for buffer, first, last in sorted(spans, key=lambda span: (span[1], span[0]))
+        ),
+        moments,
+    )
+
+
+def _replay_events(
+    events: Sequence[HeapEvent], group: dict[int, int]
+) -> list[tuple[int, int, int]]:
+    """Return (buffer, first moment, last moment) of each span in which a buffer holds its memory.
+
+    Args:
+        events: The heap trace of one allocation.
+        group: Receives buffer -> first buffer of those that share its memory.
+    """
+    spans: list[tuple[int, int, int]] = []
     alive: dict[int, list[int]] = {}
     since: dict[int, int] = {}
     for moment, event in enumerate(events):
@@ -136,22 +190,8 @@ def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...]
                 since[members[-1]] = moment
         else:
             members.remove(buffer)
-    spans += [(buffer, first, moments) for buffer, first in since.items()]
-    spans = [span for span in spans if span[2] > span[1]]
-    until: dict[tuple[int, int], int] = {}
-    for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
-        first_of = group.get(buffer, buffer)
-        until[first_of, first] = until.get((first_of, last), last)
-    return (
-        tuple(
-            replace(
-                _holder(hlo, place[buffer], first, last),
-                handed_until=until[group.get(buffer, buffer), first],
-            )
-            for buffer, first, last in sorted(spans, key=lambda span: (span[1], span[0]))
-        ),
-        moments,
-    )
+    spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    return spans
 
 
 def _find_untraced(hlo: Hlo, allocation: BufferAllocation, traced: set[int]) -> list[int]:

@@ -74,12 +74,7 @@ class CompileTrial:
 
 def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
     """Return the trials of a compiled module; ``capability`` is the card's compute capability."""
-    inside = {
-        called for i in hlo.instructions.values() if i.opcode == "fusion" for called in i.calls
-    }
-    members: dict[int, list[Instruction]] = {}
-    for one in hlo.instructions.values():
-        members.setdefault(one.computation, []).append(one)
+    inside, members = _group_by_computation(hlo)
     calls: dict[CompileTrial, None] = {}
     fusions: dict[CompileTrial, None] = {}
     for one in hlo.instructions.values():
@@ -90,13 +85,9 @@ def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ..
             calls[_trial(hlo, one, scratch)] = None
         elif one.opcode == "fusion" and capability >= _TRITON_FROM:
             body = list(_body(members, one))
-            if any(part.opcode == "dot" for part in body):
-                is_plain = {part.opcode for part in body} <= {
-                    "parameter",
-                    "dot",
-                    "fusion",
-                    "bitcast",
-                }
+            opcodes = {part.opcode for part in body}
+            if "dot" in opcodes:
+                is_plain = opcodes <= {"parameter", "dot", "fusion", "bitcast"}
                 more = 0 if is_plain else _operands_bytes(hlo, one)
                 calls[_trial(hlo, one, _workspace(hlo, one, capability) + more)] = None
             elif _has_two_ways(hlo, one, body):
@@ -117,6 +108,17 @@ def _trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
     )
 
 
+def _group_by_computation(hlo: Hlo) -> tuple[set[int], dict[int, list[Instruction]]]:
+    """Return the computations inside fusions, and the instructions by computation."""
+    inside: set[int] = set()
+    members: dict[int, list[Instruction]] = {}
+    for one in hlo.instructions.values():
+        if one.opcode == "fusion":
+            inside.update(one.calls)
+        members.setdefault(one.computation, []).append(one)
+    return inside, members
+
+
 def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> bool:
     """Say whether both XLA's own emitter and Triton can compute a fusion.
 
@@ -134,13 +136,15 @@ def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> boo
         return False
     if not opcodes & {"reduce", "transpose"}:
         return False
-    reductions = [part for part in body if part.opcode == "reduce"]
-    if any(len(part.axes) != 1 or len(part.operands) != 2 for part in reductions):
-        return False  # CanTritonHandleReduce
-    if any(_reduces_joined(hlo, part) for part in reductions):
+    if not all(_is_triton_reduction(hlo, part) for part in body if part.opcode == "reduce"):
         return False
     root = hlo.instructions[hlo.roots[fusion.calls[0]]]
     return root.opcode != "tuple" or _is_one_chain(hlo, root)
+
+
+def _is_triton_reduction(hlo: Hlo, part: Instruction) -> bool:
+    """Say whether Triton can compute a reduction (``CanTritonHandleReduce``)."""
+    return len(part.axes) == 1 and len(part.operands) == 2 and not _reduces_joined(hlo, part)
 
 
 def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:

@@ -27,39 +27,47 @@ def find_recompiled_functions(
     """
     by_name = {op.name: op for op in note.ops}
     by_argument = {row.argument: row for row in note.variables if row.argument is not None}
-    found = []
+    recompiled = []
     for one in note.compiled:
         plan = next((plans[name] for name in one.ops if name in plans), None)
         if plan is None or not one.fixed:
             continue
         given = _arguments(by_name, one)
         variables = [by_argument.get(argument) for argument in given]
-        updated = {
-            given[source] for source in _updated(variables, one, plan) if source < len(given)
-        }
-        changing = {
-            index: why for index, why in one.fixed if index < len(given) and given[index] in updated
-        }
-        fed = [
-            note.inputs[given[index]].name
-            for index, _ in one.fixed
-            if index < len(given) and 0 <= given[index] < len(note.inputs)
-        ]
-        if changing or fed:
-            rows = [row for index in changing if (row := variables[index]) is not None]
-            found.append(
-                RecompiledFunction(
-                    op=one.ops[0],
-                    because=next(iter(changing.values()), one.fixed[0][1]),
-                    variables=tuple(row.path for row in rows),
-                    variable_bytes=sum(
-                        tensor_bytes(row.dtype, row.shape) or 0 for row in rows if row is not None
-                    ),
-                    inputs=tuple(fed),
-                    compilations=one.compilations,
-                )
-            )
-    return tuple(found)
+        function = _describe_changes(note, one, plan, given, variables)
+        if function is not None:
+            recompiled.append(function)
+    return tuple(recompiled)
+
+
+def _describe_changes(
+    note: RunNote,
+    one: CompiledNote,
+    plan: BufferPlan,
+    given: list[int],
+    variables: list[VariableNote | None],
+) -> RecompiledFunction | None:
+    """Return a function with its compiled-in inputs that change; None if none does."""
+    updated = {given[source] for source in _updated(variables, one, plan) if source < len(given)}
+    fixed = [(index, why) for index, why in one.fixed if index < len(given)]
+    changing = {index: why for index, why in fixed if given[index] in updated}
+    fed = _name_inputs(note, [given[index] for index, _ in fixed])
+    if not changing and not fed:
+        return None
+    rows = [row for index in changing if (row := variables[index]) is not None]
+    return RecompiledFunction(
+        op=one.ops[0],
+        because=next(iter(changing.values()), one.fixed[0][1]),
+        variables=tuple(row.path for row in rows),
+        variable_bytes=sum(tensor_bytes(row.dtype, row.shape) or 0 for row in rows),
+        inputs=tuple(fed),
+        compilations=one.compilations,
+    )
+
+
+def _name_inputs(note: RunNote, arguments: list[int]) -> list[str]:
+    """Return the names of the step's inputs among its arguments."""
+    return [note.inputs[one].name for one in arguments if 0 <= one < len(note.inputs)]
 
 
 def _arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:

@@ -58,6 +58,7 @@ class PlaneNames:
         step_stat: Key of the step number; None if the plane has none.
     """
 
+    # Complex: one comprehension per column, and each is simple by itself.
     def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:
         """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
         self.is_host = not plane.name.startswith(b"/device:")
