@@ -39,14 +39,8 @@ class Picture:
 
 PICTURES = (
     Picture("report", "transformer", height=1076),
-    Picture("report-dark", "transformer", theme="dark", height=1076),
-    Picture("report-narrow", "transformer", theme="light", width=400, height=1400),
     Picture("timeline-lifetimes", "cnn", "#tab=lifetimes", start="#explore", height=1080),
-    Picture("layers", "transformer", "#tab=layers", start=".views", height=560),
     Picture("allocator-map", "transformer", "#tab=map", "dark", start=".views", height=640),
-    Picture("graph", "cnn", "#tab=graph", start=".views", height=640),
-    Picture("difference", "difference", start=".views", height=940),
-    Picture("out-of-memory", "oom", height=972),
 )
 
 
