@@ -92,19 +92,26 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         basis=BASES[str(analysis.recording.kind)],
         limit_of=question.limit_of if question else None,
         card=gpu.name if gpu is not None else None,
-        limit_bytes=None if limit is None else limit.bytes,
-        limit_low_bytes=None if limit is None else limit.range.low,
-        limit_high_bytes=None if limit is None else limit.range.high,
+        **_name_bytes("limit", limit),
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
-        need_bytes=None if shown is None else shown.bytes,
-        need_low_bytes=None if shown is None else shown.range.low,
-        need_high_bytes=None if shown is None else shown.range.high,
+        **_name_bytes("need", shown),
         margin_bytes=None if limit is None or shown is None else limit.bytes - shown.bytes,
         headline=headline,
         cautions=cautions_of(analysis),
     )
     analysis = replace(analysis, verdict=verdict)
     return analysis if gpu is None else _with_card(analysis, gpu, verdict, shown)
+
+
+def _name_bytes(name: str, size: Sized | None) -> dict[str, int]:
+    """Return a size and its range as fields of a record; no fields for None."""
+    if size is None:
+        return {}
+    return {
+        f"{name}_bytes": size.bytes,
+        f"{name}_low_bytes": size.range.low,
+        f"{name}_high_bytes": size.range.high,
+    }
 
 
 def _answer(
@@ -166,8 +173,8 @@ def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
         limit = Sized.around(given, given, given)
         return _Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
     card = memory_limit(gpu)
-    had = recording.device.memory_limit_bytes or card.bytes
-    limit = Sized.around(had, card.bounds.low, card.bounds.high)
+    own_bytes = recording.device.memory_limit_bytes or card.bytes
+    limit = Sized.around(own_bytes, card.bounds.low, card.bounds.high)
     return _Question(limit_of=LimitOf.CARD, limit=limit, runs_at_limit=runs, is_own=True)
 
 
@@ -216,17 +223,18 @@ def _with_card(
 ) -> Analysis:
     """Return the analysis with the card's figures: limit, need, pool, other memory."""
     recording = analysis.recording
-    had = recording.device.memory_limit_bytes
-    if not had:
+    own_limit = recording.device.memory_limit_bytes
+    if not own_limit:
         return analysis
     limit, overhead = memory_limit(gpu), process_overhead(gpu)
-    ever = analysis.pool.pool_ever_bytes  # None if the pool does not hold the step
-    grew = recording.kind.ran and ever is not None and ever < had
-    if grew:
-        grown = ever
-    else:
-        growth = replay(from_recording(recording), replace(BfcOptions.gpu(had), growth=True))
-        grown = None if growth.failure is not None else growth.peak_pool_bytes
+    pool_bytes = analysis.pool.pool_ever_bytes  # None if the pool does not hold the step
+    has_grown = recording.kind.ran and pool_bytes is not None and pool_bytes < own_limit
+    growth_bytes = pool_bytes
+    if not has_grown:
+        replayed = replay(
+            from_recording(recording), replace(BfcOptions.gpu(own_limit), growth=True)
+        )
+        growth_bytes = None if replayed.failure is not None else replayed.peak_pool_bytes
     fit = CardFit(
         fits=FITS.get(verdict.outcome),
         card=gpu.id,
@@ -237,7 +245,7 @@ def _with_card(
         needed_low_bytes=verdict.need_low_bytes,
         needed_high_bytes=verdict.need_high_bytes,
         margin_bytes=verdict.margin_bytes,
-        growth_pool_bytes=grown,
+        growth_pool_bytes=growth_bytes,
         outside_pool=SourcedBytes(
             bytes=overhead.bytes,
             low_bytes=overhead.bounds.low,
@@ -245,9 +253,9 @@ def _with_card(
             source=overhead.source,
         ),
         limit_source=limit.source,
-        says=tuple(_card_words(gpu, need, limit, overhead, grown, grew=grew)),
+        says=tuple(_card_words(gpu, need, limit, overhead, growth_bytes, has_grown=has_grown)),
     )
-    process = None if ever is None else ever + overhead.bytes
+    process = None if pool_bytes is None else pool_bytes + overhead.bytes
     facts = structs.replace(analysis.pool, fit=fit, process_bytes=process)
     return replace(analysis, pool=facts)
 
@@ -257,9 +265,9 @@ def _card_words(
     need: Sized | None,
     limit: MemoryRange,
     overhead: MemoryRange,
-    grown: int | None,
+    growth_bytes: int | None,
     *,
-    grew: bool,
+    has_grown: bool,
 ) -> Iterator[str]:
     """Yield sentences on a card's memory.
 
@@ -268,18 +276,18 @@ def _card_words(
         need: The lowest limit; None if unknown.
         limit: TensorFlow's limit on the card.
         overhead: Memory of the process outside the pool.
-        grown: The pool with memory growth; None if the step fails with it.
-        grew: Whether the step ran with memory growth.
+        growth_bytes: The pool with memory growth; None if the step fails with it.
+        has_grown: Whether the step ran with memory growth.
     """
     on_card = Sized.around(limit.bytes, limit.bounds.low, limit.bounds.high)
     needs = "" if need is None else f"; the step needs {need}"
     yield f"TensorFlow's limit on {gpu.name} is {on_card}{needs}."
-    if grew and grown is not None:
-        yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(grown)}."
-    elif grown is not None:
+    if has_grown and growth_bytes is not None:
+        yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(growth_bytes)}."
+    elif growth_bytes is not None:
         yield (
             "Pool: TensorFlow takes the whole limit at its first allocation; with memory growth, the "
-            f"pool would grow to {format_bytes(grown)}."
+            f"pool would grow to {format_bytes(growth_bytes)}."
         )
     outside = Sized.around(overhead.bytes, overhead.bounds.low, overhead.bounds.high)
     yield (

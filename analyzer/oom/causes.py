@@ -245,11 +245,23 @@ def _judge_host(case: OomCase) -> CauseOfFailure:
 def _general_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
     """Yield reasons for any verdict: contents of the pool, waste, a limit below the card's memory."""
     state, failure, total = case.state, case.failure, case.card_total
-    in_use = case.in_use_bytes or 0
     if failure.is_compiled and cause not in (Cause.HOST, Cause.BESIDE_THE_POOL):
         yield write_sentence("reason", "one_block")
     if failure.is_pinned:
         yield write_sentence("reason", "pinned")
+    yield from _content_reasons(case, cause)
+    is_pool = case.is_on_card and failure.kind is not FailedAllocator.ASYNC
+    is_low = case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS
+    if is_low and total is not None and state.limit is not None:
+        share = state.limit.middle / total.middle
+        yield write_sentence("reason", "low_limit", share=share, total=total)
+    if state.is_contradictory:
+        yield write_sentence("reason", "contradictory")
+
+
+def _content_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
+    """Yield reasons in the pool's content: one size that dominates it, waste inside chunks."""
+    in_use = case.in_use_bytes or 0
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)
     if dominant is not None:
         yield write_sentence(
@@ -259,16 +271,9 @@ def _general_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
             size=Range.exactly(dominant.size_bytes),
             share=dominant.total_bytes / (in_use or 1),
         )
-    waste = state.waste
+    waste = case.state.waste
     if waste is not None and cause is not Cause.WASTED and waste.low > _NOTABLE * in_use:
         yield write_sentence("reason", "waste", waste=waste)
-    is_pool = case.is_on_card and failure.kind is not FailedAllocator.ASYNC
-    is_low = case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS
-    if is_low and total is not None and state.limit is not None:
-        share = state.limit.middle / total.middle
-        yield write_sentence("reason", "low_limit", share=share, total=total)
-    if state.is_contradictory:
-        yield write_sentence("reason", "contradictory")
 
 
 def find_missing_lines(case: OomCase) -> list[str]:

@@ -71,9 +71,7 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
     pool = _pool(dump, is_complete, used_bytes + free_bytes)
     free = Range.exactly(free_bytes) if is_complete else dump.free or difference(pool, in_use)
     limit = _limit(dump, pool, card_limit)
-    room = dump.left if dump.left is not None else difference(limit, pool)
-    if room is not None and limit is not None and pool is not None:
-        room = room.intersection((limit - pool).at_least(0)) or room
+    room = _compute_room(dump, limit, pool)
     hole, basis, holes = _largest_hole(dump, is_complete, free)
     is_contradictory = bool(dump.chunks) and not is_complete
     return DumpedState(
@@ -137,6 +135,15 @@ def _waste(dump: AllocatorDump, in_use: Range | None) -> Range | None:
         return None
     cell = in_use.middle / (used + unused)
     return Range(int((unused - _MAP_ERROR) * cell), int((unused + _MAP_ERROR) * cell))
+
+
+def _compute_room(dump: AllocatorDump, limit: Range | None, pool: Range | None) -> Range | None:
+    """Return the bytes that the limit still allows; None if unknown."""
+    computed = difference(limit, pool)
+    room = dump.left if dump.left is not None else computed
+    if room is None or computed is None:
+        return room
+    return room.intersection(computed) or room
 
 
 def _in_use(dump: AllocatorDump, used_bytes: int) -> Range | None:

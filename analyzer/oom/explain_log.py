@@ -93,15 +93,19 @@ def _card_of(records: LogRecords, failure: LoggedFailure) -> LoggedCard | None:
     allocator, device = failure.allocator, failure.device.rsplit("/", 1)[-1]
     if any(word in name.lower() for name in (allocator, device) for word in ("host", "cpu")):
         return None
-    digits = "".join(character for character in allocator if character.isdigit())
-    if not digits and ":" in device:
-        digits = device.rpartition(":")[2]
+    digits = _find_card_digits(allocator, device)
     cards = [card for card in records.cards if card.tag == failure.tag] or records.cards
     if digits.isdigit():
         for card in cards:
             if card.index == int(digits):
                 return card
     return cards[0] if len(cards) == 1 and not digits else None
+
+
+def _find_card_digits(allocator: str, device: str) -> str:
+    """Return the card's number in an allocator's or a device's name; empty if there is none."""
+    digits = "".join(character for character in allocator if character.isdigit())
+    return digits or (device.rpartition(":")[2] if ":" in device else "")
 
 
 def _explain_failure(case: OomCase) -> OomFailure:

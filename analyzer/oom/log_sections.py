@@ -76,6 +76,32 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
 def _failure_sections(
     failure: OomFailure, place: int, count: int, case: OomCase | None
 ) -> Iterator[Section]:
+    yield _lead_section(failure, place, count)
+    drawing = draw_pool(case) if case is not None else None
+    if drawing is not None:
+        yield Section("", (drawing,), level=2)
+    figures = tuple(_figures(failure))
+    if figures:
+        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
+        yield Section("Figures", (Table(columns, figures),), level=2)
+    yield from _holder_sections(failure)
+    if failure.remedies:
+        advice: list[Block] = []
+        for remedy in failure.remedies:
+            advice += [
+                Paragraph(remedy.action, mark="- "),
+                Paragraph(remedy.because, "muted", "  "),
+            ]
+        yield Section("What to do", tuple(advice), level=2)
+    if failure.verdict.missing:
+        lines = tuple(Paragraph(line, "muted", "- ") for line in failure.verdict.missing)
+        yield Section("The log lacks", lines, level=2)
+    if failure.words and case is not None:
+        yield Section("The line itself", (Code(failure.words),), level=2, is_folded=True)
+
+
+def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
+    """Return the section with the verdict, its reasons and the facts of the request."""
     verdict = failure.verdict
     heading = "The failure" if count == 1 else f"Failure {place + 1} of {count}"
     reports = "" if failure.told == 1 else f", reported {failure.told} times"
@@ -84,14 +110,11 @@ def _failure_sections(
     lead += [Paragraph(reason) for reason in verdict.reasons]
     lead.append(Table((_NAME, TableColumn("", "path", least=20)), tuple(_facts(failure))))
     note = f"line {failure.line:,}{reports}{process} · {verdict.id}"
-    yield Section(heading, tuple(lead), note=note)
-    drawing = draw_pool(case) if case is not None else None
-    if drawing is not None:
-        yield Section("", (drawing,), level=2)
-    figures = tuple(_figures(failure))
-    if figures:
-        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
-        yield Section("Figures", (Table(columns, figures),), level=2)
+    return Section(heading, tuple(lead), note=note)
+
+
+def _holder_sections(failure: OomFailure) -> Iterator[Section]:
+    """Yield what the pool holds: by owner, by size, in XLA's buffers, by node."""
     total = sum(row.size_bytes for row in failure.holders)
     if len(failure.holders) > 1 and total:
         kinds = (
@@ -113,19 +136,6 @@ def _failure_sections(
         nodes = tuple((row.size_bytes, row.who) for row in failure.tensors_by_node[:_MOST_ROWS])
         table = Table((TableColumn("size", "bytes"), TableColumn("node", "path", least=20)), nodes)
         yield Section("Live tensors by node", (table,), level=2)
-    if failure.remedies:
-        advice: list[Block] = []
-        for remedy in failure.remedies:
-            advice += [
-                Paragraph(remedy.action, mark="- "),
-                Paragraph(remedy.because, "muted", "  "),
-            ]
-        yield Section("What to do", tuple(advice), level=2)
-    if verdict.missing:
-        lines = tuple(Paragraph(line, "muted", "- ") for line in verdict.missing)
-        yield Section("The log lacks", lines, level=2)
-    if failure.words and case is not None:
-        yield Section("The line itself", (Code(failure.words),), level=2, is_folded=True)
 
 
 def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:

@@ -53,6 +53,11 @@ def _size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
         return _exact_size(size_bytes, own, dtype)
     if tensor.dtype or (tensor.size is None and tensor.rounded_bytes is None):
         return None
+    return _size_by_printed_size(tensor, elements)
+
+
+def _size_by_printed_size(tensor: RequestedTensor, elements: int) -> RequestSize | None:
+    """Return the size for the first element size that agrees with the printed size."""
     for size in ITEM_SIZES:
         if _agrees(tensor, elements * size):
             basis = f"the shape and the printed size, which give {size} bytes per element"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +55,25 @@ class LineChart:
     height: int = 300
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """Places of a chart's values: ``first_x`` to ``last_x``, and 0 to ``top_bytes`` above ``floor``."""
+
+    first_x: int
+    last_x: int
+    top_bytes: float
+    floor: int
+
+    def along(self, x: float) -> float:
+        """Return the place of a value on the x axis."""
+        share = (x - self.first_x) / max(self.last_x - self.first_x, 1)
+        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
+
+    def up(self, size_bytes: float) -> float:
+        """Return the place of a size on the y axis."""
+        return round(self.floor - (self.floor - _TOP) * size_bytes / self.top_bytes, 1)
+
+
 def draw_lines(chart: LineChart) -> Drawing:
     """Draw a line chart with scales, marks and a legend."""
     points = [point for line in chart.lines for point in line.points]
@@ -66,38 +85,37 @@ def draw_lines(chart: LineChart) -> Drawing:
     top = max(highest, limit or 0, 1) * _HEADROOM
     floor = chart.height - _BOTTOM
 
-    def along(x: float) -> float:
-        share = (x - first) / max(last - first, 1)
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(max(share, 0.0), 1.0), 1)
-
-    def up(size_bytes: float) -> float:
-        return round(floor - (floor - _TOP) * size_bytes / top, 1)
-
-    parts = []
-    if chart.shaded_to_x is not None and chart.shaded_to_x > first:
-        width = round(along(chart.shaded_to_x) - _LEFT, 1)
-        parts.append(f'<rect class="shade" x="{_LEFT}" y="{_TOP}" width="{width}" '
-                     f'height="{floor - _TOP}"/>')  # fmt: skip
-    for size_bytes in round_heights(int(top), 8 if chart.height > 200 else 3):
-        parts += [
-            _rule("grid", _LEFT, WIDTH - _RIGHT, up(size_bytes), up(size_bytes)),
-            _label(_LEFT - 6, up(size_bytes) + 4, "end", format_bytes(size_bytes)),
-        ]
-    for x in round_places(first, last):
-        parts.append(_label(along(x), chart.height - 16, "middle", chart.x_text(x)))
+    scale = _Scale(first_x=first, last_x=last, top_bytes=top, floor=floor)
+    parts = list(_draw_axes(chart, scale))
     legend = [(f"line-{line.look}", line.name) for line in chart.lines]
     if limit is not None:
-        parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, up(limit), up(limit)))
+        parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, scale.up(limit), scale.up(limit)))
         legend.append(("line-limit", "limit"))
     if chart.marked_x is not None and first <= chart.marked_x[0] <= last:
-        place = along(chart.marked_x[0])
+        place = scale.along(chart.marked_x[0])
         parts.append(_rule("marked", place, place, _TOP, floor))
         legend.append(("line-marked", chart.marked_x[1]))
     for line in chart.lines:
-        places = " ".join(f"{along(x)},{up(size_bytes)}" for x, size_bytes in line.points)
+        places = " ".join(
+            f"{scale.along(x)},{scale.up(size_bytes)}" for x, size_bytes in line.points
+        )
         parts.append(f'<polyline class="line-{escape(line.look)}" points="{places}"/>')
     svg = _svg("line-chart", WIDTH, chart.height, chart.caption, "\n".join(parts))
     return Drawing(chart.caption, svg, legend=tuple(legend))
+
+
+def _draw_axes(chart: LineChart, scale: _Scale) -> Iterator[str]:
+    """Yield the shade of the warm-up, the grid and the labels of both axes."""
+    if chart.shaded_to_x is not None and chart.shaded_to_x > scale.first_x:
+        width = round(scale.along(chart.shaded_to_x) - _LEFT, 1)
+        yield (f'<rect class="shade" x="{_LEFT}" y="{_TOP}" width="{width}" '
+               f'height="{scale.floor - _TOP}"/>')  # fmt: skip
+    for size_bytes in round_heights(int(scale.top_bytes), 8 if chart.height > 200 else 3):
+        height = scale.up(size_bytes)
+        yield _rule("grid", _LEFT, WIDTH - _RIGHT, height, height)
+        yield _label(_LEFT - 6, height + 4, "end", format_bytes(size_bytes))
+    for x in round_places(scale.first_x, scale.last_x):
+        yield _label(scale.along(x), chart.height - 16, "middle", chart.x_text(x))
 
 
 def draw_shares(shares: Sequence[tuple[str, float]], caption: str) -> Markup:
