@@ -123,14 +123,7 @@ def _complete_card(card: UserCard, rows: Mapping[str, dict[str, str]]) -> Gpu:
             f"The card {card.id!r} is like {card.like!r}, which is not in the catalogue.",
             hint=f"Did you mean {' or '.join(close[:3])}?" if close else "`analyze gpus` lists it.",
         )
-    row = dict(rows.get(card.like, {}))
-    if card.nominal_mib is not None or card.memory is not None:
-        row["reported_bytes"] = row["reported_source"] = ""
-    given = {name: str(value) for name, value in structs.asdict(card).items() if value}
-    row |= {name: value for name, value in given.items() if name != "like"}
-    row |= {"specs_source": "user", "reported_source": "user" if card.reported_bytes else ""}
-    row["name"] = card.name or card.id
-    row.setdefault("reported_bytes", "")
+    row = _complete_row(card, dict(rows.get(card.like, {})))
     missing = [name for name in _rows()[0] if not row.get(name) and name in _REQUIRED]
     if missing:
         raise InputError(
@@ -144,6 +137,18 @@ def _complete_card(card: UserCard, rows: Mapping[str, dict[str, str]]) -> Gpu:
             hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
         )
     return gpu
+
+
+def _complete_row(card: UserCard, row: dict[str, str]) -> dict[str, str]:
+    """Return the row of a similar card with the user's figures in it."""
+    if card.nominal_mib is not None or card.memory is not None:
+        row["reported_bytes"] = row["reported_source"] = ""
+    given = {name: str(value) for name, value in structs.asdict(card).items() if value}
+    row |= {name: value for name, value in given.items() if name != "like"}
+    row |= {"specs_source": "user", "reported_source": "user" if card.reported_bytes else ""}
+    row["name"] = card.name or card.id
+    row.setdefault("reported_bytes", "")
+    return row
 
 
 @cache

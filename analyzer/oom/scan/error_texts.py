@@ -8,7 +8,7 @@ type need identify the request.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from analyzer.model.ranges import Range
@@ -104,18 +104,12 @@ def _find_tensor(
     axes = match["shape"].replace(" ", "").split(",")
     shape, dtype = tuple(int(axis) for axis in axes if axis), match["dtype"] or ""
     device, allocator = match["device"] or "", (match["allocator"] or "").rstrip(".,;")
-    known: LoggedFailure | None = None
-    for failure in _recent(reader.records, process):
-        if allocator and failure.allocator not in ("", allocator):
-            continue
-        tensor = failure.tensor
-        is_open = tensor.shape is None and not failure.has_error_text
-        if is_open and _may_request(failure, shape, dtype):
-            known = failure
-            break
-        is_same = tensor.shape == shape and tensor.dtype in ("", dtype)
-        if known is None and is_same and failure.device in ("", device):
-            known = failure
+    recent = [
+        failure
+        for failure in _recent(reader.records, process)
+        if not allocator or failure.allocator in ("", allocator)
+    ]
+    known = _match_tensor(recent, shape, dtype, device)
     if known is None:
         kind = FailedAllocator.HOST if allocator in _HOST_ALLOCATORS else FailedAllocator.POOL
         known = reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
@@ -125,6 +119,22 @@ def _find_tensor(
     known.device = known.device or device.rstrip(".,;")
     known.allocator = known.allocator or allocator
     return known
+
+
+def _match_tensor(
+    failures: Iterable[LoggedFailure], shape: tuple[int, ...], dtype: str, device: str
+) -> LoggedFailure | None:
+    """Return the first failure that may lack this shape; else the first one that has it."""
+    same: LoggedFailure | None = None
+    for failure in failures:
+        tensor = failure.tensor
+        is_open = tensor.shape is None and not failure.has_error_text
+        if is_open and _may_request(failure, shape, dtype):
+            return failure
+        is_same = tensor.shape == shape and tensor.dtype in ("", dtype)
+        if same is None and is_same and failure.device in ("", device):
+            same = failure
+    return same
 
 
 def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> bool:
@@ -232,6 +242,7 @@ def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) 
     process.node = ""
 
 
+# Complex: a flat list of the kinds of lines, in order of precedence.
 def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
     """Read a line around an error text: a node, a traceback, a list of buffers or tensors."""
     if detected := find_any(("node_detected", "node_line"), text):
@@ -326,8 +337,12 @@ def _add_buffer(xla: XlaBuffers, text: str) -> bool:
     field = find("xla_field", text)
     if field is None or not xla.buffers:
         return False
-    name, value = field["name"], field["value"].strip()
-    buffer = xla.buffers[-1]
+    _set_field(xla.buffers[-1], field["name"], field["value"].strip())
+    return True
+
+
+def _set_field(buffer: PeakBuffer, name: str, value: str) -> None:
+    """Set the field of a buffer that XLA's list prints under this name."""
     if name == "Size":
         buffer.size = parse_size(value) or buffer.size
     elif name == "Operator":
@@ -338,4 +353,3 @@ def _add_buffer(xla: XlaBuffers, text: str) -> bool:
     else:
         buffer.shape = value[:_LONGEST]
         buffer.label = buffer.label or ("parameter" if "Parameter" in name else "")
-    return True

@@ -139,17 +139,27 @@ def _find_keys(block: bytes) -> list[int]:
 
 def _messages_of_line(raw: bytes, number: int) -> Iterator[LogMessage]:
     """Yield the messages of one line: several if logger prefixes stand in its middle."""
+    text = _decode_line(raw)
+    fields = find_all("quoted_line", text)
+    for field in fields:
+        for line in _unescape(field["text"].encode("utf-8", "replace")).splitlines():
+            yield from _messages_of_line(line, number)
+    if not fields:
+        yield from _split_at_prefixes(text, number)
+
+
+def _decode_line(raw: bytes) -> str:
+    """Return the text of a line without control characters and a spreadsheet's quotes."""
     text = raw.decode("utf-8", "replace").rstrip()
     if "\x1b" in text or not text.isprintable():
         text = PATTERNS["terminal_control"].regex.sub("", text)
     if text.endswith('"') and (cell := PATTERNS["spreadsheet_cell"].regex.match(text)):
         text = cell["text"].replace('""', '"')
-    fields = find_all("quoted_line", text)
-    if fields:
-        for field in fields:
-            for line in _unescape(field["text"].encode("utf-8", "replace")).splitlines():
-                yield from _messages_of_line(line, number)
-        return
+    return text
+
+
+def _split_at_prefixes(text: str, number: int) -> Iterator[LogMessage]:
+    """Yield a message for each logger prefix in a line, and for the text before the first."""
     heads = _find_heads(text)
     if not heads:
         tag = _tag_of(text)

@@ -213,6 +213,7 @@ class LogReader:
             process.close_dump(message.thread, owner)
         return True
 
+    # Complex: the lines that may begin a dump, in order of precedence.
     def _dump_owner(self, process: LogProcess, message: LogMessage) -> LoggedFailure | None:
         """Return the failure that a dump line belongs to; None if no dump is being read."""
         text, thread = message.text, message.thread
@@ -251,18 +252,8 @@ class LogReader:
         """Read a line of the asynchronous allocator."""
         text = message.text
         if match := find("async_failed", text):
-            size, allocator = Range.exactly(int(match["bytes"])), match["allocator"] or ""
-            failures = reversed(self.records.failures)
-            last = next((one for one in failures if one.tag == process.tag), None)
-            if last is not None and _is_retry(last, allocator, size):
-                last.reports += 1
-                last.histogram.clear()
-                last.dump.stats.clear()
-            else:
-                last = self._start_failure(process, message, allocator, RequestedTensor(size=size))
-                last.kind = FailedAllocator.ASYNC
-            process.select(message.thread, last)
-            process.histogram_thread = None
+            size = Range.exactly(int(match["bytes"]))
+            self._take_async_failure(process, message, match["allocator"] or "", size)
             return True
         owner = process.owner(message.thread)
         is_async = owner is not None and owner.kind is FailedAllocator.ASYNC
@@ -279,11 +270,23 @@ class LogReader:
             if not owner.histogram:
                 process.histogram_thread = message.thread
             return True
-        row = find("histogram_row", text) if process.histogram_thread is not None else None
-        is_own = message.thread == process.histogram_thread  # several threads may print at once
-        if row and is_own and len(owner.histogram) < _MOST_ROWS:
-            owner.histogram.append((int(row["bytes"]), int(row["count"])))
-        return row is not None or find("pool_attribute", text) is not None
+        return _add_histogram_row(owner, process, message)
+
+    def _take_async_failure(
+        self, process: LogProcess, message: LogMessage, allocator: str, size: Range
+    ) -> None:
+        """Count a repeated request of the asynchronous allocator, or start a failure."""
+        failures = reversed(self.records.failures)
+        last = next((one for one in failures if one.tag == process.tag), None)
+        if last is not None and _is_retry(last, allocator, size):
+            last.reports += 1
+            last.histogram.clear()
+            last.dump.stats.clear()
+        else:
+            last = self._start_failure(process, message, allocator, RequestedTensor(size=size))
+            last.kind = FailedAllocator.ASYNC
+        process.select(message.thread, last)
+        process.histogram_thread = None
 
     def _take_refusal(self, process: LogProcess, message: LogMessage) -> bool:
         """Read a refusal of the driver."""
@@ -347,3 +350,12 @@ def _may_be_map_of(owner: LoggedFailure, message: LogMessage) -> bool:
         return True
     is_named = "bfc_allocator" in message.file
     return not owner.dump.map and (is_named or not owner.dump.is_empty)
+
+
+def _add_histogram_row(owner: LoggedFailure, process: LogProcess, message: LogMessage) -> bool:
+    """Add a row of the asynchronous allocator's histogram; return False for any other line."""
+    row = find("histogram_row", message.text) if process.histogram_thread is not None else None
+    is_own = message.thread == process.histogram_thread  # several threads may print at once
+    if row and is_own and len(owner.histogram) < _MOST_ROWS:
+        owner.histogram.append((int(row["bytes"]), int(row["count"])))
+    return row is not None or find("pool_attribute", message.text) is not None

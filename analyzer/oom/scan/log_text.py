@@ -64,6 +64,21 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
             yield block
             block = stream.read(BLOCK_BYTES)
         return
+    try:
+        yield from _unpack_gzip(stream, block)
+    except zlib.error as error:
+        raise InputError(
+            f"{name or 'The log'} is damaged gzip: {error}.",
+            hint="Unpack it, or copy the file once more.",
+        ) from None
+
+
+def _unpack_gzip(stream: BinaryIO, block: bytes) -> Iterator[bytes]:
+    """Yield the unpacked bytes of gzip members, the first of which starts with ``block``.
+
+    Raises:
+        zlib.error: the first bytes are damaged.
+    """
     unpacker, total, has_output = zlib.decompressobj(wbits=31), 0, False
     try:
         while block or unpacker.unconsumed_tail:
@@ -83,13 +98,10 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
             block = b"" if unpacker.unconsumed_tail else stream.read(BLOCK_BYTES)
             if not out and not block and not unpacker.unconsumed_tail:
                 return
-    except zlib.error as error:
-        if has_output:
-            return  # a truncated copy: use the part before the damage
-        raise InputError(
-            f"{name or 'The log'} is damaged gzip: {error}.",
-            hint="Unpack it, or copy the file once more.",
-        ) from None
+    except zlib.error:
+        if not has_output:
+            raise
+        # A truncated copy: use the part before the damage.
 
 
 def find_screen_width(sample: bytes) -> int:
