@@ -45,27 +45,29 @@ def read_executed_ops(
 def _read_op(
     node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]
 ) -> Op:
-    known = find_inlined(node.name, traced) or ()
-    dtypes = get_output_dtypes(node)
-    if node.op == "_Arg":
-        outputs: tuple[TensorSpec, ...] = known or tuple(TensorSpec(d, None) for d in dtypes)
-    else:
-        outputs = tuple(
-            known[index]
-            if index < len(known) and known[index].dtype == dtype
-            else TensorSpec(dtype, _get_declared_shape(node))
-            for index, dtype in enumerate(dtypes)
-        )
     values = {key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()}
     return Op(
         name=node.name,
         type=node.op,
         inputs=tuple(n if ":" in n else f"{n}:0" for n in node.input if not n.startswith("^")),
         control_inputs=tuple(name[1:] for name in node.input if name.startswith("^")),
-        outputs=outputs,
+        outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
         device=node.device,
         attrs={key: value for key, value in values.items() if value is not None},
         source=find_inlined(node.name, sources) or "",
+    )
+
+
+def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Return a node's output specs: those of the traced op if the types agree."""
+    dtypes = get_output_dtypes(node)
+    if node.op == "_Arg":
+        return known or tuple(TensorSpec(dtype, None) for dtype in dtypes)
+    return tuple(
+        known[index]
+        if index < len(known) and known[index].dtype == dtype
+        else TensorSpec(dtype, _get_declared_shape(node))
+        for index, dtype in enumerate(dtypes)
     )
 
 

@@ -171,39 +171,70 @@ def _make_importable(
     copy.versions.CopyFrom(graph_def.versions)
     copy.library.CopyFrom(graph_def.library)
     types = {node.name: node.op for node in graph_def.node}
-    biases: dict[str, str] = {}
-    workspaces: set[str] = set()
     for node in graph_def.node:
-        twin = copy.node.add()
-        twin.CopyFrom(node)
-        twin.device = ""
-        for key in [key for key in twin.attr if key.startswith("_")]:
-            del twin.attr[key]
-        if node.op in ARGUMENT_TYPES:
-            _state_argument(twin, node, arguments, sizes)
-        elif node.op in RESULT_TYPES or node.op in _LOOP:
-            _make_identity(twin, node)
-        elif node.op == "Merge" and "NextIteration" in [
-            types.get(get_node_name(n)) for n in node.input
-        ]:
-            _make_identity(twin, node)
-            del twin.input[:]
-            twin.input.extend(n for n in node.input if types[get_node_name(n)] != "NextIteration")
-        elif node.op == "LookupTableFindV2":
-            _make_element_wise(twin, node)
-        elif node.op.startswith("_Mkl"):
-            if node.op.endswith(_BIAS_SUFFIX) and "BackpropFilter" in node.op:
-                biases[node.name] = _add_bias(copy, node)
-            _make_plain(twin, node.op)
-            if "MaxPool" in node.op and "Grad" not in node.op:
-                workspaces.add(node.name)
+        _rewrite(_add_twin(copy, node), node, types, arguments, sizes)
+    biases = {node.name: _add_bias(copy, node) for node in graph_def.node if _fuses_bias(node.op)}
+    workspaces = {node.name for node in graph_def.node if _has_workspace(node.op)}
     redirects = {f"{name}:1": bias for name, bias in biases.items()}
     redirects |= _skip_switches(graph_def) | _pin_known(copy, graph_def, known)
-    for twin in copy.node:
-        for index, name in enumerate(twin.input):
-            if name in redirects and _MARK not in twin.name:
-                twin.input[index] = redirects[name]
+    _redirect_inputs(copy, redirects)
     return copy, biases, workspaces
+
+
+def _rewrite(
+    twin: Any,
+    node: Any,
+    types: Mapping[str, str],
+    arguments: Mapping[int, Shape],
+    sizes: Mapping[int, Any],
+) -> None:
+    """Turn the copy of a node that cannot be imported into one with the same output shapes."""
+    if node.op in ARGUMENT_TYPES:
+        _state_argument(twin, node, arguments, sizes)
+    elif node.op in RESULT_TYPES or node.op in _LOOP:
+        _make_identity(twin, node)
+    elif _closes_loop(node, types):
+        _make_identity(twin, node)
+        del twin.input[:]
+        twin.input.extend(n for n in node.input if types[get_node_name(n)] != "NextIteration")
+    elif node.op == "LookupTableFindV2":
+        _make_element_wise(twin, node)
+    elif node.op.startswith("_Mkl"):
+        _make_plain(twin, node.op)
+
+
+def _fuses_bias(kind: str) -> bool:
+    """Return whether a oneDNN op computes the gradients of a filter and of a bias."""
+    return kind.startswith("_Mkl") and kind.endswith(_BIAS_SUFFIX) and "BackpropFilter" in kind
+
+
+def _has_workspace(kind: str) -> bool:
+    """Return whether a oneDNN op is a max pooling with a workspace."""
+    return kind.startswith("_Mkl") and "MaxPool" in kind and "Grad" not in kind
+
+
+def _add_twin(copy: Any, node: Any) -> Any:
+    """Add a copy of a node without its device and private attributes."""
+    twin = copy.node.add()
+    twin.CopyFrom(node)
+    twin.device = ""
+    for key in [key for key in twin.attr if key.startswith("_")]:
+        del twin.attr[key]
+    return twin
+
+
+def _closes_loop(node: Any, types: Mapping[str, str]) -> bool:
+    """Return whether a node merges the first and the later iterations of a loop."""
+    sources = (types.get(get_node_name(name)) for name in node.input)
+    return bool(node.op == "Merge" and "NextIteration" in sources)
+
+
+def _redirect_inputs(graph_def: Any, redirects: Mapping[str, str]) -> None:
+    """Replace inputs of all nodes except the added ones with known shapes and values."""
+    for node in graph_def.node:
+        for index, name in enumerate(node.input):
+            if name in redirects and _MARK not in node.name:
+                node.input[index] = redirects[name]
 
 
 def _pin_known(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
@@ -321,15 +352,22 @@ def _make_plain(twin: Any, kind: str) -> None:
         return
     twin.op = plain
     definition = op_def_registry.get(plain)
+    _drop_extra_inputs(twin, definition)
+    known = {attr.name for attr in definition.attr}
+    for key in [key for key in twin.attr if key not in known]:
+        del twin.attr[key]
+
+
+def _drop_extra_inputs(twin: Any, definition: Any) -> None:
+    """Keep as many data inputs as the op takes.
+
+    A fused factor, summand or workspace does not change the shape of the result.
+    """
     if not any(arg.number_attr or arg.type_list_attr for arg in definition.input_arg):
-        # A fused factor, summand or workspace does not change the shape of the result.
         data = [name for name in twin.input if not name.startswith("^")]
         controls = [name for name in twin.input if name.startswith("^")]
         del twin.input[:]
         twin.input.extend([*data[: len(definition.input_arg)], *controls])
-    known = {attr.name for attr in definition.attr}
-    for key in [key for key in twin.attr if key not in known]:
-        del twin.attr[key]
 
 
 def _accepts(name: str, node: Any) -> bool:

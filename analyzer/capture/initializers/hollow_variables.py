@@ -45,7 +45,7 @@ from analyzer.capture.private_names import (
     set_keras_value,
 )
 from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import round_up
 
 _LARGE_BYTES: Final = 1 << 20
 """A given value of at least this size is dropped; a smaller one may be a lookup table."""
@@ -198,7 +198,7 @@ class _Patches:
         if size_bytes >= _LARGE_BYTES and dtype.is_floating and self._can_be_hollow(shape, dtype):
             self._hollow_out(variable)
         else:  # the variable shares the buffer of the tensor, which was allocated before
-            self.births.made_bytes += _round_up(size_bytes)
+            self.births.made_bytes += round_up(size_bytes)
 
     def _init_lifted(
         self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any
@@ -221,7 +221,7 @@ class _Patches:
         """Record a variable without a value, and give it one if none will be computed."""
         shape, dtype = variable.shape, variable.dtype
         if not is_lifted or self.births.stand_ins is None:  # initialized after tracing
-            self.births.made_bytes += _round_up(shape.num_elements() * dtype.size)
+            self.births.made_bytes += round_up(shape.num_elements() * dtype.size)
         else:
             with self._counting(), tf.init_scope():
                 if self._can_be_hollow(shape, dtype):
@@ -260,11 +260,6 @@ class _Patches:
         with tf.init_scope(), tf.device(CPU_DEVICE):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
         setattr(variable, _HOLLOW, True)
-
-
-def _round_up(size_bytes: int) -> int:
-    """Return the bytes of the smallest chunk for a request."""
-    return -(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES
 
 
 def _trace_spec(make: Callable[[], Any]) -> Any:

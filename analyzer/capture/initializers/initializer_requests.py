@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -166,25 +167,17 @@ class _Watch:
     ) -> None:
         """Record one op; TensorFlow calls this with keywords of these names."""
         name = op_type.decode() if isinstance(op_type, bytes) else str(op_type)
-        like = self.ops[self.count] if graph is None and self.count < len(self.ops) else None
-        if like is None or (like.type != name and (like.type, name) != (_CONST, _FILL)):
+        like = None if graph is not None else self._find_like(name)
+        if like is None:
             self.differs = True
             return
         self.count += 1
         if name == _DRAW:
             self._drawn_at = len(self.events)
         for position, tensor in enumerate(inputs):
-            if id(tensor) in self.buffers or not self._counts(tensor, name):
-                continue
-            if not len(tensor.shape):  # TensorFlow caches scalars
+            if id(tensor) not in self.buffers and self._counts(tensor, name):
                 # A filled constant has another type than in the graph, and other inputs.
-                static = like.inputs[position] if like.type == name else None
-                value = None if static is None else tf.get_static_value(static)
-                number = float(tensor.numpy() if value is None else value), tensor.dtype.name
-                at = len(self.events) if self._drawn_at is None else self._drawn_at
-                self.numbers.append((at, number))
-            else:  # a list that becomes a tensor
-                self._hold(tensor, self._allocate(math.prod(tensor.shape) * tensor.dtype.size))
+                self._add_input(tensor, like.inputs[position] if like.type == name else None)
         if name in _VIEWS and id(inputs[0]) in self.buffers:
             self._hold(outputs[0], self.buffers[id(inputs[0])])
             return
@@ -192,6 +185,29 @@ class _Watch:
             size_bytes = get_spec(full).size_bytes
             if size_bytes and self._counts(tensor, name):
                 self._hold(tensor, self._allocate(size_bytes))
+
+    def _find_like(self, op_type: str) -> Any:
+        """Return the graph's next op if it has this type; else None."""
+        like = self.ops[self.count] if self.count < len(self.ops) else None
+        is_like = like is not None and (
+            like.type == op_type or (like.type, op_type) == (_CONST, _FILL)
+        )
+        return like if is_like else None
+
+    def _add_input(self, tensor: Any, static: Any) -> None:
+        """Record an input from Python.
+
+        Args:
+            tensor: The input.
+            static: The same input in the graph; None if the graph's op has other inputs.
+        """
+        if len(tensor.shape):  # a list that becomes a tensor
+            self._hold(tensor, self._allocate(math.prod(tensor.shape) * tensor.dtype.size))
+            return
+        value = None if static is None else tf.get_static_value(static)
+        number = float(tensor.numpy() if value is None else value), tensor.dtype.name
+        at = len(self.events) if self._drawn_at is None else self._drawn_at
+        self.numbers.append((at, number))  # TensorFlow caches scalars: they have no buffer
 
     def _counts(self, tensor: Any, op_type: str) -> bool:
         return op_type in _ON_CARD or tensor.dtype.name not in self.host_dtypes
@@ -216,36 +232,46 @@ class _Watch:
 def _read_graph(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events:
     """Return the events of a traced initializer: buffers are freed after their last use."""
     ops = graph.get_operations()
-    root = _get_root(value)
-    last_use = {
-        _get_root(tensor).name: position for position, op in enumerate(ops) for tensor in op.inputs
-    }
+    root = _get_root(value).name
+    last_use = _find_last_uses(ops)
+    last_use.pop(root, None)
     events: Events = []
     numbers: dict[str, int] = {}
     held: list[str] = []
     for position, op in enumerate(ops):
         if op.type in _VIEWS or op.type == "Placeholder":
             continue
-        for tensor in op.outputs:
-            size_bytes = get_spec(tensor).size_bytes
-            if size_bytes and tensor.dtype.name not in host_dtypes:
-                numbers[tensor.name] = len(numbers)
-                events.append((numbers[tensor.name], size_bytes))
-        for tensor in op.inputs:
-            source = _get_root(tensor)
+        for name, size_bytes in _list_counted_outputs(op, host_dtypes):
+            numbers[name] = len(numbers)
+            events.append((numbers[name], size_bytes))
+        for source in map(_get_root, op.inputs):
             name = source.name
-            if name not in numbers or last_use[name] != position or name == root.name:
+            if name not in numbers or last_use.get(name) != position:
                 continue
             if source.op.type.startswith(_RANDOM):
                 held.append(name)
             elif (numbers[name], 0) not in events:
                 events.append((numbers[name], 0))
-    freed = {number for number, size in events if not size}
-    rest = [*held, *(name for name in numbers if name not in held)]
-    events += [
-        (numbers[name], 0) for name in rest if numbers[name] not in freed and name != root.name
+    rest = [(numbers[name], 0) for name in dict.fromkeys([*held, *numbers]) if name != root]
+    events += [event for event in rest if event not in events]
+    return events if root in numbers else []
+
+
+def _find_last_uses(ops: Sequence[Any]) -> dict[str, int]:
+    """Return tensor with a buffer of its own -> position of the last op that reads it."""
+    return {
+        _get_root(tensor).name: position for position, op in enumerate(ops) for tensor in op.inputs
+    }
+
+
+def _list_counted_outputs(op: Any, host_dtypes: frozenset[str]) -> list[tuple[str, int]]:
+    """Return name and bytes of each output that is counted."""
+    sizes = ((tensor, get_spec(tensor).size_bytes) for tensor in op.outputs)
+    return [
+        (tensor.name, size_bytes)
+        for tensor, size_bytes in sizes
+        if size_bytes and tensor.dtype.name not in host_dtypes
     ]
-    return events if root.name in numbers else []
 
 
 def _get_root(tensor: Any) -> Any:

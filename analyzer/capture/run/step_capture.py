@@ -138,19 +138,10 @@ def describe_capture(
     """
     program, observed, variables = capturing.program, capturing.observed, capturing.variables
     function = capturing.function
-    traced_graphs: list[TracedGraph] = []
-    graph_kind: GraphKind = "executed" if ops is not None else ""
-    if function is not None:
-        traced_graphs = graphs.read_traced_graphs(function.graph)
-    if function is not None and ops is None:
-        sources = graphs.find_sources(function.graph)
-        if program.config.jit or not partitions:
-            ops = graphs.read_traced_ops(function.graph, sources)
-            graph_kind = "traced"
-        else:
-            outputs = infer_executed_outputs(function, partitions, program.args)
-            ops = graphs.read_executed_ops(partitions, outputs, sources)
-            graph_kind = "executed"
+    traced_graphs = [] if function is None else graphs.read_traced_graphs(function.graph)
+    graph_kind: GraphKind = "executed"
+    if ops is None:
+        ops, graph_kind = _read_ops(program, function, partitions)
     names = _name_arguments(function, len(program.args))
     variables.refresh()
     own_graph = id(function.graph) if function is not None else 0
@@ -182,7 +173,20 @@ def describe_capture(
         versions=list_versions(),
         environment=_list_environment(),
     )
-    return Captured(run, ops or [], traced_graphs)
+    return Captured(run, ops, traced_graphs)
+
+
+def _read_ops(
+    program: Program, function: Any, partitions: Sequence[Any]
+) -> tuple[list[Op], GraphKind]:
+    """Return the step's ops and which graph they are from; none without a function."""
+    if function is None:
+        return [], ""
+    sources = graphs.find_sources(function.graph)
+    if program.config.jit or not partitions:
+        return graphs.read_traced_ops(function.graph, sources), "traced"
+    outputs = infer_executed_outputs(function, partitions, program.args)
+    return graphs.read_executed_ops(partitions, outputs, sources), "executed"
 
 
 def list_versions() -> dict[str, str]:

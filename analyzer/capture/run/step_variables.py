@@ -242,28 +242,35 @@ def _find_sparse_variables(function: Any) -> set[int]:
     """
     if function.function_def.attr["_XlaMustCompile"].b:
         return set()
-    graphs = [function.graph]
-    seen = {id(function.graph)}
-    handles: set[str] = set()
-    while graphs:
-        graph = graphs.pop()
-        for op in graph.get_operations():
-            if op.type.startswith(_SPARSE_ACCESS) and graph is function.graph:
-                handles.add(op.inputs[0].name)
-        for nested in _list_called_graphs(graph):
-            if id(nested) not in seen:
-                seen.add(id(nested))
-                graphs.append(nested)
-                if any(op.type.startswith(_SPARSE_ACCESS) for op in nested.get_operations()):
-                    handles.add("*")
-    if not handles:
+    own, *nested = _list_reachable_graphs(function.graph)
+    handles = {op.inputs[0].name for op in _list_sparse_accesses(own)}
+    # Which variable a nested graph accesses is unknown: count all.
+    has_nested = any(map(_list_sparse_accesses, nested))
+    if not handles and not has_nested:
         return set()
     by_handle = {id(variable.handle): id(variable) for variable in function.variables}
     return {
         by_handle[id(outside)]
         for outside, inside in function.graph.captures
-        if id(outside) in by_handle and ("*" in handles or inside.name in handles)
+        if id(outside) in by_handle and (has_nested or inside.name in handles)
     }
+
+
+def _list_sparse_accesses(graph: Any) -> list[Any]:
+    """Return the ops of a graph that access a variable sparsely."""
+    return [op for op in graph.get_operations() if op.type.startswith(_SPARSE_ACCESS)]
+
+
+def _list_reachable_graphs(graph: Any) -> list[Any]:
+    """Return a graph and those of all functions that it calls, directly or not."""
+    graphs = [graph]
+    seen = {id(graph)}
+    for each in graphs:
+        for nested in _list_called_graphs(each):
+            if id(nested) not in seen:
+                seen.add(id(nested))
+                graphs.append(nested)
+    return graphs
 
 
 def _list_called_graphs(graph: Any) -> list[Any]:

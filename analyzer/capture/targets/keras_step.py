@@ -52,8 +52,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     messages: list[str] = []
     model = rebuild_with_blocks(model, options.remedy)
     train = (options.mode or "train") == "train"
-    form = TargetForm.COMPILED_MODEL if is_compiled(model) else TargetForm.MODEL
-    form = form if train else TargetForm.INFERENCE
+    form = _choose_form(model, train=train)
     check_honoured(f"The model {model.name!r}", form, list_given_options(options))
     inputs, batch_size = make_inputs(model, options, messages)
     outputs = _build_output_specs(model, inputs)
@@ -63,16 +62,13 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         change_optimizer(model, options.remedy)
     _set_jit(model, options)
     runs_eagerly = bool(getattr(model, "run_eagerly", False))
-    jit = model.jit_compile if train or options.gpu else options.jit
-    jit = bool(jit) and not runs_eagerly
+    uses_model_jit = train or options.gpu
+    jit = bool(model.jit_compile if uses_model_jit else options.jit) and not runs_eagerly
     data = _make_data(model, inputs, outputs) if train else (inputs,)
     step = get_step(model, train=train)
     function = None if runs_eagerly else _make_function(step, jit=jit)
     run = step if function is None else function
     optimizer = getattr(model, "optimizer", None) if train else None
-    jit_reason = ""
-    if options.gpu:
-        jit_reason = explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
     return Program(
         call=lambda: run(data),
         args=tuple(x for x in tf.nest.flatten(data, expand_composites=True) if x is not None),
@@ -82,15 +78,35 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         optimizers=[optimizer] if optimizer is not None else [],
         messages=messages,
         promises=_make_promises(model, options) if train else [],
-        jit_reason=jit_reason,
-        config=StepConfig(
-            mode="train" if train else "infer",
-            jit=jit,
-            batch_size=batch_size,
-            optimizer=type(optimizer).__name__ if optimizer is not None else "",
-            dtype_policy=str(getattr(model.dtype_policy, "name", "")),
-        ),
+        jit_reason=_explain_jit(model, jit, options),
+        config=_make_config(model, optimizer, train=train, jit=jit, batch_size=batch_size),
     )
+
+
+def _choose_form(model: Any, *, train: bool) -> TargetForm:
+    """Return which options apply to a model's step."""
+    if not train:
+        return TargetForm.INFERENCE
+    return TargetForm.COMPILED_MODEL if is_compiled(model) else TargetForm.MODEL
+
+
+def _make_config(
+    model: Any, optimizer: Any, *, train: bool, jit: bool, batch_size: int | None
+) -> StepConfig:
+    return StepConfig(
+        mode="train" if train else "infer",
+        jit=jit,
+        batch_size=batch_size,
+        optimizer=type(optimizer).__name__ if optimizer is not None else "",
+        dtype_policy=str(getattr(model.dtype_policy, "name", "")),
+    )
+
+
+def _explain_jit(model: Any, jit: bool, options: CaptureOptions) -> str:
+    """Return why a step on a card does or does not use XLA; empty on the CPU."""
+    if not options.gpu:
+        return ""
+    return explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
 
 
 def _make_trainable(

@@ -289,14 +289,7 @@ def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> 
         return (options.open_batch_size, *shape)
     rest = axes[1:]
     if shape is not None:
-        if len(shape) != len(rest) or any(
-            axis is not None and axis != wanted for axis, wanted in zip(rest, shape, strict=True)
-        ):
-            raise TargetError(
-                f"--shape {name}={','.join(map(str, shape))} does not fit the input's axes "
-                f"{_format_axes(rest)}.",
-                hint="Give every axis but the batch.",
-            )
+        _check_shape(name, shape, rest)
         rest = shape
     if any(axis is None for axis in rest):
         raise TargetError(
@@ -307,6 +300,18 @@ def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> 
     if not axes:
         return filled
     return (int(axes[0]) if axes[0] is not None else options.open_batch_size, *filled)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[int | None, ...]) -> None:
+    """Check that ``--shape`` has each axis of an input but the batch, with the known sizes."""
+    if len(shape) != len(axes) or any(
+        axis is not None and axis != wanted for axis, wanted in zip(axes, shape, strict=True)
+    ):
+        raise TargetError(
+            f"--shape {name}={','.join(map(str, shape))} does not fit the input's axes "
+            f"{_format_axes(axes)}.",
+            hint="Give every axis but the batch.",
+        )
 
 
 def _format_axes(axes: tuple[int | None, ...]) -> str:

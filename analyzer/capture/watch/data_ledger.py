@@ -32,6 +32,17 @@ class _Tapes:
     refs: list[weakref.ref[Any]] = field(default_factory=list)
 
 
+def _count_held_elements(kind: str, dataset: Any, arguments: tuple[Any, ...]) -> int | None:
+    """Return how many elements a stage holds; a negative number if TensorFlow chooses."""
+    if kind == "cache":
+        return _count_elements(dataset)
+    wanted = next((one for one in arguments if isinstance(one, int)), None)
+    if wanted is None or wanted <= 0:
+        return wanted
+    count = _count_elements(dataset)
+    return wanted if count is None else min(wanted, count)
+
+
 class DataLedger:
     """Data sets, tapes and models, by the line that made them.
 
@@ -58,9 +69,8 @@ class DataLedger:
             arguments: The call's arguments.
             frame: The caller.
         """
-        if frame is None or not is_own(frame.f_code.co_filename):
-            return
-        if len(self.stages) >= _MAX_STAGES:
+        is_own_code = frame is not None and is_own(frame.f_code.co_filename)
+        if frame is None or not is_own_code or len(self.stages) >= _MAX_STAGES:
             return
         where = _format_line(frame)
         if kind == "slices":
@@ -68,12 +78,7 @@ class DataLedger:
             return
         if kind == "cache" and any(isinstance(one, str) and one for one in arguments):
             return  # in a file
-        elements = next((one for one in arguments if isinstance(one, int)), None)
-        if kind == "cache":
-            elements = _count_elements(dataset)
-        elif elements is not None and elements > 0:
-            count = _count_elements(dataset)
-            elements = elements if count is None else min(elements, count)
+        elements = _count_held_elements(kind, dataset, arguments)
         self.stages[kind, where] = DataStage(
             kind=kind,  # type: ignore[arg-type]
             where=where,

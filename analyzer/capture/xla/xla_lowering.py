@@ -355,13 +355,7 @@ def _make_operands(
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape is an input")
-    leading = 0
-    if all(
-        described[0] == "variable" or (described[0] == "tensor" and index not in values)
-        for index, described in enumerate(inputs)
-    ):
-        while leading < len(inputs) and inputs[leading][0] == "tensor":
-            leading += 1
+    leading = _count_leading_specs(inputs, values)
     specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
     tensors = [
         _make_stand_in(described, stand_ins, filled=index in values)
@@ -370,6 +364,17 @@ def _make_operands(
         for index, described in enumerate(inputs[leading:], start=leading)
     ]
     return (specs, tensors) if specs else (tensors, [])
+
+
+def _count_leading_specs(inputs: Sequence[_Description], values: Mapping[int, Any]) -> int:
+    """Return how many first inputs can be specs: the tensors, if no input has a value."""
+    kinds = [kind for kind, *_ in inputs]
+    if not all(
+        kind == "variable" or (kind == "tensor" and index not in values)
+        for index, kind in enumerate(kinds)
+    ):
+        return 0
+    return next((index for index, kind in enumerate(kinds) if kind != "tensor"), len(kinds))
 
 
 def _make_stand_in(described: _Description, stand_ins: StandIns, *, filled: bool) -> Any:

@@ -16,8 +16,7 @@ from analyzer.explain.buffer_words import describe_buffer
 from analyzer.explain.questions.savings import severity_of
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows
-from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
+from analyzer.model.units import format_bytes, round_up
 
 _VARYING_RATIO: Final = 0.05
 """Share of the largest buffer that sizes must vary by."""
@@ -77,7 +76,7 @@ def measure_fragmentation(
     alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
     requested = alive["requested_bytes"].to_numpy()
     allocated = alive["allocated_bytes"].to_numpy()
-    whole = round_up_all(requested)
+    whole = round_up(requested)
     ratio = None
     if 0 <= instant < len(recording.events):
         ratio = float(recording.events["fragmentation"].iloc[instant])

@@ -27,8 +27,8 @@ from typing import Final
 
 from analyzer.model.errors import AccountingError
 from analyzer.model.ranges import Range
-from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions, round_up
+from analyzer.model.units import GRANULE_BYTES, round_up
+from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.limit_search import (
     FEWEST_PROBES,
     MOST_PROBES,

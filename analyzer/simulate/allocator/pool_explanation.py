@@ -13,9 +13,9 @@ import pandas as pd
 
 from analyzer.model.choice import Choice
 from analyzer.model.errors import InputError
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_up
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
 from analyzer.simulate.allocator.pool_state import chunks_at
 from analyzer.simulate.allocator.replay import Engine, Replay, choose, replay

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.errors import AccountingError
-from analyzer.simulate.allocator.bfc.bfc_options import round_up_all
+from analyzer.model.units import round_up
 from analyzer.simulate.allocator.replay import Replay
 from analyzer.simulate.allocator.sequence import NOWHERE
 
@@ -89,7 +89,7 @@ def chunks_at(replay: Replay, op: int) -> pd.DataFrame:
     owner = table["buffer"].to_numpy()
     is_used = owner != NOWHERE
     requested = np.where(is_used, sequence.requested_bytes[owner], 0)
-    rounded = round_up_all(requested)
+    rounded = round_up(requested)
     table["requested_bytes"] = requested
     table["rounding_bytes"] = rounded - requested
     table["unsplit_bytes"] = np.where(is_used, table["size_bytes"] - rounded, 0)

@@ -13,9 +13,10 @@ import numpy as np
 
 from analyzer.model.choice import Choice
 from analyzer.model.errors import AccountingError
+from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension, Release
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions, round_up
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.sequence import NOWHERE, Caution, Sequence
 

@@ -16,8 +16,8 @@ import pandas as pd
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL
-from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES, round_up_all
+from analyzer.model.units import format_bytes, round_up
+from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class Sequence:
 
     def live_rounded_bytes(self) -> Table:
         """Return the bytes alive after each operation, with requests rounded up to 256 bytes."""
-        return np.cumsum(self._signed(round_up_all(self.requested_bytes)))
+        return np.cumsum(self._signed(round_up(self.requested_bytes)))
 
     def _signed(self, sizes: Table) -> Table:
         return np.where(self.request > 0, 1, -1) * sizes[self.slot]

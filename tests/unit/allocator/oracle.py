@@ -15,13 +15,12 @@ from typing import Final
 import numpy as np
 
 from analyzer.model.errors import AccountingError
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
 from analyzer.simulate.allocator.bfc.bfc_options import (
     BACK_PEDAL,
     UPPER_ADDRESS,
     BfcOptions,
-    round_up,
 )
 
 BINS = 21

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from workloads import random_operations, sequence_of
 
 from analyzer.model.ranges import Range
+from analyzer.model.units import round_up
 from analyzer.simulate.allocator import BfcAllocator, BfcOptions
-from analyzer.simulate.allocator.bfc.bfc_options import round_up
 
 ENGINES = [False, True]
 

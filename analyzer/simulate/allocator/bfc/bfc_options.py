@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analyzer.model.errors import InputError
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import round_up
 
 FIRST_REGION_BYTES: Final = 2 << 20
 """First region of a pool that grows on demand."""
@@ -28,16 +27,6 @@ UPPER_ADDRESS: Final = 1 << 50
 
 BACK_PEDAL: Final = np.float32(0.9)
 """Factor of the next ask when the driver refuses a region (``kBackpedalFactor``)."""
-
-
-def round_up(size_bytes: int) -> int:
-    """Return ``size_bytes`` rounded up to a multiple of 256 bytes."""
-    return -(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES
-
-
-def round_up_all(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return sizes in bytes, each rounded up to a multiple of 256 bytes."""
-    return (sizes + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
