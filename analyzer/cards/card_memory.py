@@ -7,24 +7,22 @@ from typing import Final
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
+from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.units import format_bytes
 
 _MIB: Final = 1024**2  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRange:
-    """An expected size, its bounds, and the source of both in one line."""
+class MemoryRange(BoundedBytes):
+    """An expected size with its range, and the source of both in one line."""
 
-    bytes: int
-    bounds: Range
     source: str
 
 
 _CONTEXT: Final = MemoryRange(
     bytes=320 * _MIB,
-    bounds=Range(115 * _MIB, 450 * _MIB),
+    range=Range(115 * _MIB, 450 * _MIB),
     source="CUDA context: the card's total minus the free memory that TensorFlow's start-up line "
     "implies, from public logs of T4, V100, A100, H100, L4 and RTX 3090",
 )
@@ -33,7 +31,7 @@ its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
 
 _LIBRARIES: Final = MemoryRange(
     bytes=500 * _MIB,
-    bounds=Range(100 * _MIB, 1000 * _MIB),
+    range=Range(100 * _MIB, 1000 * _MIB),
     source="cuBLAS, cuDNN and loaded kernels: openxla/xprof issue 378 (RTX 3090, about 0.9 GiB with all "
     "kernels loaded at once); less with CUDA's lazy loading",
 )
@@ -54,7 +52,7 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
     Raises:
         InputError: the limit is too large.
     """
-    context = _CONTEXT.bounds.low if context_bytes is None else context_bytes
+    context = _CONTEXT.range.low if context_bytes is None else context_bytes
     free_bytes = gpu.memory_bytes - context
     if limit_bytes is not None and limit_bytes > free_bytes:
         default = format_bytes(memory_limit(gpu).bytes)
@@ -106,10 +104,10 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
         tegra = gpu.memory_kind == "LPDDR"
         return max(0, free_bytes - system_reserve(free_bytes, gpu.compute_capability, tegra=tegra))
 
-    free = Range.exactly(gpu.memory_bytes) - _CONTEXT.bounds
+    free = Range.exactly(gpu.memory_bytes) - _CONTEXT.range
     return MemoryRange(
         bytes=limit(gpu.memory_bytes - _CONTEXT.bytes),
-        bounds=Range(limit(free.low - margin), limit(free.high + margin)),
+        range=Range(limit(free.low - margin), limit(free.high + margin)),
         source="total minus context minus TensorFlow's reserve for compute capability "
         + gpu.capability_text,
     )
@@ -124,6 +122,6 @@ def process_overhead(gpu: Gpu) -> MemoryRange:
     workspace = 32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
     return MemoryRange(
         bytes=_CONTEXT.bytes + _LIBRARIES.bytes + workspace,
-        bounds=(_CONTEXT.bounds + _LIBRARIES.bounds).widened(0, workspace),
+        range=(_CONTEXT.range + _LIBRARIES.range).widened(0, workspace),
         source=f"{_CONTEXT.source}; {_LIBRARIES.source}; cuBLAS' workspace",
     )

@@ -16,7 +16,7 @@ from analyzer.cards import Gpu, MemoryRange, find_gpu, memory_limit, process_ove
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.trace_integrity import trust_figures
-from analyzer.explain.verdict import BASES, FITS, Sized, cautions_of, headline_of, outcome_of
+from analyzer.explain.verdict import BASES, FITS, cautions_of, headline_of, outcome_of
 from analyzer.model.contract.report.limit_figures import (
     Basis,
     CardFit,
@@ -27,6 +27,7 @@ from analyzer.model.contract.report.limit_figures import (
     VerdictFigures,
 )
 from analyzer.model.errors import InputError
+from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions, from_recording, replay
@@ -44,7 +45,7 @@ class _Question:
     """
 
     limit_of: LimitOf
-    limit: Sized
+    limit: BoundedBytes
     runs_at_limit: bool
     is_own: bool = False
 
@@ -103,7 +104,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     return analysis if gpu is None else _with_card(analysis, gpu, verdict, shown)
 
 
-def _name_bytes(name: str, size: Sized | None) -> dict[str, int]:
+def _name_bytes(name: str, size: BoundedBytes | None) -> dict[str, int]:
     """Return a size and its range as fields of a record; no fields for None."""
     if size is None:
         return {}
@@ -115,7 +116,7 @@ def _name_bytes(name: str, size: Sized | None) -> dict[str, int]:
 
 
 def _answer(
-    analysis: Analysis, question: _Question | None, need: Sized, card: str
+    analysis: Analysis, question: _Question | None, need: BoundedBytes, card: str
 ) -> tuple[Outcome, str]:
     """Return the outcome and its headline."""
     recording = analysis.recording
@@ -151,14 +152,14 @@ def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _
         replayed = analysis.pool.what_if
         return _Question(
             limit_of=LimitOf.USER,
-            limit=Sized.around(limit_bytes, limit_bytes, limit_bytes),
+            limit=BoundedBytes.around(limit_bytes, limit_bytes, limit_bytes),
             runs_at_limit=replayed is None or replayed.fits,
         )
     if own is not None or card is None:
         return own
     return _Question(
         limit_of=LimitOf.CARD,
-        limit=Sized.around(card.bytes, card.bounds.low, card.bounds.high),
+        limit=card,
         runs_at_limit=analysis.pool.fits_limit,
     )
 
@@ -170,15 +171,15 @@ def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
     runs = recording.error is None
     given = recording.phantom_run.memory_limit_bytes
     if given is not None:
-        limit = Sized.around(given, given, given)
+        limit = BoundedBytes.around(given, given, given)
         return _Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
     card = memory_limit(gpu)
     own_bytes = recording.device.memory_limit_bytes or card.bytes
-    limit = Sized.around(own_bytes, card.bounds.low, card.bounds.high)
+    limit = BoundedBytes.around(own_bytes, card.range.low, card.range.high)
     return _Question(limit_of=LimitOf.CARD, limit=limit, runs_at_limit=runs, is_own=True)
 
 
-def _need(analysis: Analysis) -> Sized:
+def _need(analysis: Analysis) -> BoundedBytes:
     """Return the lowest limit that works; the allocated peak if it was not searched for.
 
     If the sampled schedules were replayed under limits, they give the range for any limit;
@@ -189,13 +190,13 @@ def _need(analysis: Analysis) -> Sized:
     central = analysis.pool.safe_limit_bytes or analysis.peak_ever.allocated_bytes
     stated = analysis.recording.uncertainty
     if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
-        return Sized.around(central, central, central)
+        return BoundedBytes.around(central, central, central)
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
-        return Sized.around(central, stated.limit_low_bytes, stated.limit_high_bytes)
+        return BoundedBytes.around(central, stated.limit_low_bytes, stated.limit_high_bytes)
     allocated = analysis.peak.allocated_bytes
     low = stated.allocated_low_bytes or allocated
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
-    return Sized.around(
+    return BoundedBytes.around(
         central, central - max(allocated - low, 0), central + max(high - allocated, 0)
     )
 
@@ -219,7 +220,7 @@ def _headline_without_limit(analysis: Analysis) -> str:
 
 
 def _with_card(
-    analysis: Analysis, gpu: Gpu, verdict: VerdictFigures, need: Sized | None
+    analysis: Analysis, gpu: Gpu, verdict: VerdictFigures, need: BoundedBytes | None
 ) -> Analysis:
     """Return the analysis with the card's figures: limit, need, pool, other memory."""
     recording = analysis.recording
@@ -248,8 +249,8 @@ def _with_card(
         growth_pool_bytes=growth_bytes,
         outside_pool=SourcedBytes(
             bytes=overhead.bytes,
-            low_bytes=overhead.bounds.low,
-            high_bytes=overhead.bounds.high,
+            low_bytes=overhead.range.low,
+            high_bytes=overhead.range.high,
             source=overhead.source,
         ),
         limit_source=limit.source,
@@ -262,7 +263,7 @@ def _with_card(
 
 def _card_words(
     gpu: Gpu,
-    need: Sized | None,
+    need: BoundedBytes | None,
     limit: MemoryRange,
     overhead: MemoryRange,
     growth_bytes: int | None,
@@ -279,9 +280,8 @@ def _card_words(
         growth_bytes: The pool with memory growth; None if the step fails with it.
         has_grown: Whether the step ran with memory growth.
     """
-    on_card = Sized.around(limit.bytes, limit.bounds.low, limit.bounds.high)
     needs = "" if need is None else f"; the step needs {need}"
-    yield f"TensorFlow's limit on {gpu.name} is {on_card}{needs}."
+    yield f"TensorFlow's limit on {gpu.name} is {limit}{needs}."
     if has_grown and growth_bytes is not None:
         yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(growth_bytes)}."
     elif growth_bytes is not None:
@@ -289,8 +289,7 @@ def _card_words(
             "Pool: TensorFlow takes the whole limit at its first allocation; with memory growth, the "
             f"pool would grow to {format_bytes(growth_bytes)}."
         )
-    outside = Sized.around(overhead.bytes, overhead.bounds.low, overhead.bounds.high)
     yield (
-        f"Outside the pool: about {outside} for the CUDA context, cuBLAS, cuDNN and loaded kernels, "
+        f"Outside the pool: about {overhead} for the CUDA context, cuBLAS, cuDNN and loaded kernels, "
         "from public reports, not measured."
     )

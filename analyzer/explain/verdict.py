@@ -8,7 +8,6 @@ allocator that a capture happened to use gives no verdict.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.report.limit_figures import Basis, Fits, LimitOf, Outcome
 from analyzer.model.contract.report.trust_figures import StatedRange
-from analyzer.model.ranges import Range
+from analyzer.model.ranges import BoundedBytes
 from analyzer.model.units import format_bytes
 
 BASES: Final = {"trace": Basis.MEASURED, "estimate": Basis.PREDICTED, "phantom": Basis.PHANTOM}
@@ -41,31 +40,8 @@ _BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
 _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A size with the range that contains it."""
-
-    bytes: int
-    range: Range
-
-    @classmethod
-    def around(cls, size_bytes: int, low_bytes: int, high_bytes: int) -> Sized:
-        """Return a size with its range, widened if the size is outside."""
-        low, high = min(size_bytes, max(low_bytes, 0)), max(size_bytes, high_bytes)
-        return cls(size_bytes, Range(low, high))
-
-    def at_most(self, size_bytes: int) -> Sized:
-        """Return the size with all numbers lowered to ``size_bytes`` if they are above it."""
-        low, high = min(self.range.low, size_bytes), min(self.range.high, size_bytes)
-        return Sized(min(self.bytes, size_bytes), Range(low, high))
-
-    def __str__(self) -> str:
-        shown, low, high = map(format_bytes, (self.bytes, self.range.low, self.range.high))
-        return shown if low == high else f"{shown} ({low} to {high})"
-
-
 def outcome_of(
-    basis: Basis, limit: Sized, need: Sized, *, runs_at_limit: bool, is_complete: bool
+    basis: Basis, limit: BoundedBytes, need: BoundedBytes, *, runs_at_limit: bool, is_complete: bool
 ) -> Outcome:
     """Return whether a step with this need fits a limit.
 
@@ -92,8 +68,8 @@ def headline_of(
     outcome: Outcome,
     limit_of: LimitOf,
     card: str,
-    limit: Sized,
-    need: Sized,
+    limit: BoundedBytes,
+    need: BoundedBytes,
     *,
     is_complete: bool = True,
 ) -> str:
@@ -135,11 +111,13 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
     if stated is None:
         return None
     if stated.low_bytes is not None and stated.high_bytes is not None:
-        requested = Sized.around(peak.requested_bytes, stated.low_bytes, stated.high_bytes).range
+        requested = BoundedBytes.around(
+            peak.requested_bytes, stated.low_bytes, stated.high_bytes
+        ).range
         stated = replace(stated, low_bytes=requested.low, high_bytes=requested.high)
     low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
     if low is not None and high is not None:
-        allocated = Sized.around(peak.allocated_bytes, low, high).range
+        allocated = BoundedBytes.around(peak.allocated_bytes, low, high).range
         stated = replace(
             stated, allocated_low_bytes=allocated.low, allocated_high_bytes=allocated.high
         )

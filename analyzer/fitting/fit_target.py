@@ -157,7 +157,7 @@ def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner,
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", Limit.exactly(limit_bytes)
     if card is not None:
-        bounds = Limit(bytes=card.bytes, low_bytes=card.bounds.low, high_bytes=card.bounds.high)
+        bounds = Limit(bytes=card.bytes, low_bytes=card.range.low, high_bytes=card.range.high)
         return "card", bounds
     return "machine", Limit.exactly(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 

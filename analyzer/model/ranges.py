@@ -1,9 +1,11 @@
-"""A range of bytes for an uncertain size."""
+"""Ranges of bytes for uncertain sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from analyzer.model.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,3 +84,26 @@ class Range:
         """Return the part common to both ranges, or None if they do not overlap."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Range(low, high) if low <= high else None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedBytes:
+    """A size with the range that contains it."""
+
+    bytes: int
+    range: Range
+
+    @classmethod
+    def around(cls, size_bytes: int, low_bytes: int, high_bytes: int) -> BoundedBytes:
+        """Return a size with its range, widened if the size is outside."""
+        low, high = min(size_bytes, max(low_bytes, 0)), max(size_bytes, high_bytes)
+        return cls(size_bytes, Range(low, high))
+
+    def at_most(self, size_bytes: int) -> BoundedBytes:
+        """Return the size with all numbers lowered to ``size_bytes`` if they are above it."""
+        low, high = min(self.range.low, size_bytes), min(self.range.high, size_bytes)
+        return BoundedBytes(min(self.bytes, size_bytes), Range(low, high))
+
+    def __str__(self) -> str:
+        shown, low, high = map(format_bytes, (self.bytes, self.range.low, self.range.high))
+        return shown if low == high else f"{shown} ({low} to {high})"

@@ -178,7 +178,7 @@ def _own_rows(
     yield _row("in-use", "in use by tensors", in_use, "tensorflow")
     own = _own_bytes(card)
     gpu = _find_catalogued(card.name)
-    least = process_overhead(gpu).bounds.low if gpu is not None else 0
+    least = process_overhead(gpu).range.low if gpu is not None else 0
     is_exact = all(one.is_pool_exact for one in allocators)
     high = low if is_exact or own is None else max(low, own - least)
     limits = [one.limit_bytes for one in allocators]

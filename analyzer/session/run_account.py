@@ -77,8 +77,8 @@ def _account_for_card(report: ReportFile, gpu: Gpu, limit: int | None) -> CardAc
         CardPart(
             id="beside",
             what="outside the pool: CUDA context, libraries, kernels",
-            low_bytes=overhead.bounds.low,
-            high_bytes=overhead.bounds.high,
+            low_bytes=overhead.range.low,
+            high_bytes=overhead.range.high,
             source="reports",
         ),
     ]

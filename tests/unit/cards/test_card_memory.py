@@ -25,10 +25,10 @@ MIB = 1024**2
 )
 def test_the_limit_is_what_tensorflow_logged(card: str, logged_mib: tuple[int, ...]) -> None:
     limit = memory_limit(find_gpu(card))
-    assert limit.bytes in limit.bounds
+    assert limit.bytes in limit.range
     for logged in logged_mib:
-        assert limit.bounds.low <= (logged + 1) * MIB
-        assert logged * MIB <= limit.bounds.high
+        assert limit.range.low <= (logged + 1) * MIB
+        assert logged * MIB <= limit.range.high
         assert limit.bytes == pytest.approx(logged * MIB, rel=0.02)
 
 
@@ -51,7 +51,7 @@ def test_the_reserve_follows_the_capability(
 
 def test_the_overhead_is_a_range_with_a_source() -> None:
     overhead = process_overhead(find_gpu("h100"))
-    assert 0 < overhead.bounds.low < overhead.bytes < overhead.bounds.high
+    assert 0 < overhead.range.low < overhead.bytes < overhead.range.high
     assert overhead.source
 
 
@@ -60,7 +60,7 @@ def test_a_limit_above_what_a_card_has_free_is_refused_in_a_line() -> None:
     check_limit(t4, None)
     check_limit(t4, memory_limit(t4).bytes)
     check_limit(t4, t4.memory_bytes - context_bytes(), context_bytes())
-    with pytest.raises(InputError, match=r"--limit 20\.00 GiB is more than is free on Tesla T4"):
+    with pytest.raises(InputError, match=r"--limit 20\.00 GiB exceeds the free memory of Tesla T4"):
         check_limit(t4, 20 << 30)
     with pytest.raises(InputError):
         check_limit(t4, t4.memory_bytes - context_bytes() + 1, context_bytes())

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from analyzer.explain.judgement import judge
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.verdict import BASES, Sized, cautions_of, headline_of, outcome_of
+from analyzer.explain.verdict import BASES, cautions_of, headline_of, outcome_of
 from analyzer.model.contract.report.limit_figures import Basis, LimitOf, NeedOf, Outcome
-from analyzer.model.ranges import Range
+from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Damage, DamageReason, Integrity
 from analyzer.session.opening import open_result
 
@@ -21,8 +21,8 @@ GIB = 2**30
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 
 
-def bounds(low: float, size: float, high: float) -> Sized:
-    return Sized(int(size * GIB), Range(int(low * GIB), int(high * GIB)))
+def bounds(low: float, size: float, high: float) -> BoundedBytes:
+    return BoundedBytes(int(size * GIB), Range(int(low * GIB), int(high * GIB)))
 
 
 LIMIT = bounds(9, 10, 11)
@@ -43,7 +43,9 @@ LIMIT = bounds(9, 10, 11)
         (Basis.MEASURED, bounds(10, 10, 10), True, True, Outcome.CANNOT_TELL),  # only by luck
     ],
 )
-def test_outcome(basis: Basis, need: Sized, runs: bool, whole: bool, outcome: Outcome) -> None:
+def test_outcome(
+    basis: Basis, need: BoundedBytes, runs: bool, whole: bool, outcome: Outcome
+) -> None:
     assert outcome_of(basis, LIMIT, need, runs_at_limit=runs, is_complete=whole) is outcome
 
 
@@ -83,9 +85,9 @@ def test_every_kind_has_a_basis() -> None:
 
 
 def test_a_figure_lies_in_its_bounds() -> None:
-    assert Sized.around(5, 6, 7).range == Range(5, 7)
-    assert Sized.around(8, 6, 7).range == Range(6, 8)
-    assert Sized.around(8, -6, 9).range.low == 0
+    assert BoundedBytes.around(5, 6, 7).range == Range(5, 7)
+    assert BoundedBytes.around(8, 6, 7).range == Range(6, 8)
+    assert BoundedBytes.around(8, -6, 9).range.low == 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)

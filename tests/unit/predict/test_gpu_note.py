@@ -11,9 +11,8 @@ from builders import analyze
 
 from analyzer.cards import find_gpu, memory_limit, process_overhead
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.verdict import Sized
 from analyzer.model.contract.report.writing import plain_report
-from analyzer.model.ranges import Range
+from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, predict_step
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
@@ -169,7 +168,7 @@ def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
     """The T4's limit is 13.1 to 13.8 GiB."""
     from analyzer.explain import judgement as fit
 
-    need = Sized(needed, Range(needed - (1 << 29), needed))
+    need = BoundedBytes(needed, Range(needed - (1 << 29), needed))
     monkeypatch.setattr(fit, "_need", lambda *_: need)
     assert document_of(note)["fits"] == fits
 

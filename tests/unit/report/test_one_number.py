@@ -166,7 +166,7 @@ def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> 
 
 def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     small = 30 << 20
-    limit = MemoryRange(bytes=small, bounds=Range.exactly(small), source="made up")
+    limit = MemoryRange(bytes=small, range=Range.exactly(small), source="made up")
     for module in (fit, target):
         monkeypatch.setattr(module, "memory_limit", lambda gpu: limit)
     result = open_result(NOTES / "gpu")
