@@ -99,7 +99,7 @@ def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> 
         r"([\d.]+ [KMGT]?i?B) in the pool": peak["pool_bytes"],
         r"\| requested \| ([\d.]+ [KMGT]?i?B)": peak["requested_bytes"],
         r"[Nn]eeds a memory limit of ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
-        r" needs ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
+        r" needs ([\d.]+ [KMGT]?i?B)(?! more)": verdict["need_bytes"],
         r"(?:fits|FITS?) [^:]*: needs(?: at least)? ([\d.]+ [KMGT]?i?B)": verdict["need_bytes"],
     }
     for pattern, size_bytes in words.items():
