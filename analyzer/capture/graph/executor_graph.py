@@ -112,7 +112,6 @@ def instantiate(
     Args:
         function: A ``ConcreteFunction``.
         arguments: Tensors with the dtypes and shapes of its arguments.
-        captures: Its captures.
 
     Raises:
         TargetError: TensorFlow cannot build the executor.

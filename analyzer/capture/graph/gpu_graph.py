@@ -73,7 +73,6 @@ def build_gpu_graph(
 
     Args:
         function: A ``ConcreteFunction``.
-        gpu: The card.
         limit_bytes: Limit of TensorFlow's allocator; None for TensorFlow's own.
         given: The tensors that it would be called with.
         assumed: The user's sizes, by the op whose result has them.

@@ -57,7 +57,6 @@ class Evaluator:
     """Computes values that follow from the given inputs, by stateless kernels.
 
     Args:
-        graph_def: The executed graph.
         graph: The importable copy of it, from ``infer_graph``.
         function: The step's concrete function.
         given: The tensors that it is called with.
@@ -246,7 +245,6 @@ def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterato
     """Yield the known properties of each tensor that an executed graph takes from a list.
 
     Args:
-        graph_def: The executed graph.
         graph: The importable copy of it, in which known shapes have a value.
         outputs: The output specs so far.
     """

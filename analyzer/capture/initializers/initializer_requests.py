@@ -61,7 +61,6 @@ def find_requests(
     Args:
         initializer: Called with shape and dtype, it returns the value.
         shape: The shape of the value.
-        dtype: Its element type.
         size_bytes: Its bytes.
         host_dtypes: Element types that lie in other memory and are not counted.
     """
@@ -198,7 +197,6 @@ class _Watch:
         """Record an input from Python.
 
         Args:
-            tensor: The input.
             static: The same input in the graph; None if the graph's op has other inputs.
         """
         if len(tensor.shape):  # a list that becomes a tensor

@@ -77,12 +77,7 @@ def _get_handle(variable: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _read_constants(graph_def: Any, slots: list[int]) -> list[int]:
-    """Return, for each constant of the graph, the first slot that it initializes.
-
-    Args:
-        graph_def: The graph that would run.
-        slots: The slot of each argument.
-    """
+    """Return, for each constant of the graph, the first slot that it initializes."""
     arguments = {
         node.name: slots[node.attr["index"].i] for node in graph_def.node if node.op == "_Arg"
     }

@@ -94,7 +94,6 @@ class Births:
             variable: The ``tf.Variable``.
             initializer: Called with shape and dtype, it returns the value.
             shape: Sizes of the axes.
-            dtype: Its element type.
             traced: It is made inside the step, while that is traced.
         """
         name = f"{_describe(initializer)} {dtype} {tuple(shape)}"

@@ -37,7 +37,6 @@ class Child:
         deadline_s: Value of ``time.monotonic`` at which ``messages`` stops.
 
     Args:
-        command: The command to run.
         log: File for all other output.
         folder: Removed if this process is killed.
         environment: All environment variables.
@@ -149,7 +148,6 @@ class ForkServers:
 
         Args:
             command: Starts a server; the path of its pipe is appended.
-            request: The request file.
             log: File for the server's output.
             environment: All environment variables.
         """

@@ -46,7 +46,6 @@ def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
     """Import TensorFlow, then serve requests until the pipe closes; return the exit code.
 
     Args:
-        pipe: The named pipe.
         places: ``sys.path`` for the user's code.
     """
     faulthandler.enable()

@@ -112,12 +112,10 @@ def capture(
     ``run.json``.
 
     Args:
-        spec: The target.
         options: How its step is built and run.
         out: The folder to make; if another run appears there meanwhile, a number is appended.
         force: Whether to replace an earlier run in ``out``.
         progress: Called as the child reports its stages.
-        kind: The kind of capture.
         copies: Fork servers that the capture may use; None for a process of its own.
         limit_s: Seconds after which the child is ended, with the error ``TIMED_OUT``.
 

@@ -132,7 +132,6 @@ def describe_capture(
     """Return the result of a capture as plain data.
 
     Args:
-        capturing: The capture.
         partitions: The graphs that the executor ran.
         ops: The ops that the executor would run; None to read them from the graphs.
     """

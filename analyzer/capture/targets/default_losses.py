@@ -29,11 +29,6 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     The last activation decides (softmax, sigmoid); a sequence of scores from integer inputs gets a
     classification loss. Integers and strings cannot be trained on.
 
-    Args:
-        model: The model.
-        inputs: Its input tensors.
-        outputs: Its outputs as specs.
-
     Raises:
         TargetError: no loss fits any output.
     """

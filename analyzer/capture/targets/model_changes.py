@@ -54,10 +54,6 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
 
     A custom step may hold its optimizer anywhere, so the optimizer is changed when it is made.
 
-    Args:
-        remedy: The remedies.
-        text: The target, as the user named it.
-
     Raises:
         TargetError: Keras has no such scope, or the code makes no optimizer that takes the change.
     """
@@ -142,7 +138,6 @@ def _make_init(
     """Return an ``__init__`` that makes an object of class ``kind`` one of class ``chosen``.
 
     Args:
-        kind: The class.
         chosen: The other class.
         inits: Keras' own ``__init__`` of each class.
         replaced: Receives the name of each replaced class.

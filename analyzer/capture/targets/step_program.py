@@ -22,7 +22,6 @@ class Used:
     """Promise that the step calls a method of an optimizer or a loss.
 
     Args:
-        owner: The optimizer or loss.
         method: The method that every use goes through.
         error: The error to raise if it is never called.
     """

@@ -35,7 +35,6 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
     """Return the inputs of a Keras model, in the structure that it takes, and the batch size.
 
     Args:
-        model: A Keras model.
         options: Batch size and shapes by input name.
         messages: Receives a sentence for each assumption beyond shapes.
 
@@ -272,8 +271,6 @@ def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> 
     """Return axes with the open ones filled from the batch size and ``--shape``.
 
     Args:
-        name: The input's name.
-        axes: Its axes.
         options: Batch size and shapes by name.
         only: It is the only input, so a ``--shape`` without a name is meant for it.
 

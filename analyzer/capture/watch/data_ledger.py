@@ -66,8 +66,6 @@ class DataLedger:
         Args:
             kind: ``shuffle``, ``cache``, ``prefetch``, or ``slices`` for a source.
             dataset: The data set before the stage; for a source, the source.
-            arguments: The call's arguments.
-            frame: The caller.
         """
         is_own_code = frame is not None and is_own(frame.f_code.co_filename)
         if frame is None or not is_own_code or len(self.stages) >= _MAX_STAGES:

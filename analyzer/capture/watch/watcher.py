@@ -55,9 +55,7 @@ class Watcher:
         data: The data sets, tapes and models that it made.
 
     Args:
-        folder: The run folder.
         steps, warmup: Steps to trace, and steps before them.
-        target: The program.
         dump: Folder of XLA's compiled modules; None if XLA writes none.
         complete: Adds facts that only this process knows to the traced steps.
     """

@@ -307,7 +307,6 @@ def _compile(
 
     Args:
         name: Name of the function.
-        inputs: Its inputs.
         stand_ins: Makes tensors and variables.
         dump, plans: As in ``compile_calls``.
         values: The inputs that are compiled in -> value, None if unknown.

@@ -147,7 +147,6 @@ def _list_cautions(
     """Return a caution for each kind of correction.
 
     Args:
-        ordered: The events.
         partner: The event that each event is paired with, ``NOWHERE`` for none.
         double, ignored, early: Unpaired frees: of a freed address, left out, and of buffers from
             before the trace.

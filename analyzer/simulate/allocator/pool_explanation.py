@@ -217,7 +217,6 @@ def remedies(
 
     Args:
         sequence: Requests and frees, in order.
-        options: The current settings.
         steps: First and last instant of each step, in order. *Restart* replays the buffers alive at
             the start of the last step and then this step, like a new process that loads a
             checkpoint. *Fixed shapes* does the same with the step of the highest peak: the need if

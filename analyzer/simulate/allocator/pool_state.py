@@ -53,7 +53,6 @@ def chunks_at(replay: Replay, op: int) -> pd.DataFrame:
     """Return the chunks after operation ``op``, including free ones, by address.
 
     Args:
-        replay: The replay.
         op: Index of the operation; -1 for the empty pool.
 
     Returns:

@@ -170,7 +170,6 @@ def replay(
 
     Args:
         sequence: Requests and frees, in order.
-        options: The allocator's settings.
         engine: How the code runs; by default compiled for long sequences.
         follow_addresses: Place regions at the addresses of the source. With the settings of the
             run in the trace, all addresses then equal the addresses of the trace.

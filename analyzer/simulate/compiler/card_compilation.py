@@ -64,7 +64,6 @@ def plan_for_card(
 
     Args:
         module: A serialized ``HloModuleProto``, not optimised, lowered for any device.
-        gpu: The card.
         cache: Cache of compiled plans.
         cublas: Use cuBLAS for all matrix products.
         users: The user's XLA flags.

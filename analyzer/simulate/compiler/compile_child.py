@@ -173,11 +173,6 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
 def _statistics(place: Path, code: int, log: Path) -> Statistics:
     """Return the compiler's totals in the child's answer.
 
-    Args:
-        place: The folder of the child.
-        code: Its exit code.
-        log: The file with its output.
-
     Raises:
         CompilerRefused: the compiler refused the module or died.
         CompilerUnavailable: the answer cannot be read.

@@ -100,9 +100,6 @@ _Statistics = _struct(
 class Plugin:
     """A loaded PJRT library.
 
-    Args:
-        path: The shared library.
-
     Raises:
         PjrtError: the file cannot be loaded, is no PJRT library, or has another version.
     """

@@ -55,13 +55,7 @@ class PlanDoubts:
 
 
 def cpu_doubts(plans: Iterable[BufferPlan], gpu: Gpu, why: CompilerUnavailable) -> PlanDoubts:
-    """Return the uncertainty of CPU plans used instead of card plans.
-
-    Args:
-        plans: The plans for the CPU.
-        gpu: The card.
-        why: Error of the compiler for the card.
-    """
+    """Return the uncertainty of CPU plans used instead of card plans."""
     temp = max((plan.temp_bytes for plan in plans), default=0)
     reason = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
     stand_in = f"the plan is the CPU's, not {gpu.name}'s, and may be up to twice too high"
@@ -94,7 +88,6 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
 
     Args:
         found: For each function its plans by library for matrix products.
-        gpu: The card.
     """
     if not found:
         return PlanDoubts()

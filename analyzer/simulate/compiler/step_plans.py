@@ -92,7 +92,6 @@ def card_step(
     Args:
         note: The note; a function without a module has no plan.
         folder: The run folder; plans stored there are used.
-        gpu: The card.
         cache: Cache of compiled plans.
         options: The user's options.
         keep: Store the plans in the run folder.
@@ -190,13 +189,7 @@ class _Job:
 
 
 def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
-    """Return the plans for the CPU instead of a card; None if the note has none.
-
-    Args:
-        note: The note.
-        gpu: The card.
-        why: Error of the compiler for the card.
-    """
+    """Return the plans for the CPU instead of a card; None if the note has none."""
     if any(one.plan is None for one in note.compiled):
         return None
     plans = {
@@ -223,13 +216,7 @@ def _lacks_cublas(found: list[_Plans], gpu: Gpu) -> bool:
 
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
-    """Store in the run folder that the compiler failed, so that no later command calls it.
-
-    Args:
-        folder: The run folder.
-        gpu: The card.
-        why: Error of the compiler.
-    """
+    """Store in the run folder that the compiler failed, so that no later command calls it."""
     failed = CompilerFailure(message=why.message, hint=why.hint)
     write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, failed=failed))
 

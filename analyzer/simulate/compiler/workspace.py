@@ -53,8 +53,6 @@ def workspaces(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> 
     """Return the growth of a plan by the workspaces of convolutions.
 
     Args:
-        hlo: The compiled module.
-        plan: Its memory plan.
         size_bytes: Size of each workspace; None for the size of the operands and the result.
     """
     convolutions = [one for one in hlo.instructions.values() if one.target.startswith(_CONVOLUTION)]

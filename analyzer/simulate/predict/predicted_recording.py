@@ -80,7 +80,6 @@ def predict_note(
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
     Args:
-        note: The run note of a capture.
         threads: Intra-op threads; None for the number of the noted machine.
         inter_op: Inter-op threads; None for the number of the noted machine, compared with one.
         plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
@@ -256,12 +255,7 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
 
 
 def find_warnings(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
-    """Return sentences about decisions, and about ops whose memory is unknown.
-
-    Args:
-        prediction: The schedules.
-        draw: The shown schedule.
-    """
+    """Return sentences about decisions, and about ops whose memory is unknown."""
     warnings = [describe_decision(decision) for decision in prediction.decisions[:_MOST_DECISIONS]]
     if prediction.stranded:
         names = ", ".join(prediction.stranded[:3])

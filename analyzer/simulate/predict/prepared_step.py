@@ -137,9 +137,7 @@ def prepare(
 
     Args:
         ops: The graph that the executor runs.
-        owners: The variables that it uses.
         threads: Intra-op threads of the device.
-        device: The device.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
         steps: Number of steps from the start.
     """

@@ -165,8 +165,6 @@ def play_from_start(
     """Play the startup and the steps of one schedule.
 
     Args:
-        note: The run note.
-        prepared: The graph.
         owners: Index of a variable in the note -> the op that owns it.
         seed: Seed of the schedule.
         threads: Inter-op threads.

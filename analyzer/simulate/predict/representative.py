@@ -102,10 +102,7 @@ def choose(
     """Replay schedules spread over the range and choose the one to show.
 
     Args:
-        note: The run note.
-        prediction: The schedules.
         owners: The step's variables by their index in the note.
-        options: The allocator.
         search: Whether to search the memory limits under which some and all schedules run.
         progress: Called with the share done, 0 to 1.
     """
@@ -149,10 +146,8 @@ def _replay(
     """Replay a schedule in the allocator.
 
     Args:
-        draw: The schedule.
         sequence: Requests of its process.
         step: Its last step.
-        options: The allocator.
         search: Whether a search for the limit follows, which uses the same allocator.
         has_unseen: Whether to replay it also with unseen requests.
     """
@@ -256,7 +251,6 @@ def _choose_shown(prediction: Prediction, starts: Collection[int], own: Collecti
     """Return the seed to show: near the median requested peak, nearest to the median chunks.
 
     Args:
-        prediction: The schedules.
         starts: Seeds of schedules played from the process's start.
         own: Chunks of the schedules on the figure's threads.
     """

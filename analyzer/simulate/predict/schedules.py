@@ -219,12 +219,10 @@ def predict(
 
     Args:
         ops: The graph that the executor runs.
-        owners: The variables that it uses.
         threads: Intra-op threads of the device; they size oneDNN's scratchpads.
         inter_op: Numbers of inter-op threads: the figure's first, then others to compare.
         draws: Number of schedules on the figure's threads. None chooses by the size of the graph, and
             stops early if all peaks are equal.
-        device: The device.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
         steps: Number of steps from the start.
         assumed: The user's assumptions about branches and loops that data decide.

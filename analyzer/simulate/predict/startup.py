@@ -125,7 +125,6 @@ def play_startup(
     """Return the allocations before the first step.
 
     Args:
-        note: The note of the step.
         sizes_bytes: Bytes of each variable of the note.
         constants: Node -> bytes of its kernel's constant.
         device: The device whose memory is counted.

@@ -69,7 +69,6 @@ def find_growing_lines(
     that add a number last (``name.append(float(…))``).
 
     Args:
-        filename: The file of code.
         name: The variable or attribute.
         scope: Name of the function to search first; empty for the whole file.
         keys: Keys of dictionaries between the name and the held object.

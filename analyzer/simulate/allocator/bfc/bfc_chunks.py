@@ -145,7 +145,6 @@ def restrict_by_choice(
     region.
 
     Args:
-        settings: The pool's settings.
         pool: The pool, with ``chunk`` not yet split.
         rounded: Bytes asked for, rounded up.
         chunk: The chunk that was chosen; ``NONE`` if no chunk is large enough.

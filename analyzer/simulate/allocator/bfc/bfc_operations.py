@@ -62,7 +62,6 @@ def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int)
     """Return the address of a new region: the known one if it is free, else beside the others.
 
     Args:
-        settings: The pool's settings.
         pool: The pool; its lowest and highest address are updated.
         size: Bytes of the new region.
         known: Address that the trace gives for the region; ``NONE`` if it gives none.
@@ -114,8 +113,6 @@ def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op
     """Take one more region that can hold the request; return whether the limit allows it.
 
     Args:
-        settings: The pool's settings.
-        pool: The pool.
         request: Bytes asked for, not rounded.
         known: Address that the trace gives for the new region; ``NONE`` if it gives none.
         op: Index of the operation in the sequence.

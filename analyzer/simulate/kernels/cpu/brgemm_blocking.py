@@ -169,8 +169,6 @@ def _adapt_to_little_work(search: _Search, product: Product, work: int) -> None:
     """Allow smaller blocks, and threads that share the depth, if threads outnumber the columns' blocks.
 
     Args:
-        search: The sizes to change.
-        product: The product.
         work: Number of its largest blocks.
     """
     search.least_rows = min(_LEAST_ROWS_OF_LITTLE, product.rows)

@@ -150,7 +150,6 @@ def _is_view(call: Call, shape: tuple[int, ...], first: int, last: int) -> bool:
     """Return whether rows of the first axis are shared (``IsDim0SliceAligned``, ``ops_util.h``).
 
     Args:
-        call: The slice.
         shape: Shape of the sliced tensor.
         first: Its first row.
         last: The row after its last, or the number of rows; the alignment is the same.

@@ -93,7 +93,6 @@ def allocate(call: Call, index: int = 0, region: str = "output") -> Output:
     """Return output ``index`` as a new allocation.
 
     Args:
-        call: The call.
         index: Index of the output.
         region: TensorFlow's type of the request: ``output`` or ``temp``.
     """
@@ -118,7 +117,6 @@ def forward(call: Call, sources: Sequence[int], index: int = 0) -> Output:
     (``OpKernelContext::forward_input``). Otherwise the output is allocated.
 
     Args:
-        call: The call.
         sources: Indices of the inputs to try, in order.
         index: Index of the output.
     """
@@ -153,7 +151,6 @@ def plan_allocation(
     """Return the plan of a kernel that allocates all outputs and some temporaries.
 
     Args:
-        call: The call.
         before_bytes: Temporaries allocated before the outputs; sizes of 0 are ignored.
         after_bytes: Temporaries allocated after the outputs; sizes of 0 are ignored.
     """

@@ -59,7 +59,6 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
     """Return the memory plan of one call of a compiled function.
 
     Args:
-        call: The op of the call.
         plan: The buffers of the compiled function.
         on_host: Whether the device uses host memory.
     """

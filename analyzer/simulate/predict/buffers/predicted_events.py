@@ -71,7 +71,6 @@ def measure_allocated(
 
     Args:
         sequence: The predicted requests and frees.
-        step: The step.
         options: The allocator; None for the CPU's.
         engine: The allocator implementation.
     """
@@ -90,10 +89,6 @@ def add_unseen(sequence: Sequence, seed: int) -> Sequence:
     A process makes tiny requests that the graph does not show: seeds of initializers, scalars in Python.
     They decide whether a large request fits a gap of nearly its size. Each lives for one operation up to
     all remaining ones, with log-uniform lifetimes.
-
-    Args:
-        sequence: The predicted requests and frees.
-        seed: Random seed.
     """
     chance, count = np.random.default_rng(seed), len(sequence)
     born = np.sort(chance.integers(0, count, UNSEEN))

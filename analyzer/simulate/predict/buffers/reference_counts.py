@@ -55,7 +55,6 @@ class Ledger:
     """Runs nodes in memory: allocates, forwards and frees buffers.
 
     Args:
-        prepared: The graph.
         shares_buffers: Whether variables that start with one buffer still share it.
         has_run: Whether the step has run before. Partially read or written variables are then in
             copy-on-read mode, and algorithms have been tried.
@@ -137,7 +136,6 @@ class Ledger:
         """Run an op to its end and return its output buffers.
 
         Args:
-            node: The node.
             buffers: Buffer of each input.
             index: For a TensorList's kernel, the value of its second input; None if unknown.
         """

@@ -49,7 +49,6 @@ class TensorLists:
         """Run a list's kernel.
 
         Args:
-            node: The node.
             plan: Memory behaviour of its kernel.
             buffers: Its inputs; removes a list that it changes in place.
             index: The value of its second input, an index or a count; None if unknown.

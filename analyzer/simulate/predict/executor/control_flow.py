@@ -38,8 +38,6 @@ class ControlExecutor:
     """Runs a graph with control flow.
 
     Args:
-        wiring: The graph.
-        edges: The order of out-edges.
         runner: Runs nodes.
         handles: For each node, the node behind the resource handle in its first input; -1 for none.
         variables: Values of integer variables by that node; the run changes them.

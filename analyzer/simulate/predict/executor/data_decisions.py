@@ -140,7 +140,6 @@ class DecisionLog:
         Args:
             node: The node; its value is unknown.
             values: Values of its inputs; None if unknown.
-            iteration: Its loop iteration.
         """
         if node in self._conditions:
             # A false operand of ``and`` would have decided the value.

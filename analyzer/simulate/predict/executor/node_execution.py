@@ -27,7 +27,6 @@ class NodeExecution:
     """Computes the outputs of nodes.
 
     Args:
-        wiring: The graph.
         runner: Runs nodes in memory.
         handles: For each node, the node behind the resource handle in its first input; -1 for none.
         variables: Values of integer variables by that node; the run changes them.

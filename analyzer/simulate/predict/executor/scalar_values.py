@@ -89,7 +89,6 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None])
     """Return the value of an op's first output; None if it is unknown.
 
     Args:
-        op: The op.
         inputs: Values of its inputs; None if unknown.
         specs: Dtypes and shapes of its inputs.
     """

@@ -108,7 +108,6 @@ def _find_remaining(
     """Return the foldable nodes that remain in the graph.
 
     Args:
-        by_name: The graph.
         folded: Constants and foldable nodes.
         computed: Foldable node -> control inputs of its constant.
         read: Foldable nodes that a node outside ``folded`` reads.

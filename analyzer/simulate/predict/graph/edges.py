@@ -246,7 +246,6 @@ def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]
     """Return each node's rank in the order of creation: arguments, body, results.
 
     Args:
-        ops: The graph.
         rewritten: Nodes that the oneDNN pass rewrote, in the order of rewriting. They share their
             places among them in this order.
     """

@@ -52,9 +52,7 @@ def plan_kernels(
     """Return the memory plan of every node's kernel.
 
     Args:
-        wiring: The graph.
         threads: Intra-op threads of the device.
-        device: The device's kernels.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
     """
     xla_plans = compiled or {}
@@ -108,8 +106,6 @@ def _plan(device: KernelDevice, call: Call, used: int) -> tuple[MemoryPlan, str]
     without these is handled like an op without a rule: each output counts as allocated.
 
     Args:
-        device: The device's kernels.
-        call: The op.
         used: The last of its outputs that another op reads; -1 for none.
 
     Raises:

@@ -62,7 +62,6 @@ def decide(prepared: Prepared, by_user: Assumptions | None = None) -> Decided:
     """Return the alternative that needs most memory, with the peaks of all.
 
     Args:
-        prepared: The graph.
         by_user: The user's assumptions; they stay.
     """
     by_user = by_user or NO_ASSUMPTIONS

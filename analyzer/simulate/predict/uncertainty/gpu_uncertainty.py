@@ -46,8 +46,6 @@ def add_gpu_uncertainty(
 
     Args:
         base: The range over schedules.
-        prediction: The prediction.
-        draw: The shown schedule.
         limit_bytes: The memory limit for which TensorFlow optimized the graph.
     """
     rise = find_workspace_rise(prediction, draw)

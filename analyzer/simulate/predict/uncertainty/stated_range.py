@@ -33,7 +33,6 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
     graph, Python's tensors) are added to all of them, so that the shown peak lies in its range.
 
     Args:
-        prediction: The schedules.
         chosen: The shown schedule, and the chunks of all.
         unsized: Number of tensors of unknown size, which count 0 bytes.
     """
@@ -89,10 +88,6 @@ def widen_limits(limits: Range, count: int) -> Range:
 
     A few samples understate the extremes; for evenly spread samples, by about the mean gap. The upper
     limit has a margin.
-
-    Args:
-        limits: Limits of the samples.
-        count: Number of samples.
     """
     gap = limits.width // max(count - 1, 1)
     high = limits.high + gap
