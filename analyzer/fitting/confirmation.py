@@ -26,9 +26,6 @@ _STEPS: Final = 3
 _FIRST_STEP_DOWN: Final = 16
 """Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 2 / 16."""
 
-_STRIDE_GROWTH: Final = 4
-"""While all runs succeed, each step up is so many times the last one."""
-
 _LEAST_LIMIT_S: Final = {"gpu": 300.0, "cpu": 1800.0}
 """Least time limit of a run, seconds, by device: a CPU computes the step, a simulated card does not."""
 
@@ -137,7 +134,8 @@ class RunBracket:
             if failing is not None and failing - fitting <= max(tolerance_at(fitting), 1):
                 return
             if fitting and failing is None:
-                size, stride = fitting + stride, _STRIDE_GROWTH * stride
+                size = fitting + stride
+                stride *= 2 if len(self.runs) < 3 else 4  # so that the last run fails
             elif fitting and failing is not None:
                 near = fitting + stride if len(self.runs) == 1 else (fitting + failing) // 2
                 size = min(near, failing - 1)

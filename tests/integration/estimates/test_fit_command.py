@@ -12,6 +12,7 @@ import pytest
 from builders import Ended, analyze, analyze_in_child
 
 from analyzer.capture.targets.target_spec import parse_target
+from analyzer.fitting.confirmation import MOST_RUNS
 from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
 from analyzer.fitting.fit_answer import FitAnswer, decode_answer
 from analyzer.fitting.remedies import try_remedies
@@ -135,7 +136,9 @@ def check_runs(answer: FitAnswer) -> None:
     runs = {run.size: run for run in answer.confirmation.runs}
     assert runs[answer.largest].ran
     assert runs[answer.failing].is_out_of_memory
-    assert answer.failing - answer.largest <= tolerance_at(answer.largest)
+    # Far from the prediction the runs may be used up first: their order of ops is chance.
+    is_narrow = answer.failing - answer.largest <= tolerance_at(answer.largest)
+    assert is_narrow or len(runs) == MOST_RUNS
     assert ("largest" in answer.headline) == (answer.failing == answer.largest + 1)
     for point in answer.curve:
         if point.need_high_bytes <= answer.limit_low_bytes:
