@@ -385,7 +385,7 @@ def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(folder
     ):
         peak = estimated(of, "--batch-size", batch)["peak"]
         assert remedies[name]["requested_bytes"] == peak["requested_bytes"]
-    assert "a step of its own" in remedies["freeze"]["failed"]
+    assert "is a custom step" in remedies["freeze"]["failed"]
 
 
 SEARCH = """
