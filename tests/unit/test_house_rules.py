@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "analyzer"
 MOST_FILES = 16
 MOST_LINES = 60
+MOST_FILE_LINES = 400
 SHORT_LINES = 50  # with which a reason to be long is out of date
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -77,6 +78,11 @@ def test_no_two_classes_have_one_name() -> None:
                 places[node.name].append(_name(path))
     shared = {name: paths for name, paths in places.items() if len(paths) > 1}
     assert not shared, shared
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    counts = {_name(path): len(path.read_text("utf-8").splitlines()) for path in _modules()}
+    assert not {name: count for name, count in counts.items() if count > MOST_FILE_LINES}
 
 
 def test_a_long_function_says_why_and_no_short_one_does() -> None:

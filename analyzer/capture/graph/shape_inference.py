@@ -83,10 +83,8 @@ def infer_graph(
 def get_argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape]:
     """Return the shapes of a concrete function's arguments by index, except handles.
 
-    Args:
-        function: A ``ConcreteFunction``.
-        given: The tensors that it is called with. Their shapes are known even if the function leaves
-            axes open (the parts of a sparse or ragged tensor).
+    ``given`` are the tensors of the call. Their shapes are known even if the function leaves axes open
+    (the parts of a sparse or ragged tensor).
     """
     shapes: dict[int, Shape] = {}
     for index, tensor in enumerate(function.inputs):
@@ -120,10 +118,7 @@ def infer_executed_outputs(
 
     Ops of a graph that TensorFlow cannot import (it sends to another device) get their traced shapes.
 
-    Args:
-        function: The concrete function that was traced.
-        partitions: The graphs that the executor ran, ``GraphDef``s.
-        given: The arguments that it was called with; empty if unknown.
+    ``partitions`` are the executor's graphs, ``given`` the arguments of the call, if known.
     """
     outputs = read_traced_outputs(function.graph)
     shapes, sizes = get_argument_shapes(function, given), get_argument_sizes(function, given)
