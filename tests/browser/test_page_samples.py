@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from page_driver import Page
 
 import analyzer
@@ -20,6 +22,13 @@ TRACES = Path(__file__).parents[2] / "traces"
 SAMPLES = ("cnn", "transformer", "jit", "eager", "oom", "infer")
 TABS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
 LIMITS = {"fits": 16 << 20, "fails": 8 << 20}
+QUICK = ("transformer", "oom", "fails")
+"""Samples of the quick run; the nightly run takes all."""
+
+
+def _mark_slow(names: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
 
 FIGURES = (
     "[...document.querySelectorAll('[data-path]')]"
@@ -65,7 +74,7 @@ def check_figures(page: Page, document: dict[str, Any], least: int) -> set[str]:
     return {path for path, *_ in figures}
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, *LIMITS])
+@pytest.mark.parametrize("name", _mark_slow([*SAMPLES, *LIMITS]))
 def test_every_view_opens(page: Page, pages: Path, name: str) -> None:
     path = page_of(pages, name)
     for width, theme in ((1280, "light"), (400, "dark")):
@@ -83,7 +92,7 @@ def test_every_view_opens(page: Page, pages: Path, name: str) -> None:
             assert page.cut_numbers() == [], (tab, width)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", _mark_slow(SAMPLES))
 def test_a_reader_looks_around(page: Page, pages: Path, name: str) -> None:
     page.open(page_of(pages, name))
     for across in (0.2, 0.5, 0.8):

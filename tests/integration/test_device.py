@@ -81,7 +81,7 @@ def test_each_difference_has_its_row_and_all_add_up_to_the_card(cache: Path) -> 
     assert rows["outside-pool"] == (card["own_bytes"] - limit,) * 2
     assert rows["other-process"] == (OTHERS, OTHERS)
     assert sum(low for low, _ in rows.values()) == card["total_bytes"]
-    assert "took it whole" in text
+    assert "took the whole limit" in text
 
 
 def test_a_pool_that_grows_is_told_within_bounds_that_hold(cache: Path) -> None:

@@ -30,7 +30,7 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"dtype_policy": "mixed_float16"},
         "does not follow --dtype-policy mixed_float16: it has no Keras layers",
     ),
-    "inside": (T + "compiled_inside", {"jit": False}, "calls inner, which says jit_compile=True"),
+    "inside": (T + "compiled_inside", {"jit": False}, "calls inner, which sets jit_compile=True"),
     "eager, jit": (T + "eager_step", {"jit": True}, "Decorate it with @tf.function"),
     "eager, batch": (T + "eager_step", {"batch_size": 4}, "--batch-size cannot be used"),
     "signature, optimizer": (T + "signature", {"optimizer": "sgd"}, "--optimizer cannot be"),
@@ -55,7 +55,7 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     "infer, loss": (T + "network", {"mode": "infer", "loss": "mse"}, "inference uses none"),
     "own step, optimizer": (T + "passing", {"optimizer": "lion"}, "--optimizer lion cannot be"),
     "own step, loss": (T + "passing", {"loss": "mae"}, "train_step of the model 'passing' never"),
-    "own compile": (T + "own_compile", {}, "has a compile of its own"),
+    "own compile": (T + "own_compile", {}, "overrides compile()"),
     "own policy": (
         T + "own_policy",
         {"dtype_policy": "mixed_bfloat16"},

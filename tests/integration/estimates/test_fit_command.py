@@ -161,6 +161,7 @@ def test_the_batch_found_runs_under_the_limit_and_the_next_does_not(folder: Path
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_the_largest_side_runs_under_the_limit_and_the_next_does_not(folder: Path) -> None:
     options = ("--limit", "96MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
     ended, answer = fit(folder, "of_any_side", "--shape", "4N,4N,3", "--batch-size", "4", *options)
@@ -364,6 +365,7 @@ def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(folder: Path) -> None:
     """As where the code says so itself."""
 
