@@ -155,6 +155,7 @@ def test_a_function_with_a_signature(captures: Captures) -> None:
     assert result.document["categories_at_peak"]["input"] >= 4 * 8 * 16
 
 
+@pytest.mark.slow
 def test_an_application(captures: Captures) -> None:
     result = captures.get(
         "mobilenet", "keras:MobileNetV3Small", "--shape", "32,32,3", "--mode", "infer"

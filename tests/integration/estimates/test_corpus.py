@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 EAGER = {"eager step": (C + "eager_step", {}), "run eagerly": (C + "run_eagerly", {})}
 FEW = (
-    "checkpoint", "lazy slots", "variables in the step", "nested outputs",
+    "lazy slots", "variables in the step", "nested outputs",
     "speech, shapes", "no Input", "ragged", "sparse", "remembers its shape", "augmented",
     "keras 2, compiled", "keras 2, step",
 )  # fmt: skip

@@ -59,6 +59,7 @@ def test_a_compiled_step_whose_signature_leaves_the_batch_open(tmp_path: Path) -
         assert predicted["peak"][figure] == pytest.approx(measured["peak"][figure], rel=0.005)
 
 
+@pytest.mark.slow
 def test_compiled_functions_in_a_step_that_runs_op_by_op(tmp_path: Path) -> None:
     predicted, measured = documents(tmp_path, "partly")
     assert predicted["unmodelled"] == []

@@ -414,6 +414,7 @@ assert asked == [16, 32, 16], asked
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_a_search_over_live_models_captures_each_kind_once(tmp_path: Path) -> None:
     (tmp_path / "search.py").write_text(SEARCH, encoding="utf-8")
     ended = subprocess.run(
