@@ -126,6 +126,15 @@ def test_the_documents_name_files_that_are_there() -> None:
     assert not wrong
 
 
+def test_the_import_contract_names_every_package() -> None:
+    """A new package is judged too: only ``capture`` may import TensorFlow."""
+    packages = {path.relative_to(PACKAGE).parts[0] for path in _modules()} - {"__init__.py"}
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    found = re.search(r"^source_modules = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    assert packages - set(re.findall(r'"analyzer\.(\w+)"', found[1])) == {"capture"}
+
+
 PRIVATE_MODULES = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "keras.src")
 READERS = ("getattr", "hasattr", "setattr", "delattr")
 
