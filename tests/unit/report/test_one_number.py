@@ -31,11 +31,20 @@ from analyzer.simulate.predict import predicted_device as target
 NOTES = Path(__file__).parents[1] / "predict" / "notes"
 CASES = [
     *((sample_folder(name), None) for name in SAMPLES),
-    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom")),
+    *((sample_folder(name), 8 << 20) for name in ("cnn", "oom", "transformer")),
     *((NOTES / name, None) for name in ("accumulation", "cnn", "gpu", "infer", "jit")),
     *((NOTES / name, 16 << 20) for name in ("gpu", "jit")),
 ]
-IDS = [f"{folder.parent.name}-{folder.name}-{limit and 'limit'}" for folder, limit in CASES]
+SLOW = (sample_folder("transformer"), 8 << 20)  # its search of the limit takes ten seconds
+MARKED = [
+    pytest.param(
+        folder,
+        limit,
+        id=f"{folder.parent.name}-{folder.name}-{limit and 'limit'}",
+        marks=pytest.mark.slow if (folder, limit) == SLOW else (),
+    )
+    for folder, limit in CASES
+]
 
 
 @cache
@@ -74,7 +83,7 @@ def value_at(document: Any, path: str) -> Any:
     return document
 
 
-@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+@pytest.mark.parametrize(("folder", "limit"), MARKED)
 def test_every_output_says_the_same_verdict(folder: Path, limit: int | None) -> None:
     document, shown = opened(folder, limit).document, outputs(folder, limit)
     verdict = document["verdict"]
@@ -89,7 +98,7 @@ def test_every_output_says_the_same_verdict(folder: Path, limit: int | None) -> 
         assert any("Caution: " in line for line in shown["text"].splitlines()[:3])
 
 
-@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+@pytest.mark.parametrize(("folder", "limit"), MARKED)
 def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> None:
     document, shown = opened(folder, limit).document, outputs(folder, limit)
     peak, verdict = document["peak"], document["verdict"]
@@ -110,7 +119,7 @@ def test_the_same_words_have_the_same_bytes(folder: Path, limit: int | None) -> 
     assert sum(parts.values()) == verdict["need_bytes"]
 
 
-@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+@pytest.mark.parametrize(("folder", "limit"), MARKED)
 def test_every_size_on_the_page_is_the_documents(folder: Path, limit: int | None) -> None:
     result = opened(folder, limit)
     page = render(result.report, result.recording)
@@ -131,14 +140,14 @@ def test_a_figure_lies_in_its_stated_range(folder: Path) -> None:
         assert stated["allocated_low_bytes"] <= allocated <= stated["allocated_high_bytes"]
 
 
-@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+@pytest.mark.parametrize(("folder", "limit"), MARKED)
 def test_the_chart_of_the_pool_has_the_figures(folder: Path, limit: int | None) -> None:
     document = opened(folder, limit).document
     pools = [row["pool_bytes"] for row in document["pool_timeline"]]
     assert max(pools, default=None) == document["peak_ever"]["pool_bytes"]
 
 
-@pytest.mark.parametrize(("folder", "limit"), CASES, ids=IDS)
+@pytest.mark.parametrize(("folder", "limit"), MARKED)
 def test_findings_have_one_order_everywhere(folder: Path, limit: int | None) -> None:
     findings = opened(folder, limit).document["findings"]
     titles = [finding["title"] for finding in findings]
