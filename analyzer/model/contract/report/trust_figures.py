@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
+from analyzer.model.ranges import Range
 
 
 class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
@@ -92,6 +93,27 @@ class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
     allocated_high_bytes: Total
 
 
+class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
+    """Workspaces of cuDNN in a prediction for a card, in requested bytes.
+
+    Attributes:
+        bytes: Expected workspace that is alive at the peak of a steady step.
+        steady: Peak of a steady step over the likely algorithms.
+        first_step: Peak of the first step. The lower end has the chosen algorithms only; the upper
+            end has the largest trial of any candidate. A trial that does not fit is skipped.
+        trial_bytes: Largest request of a trial: workspace and guards.
+        unmeasured: Convolutions for which no measurement of cuDNN's choice is published.
+        unmeasured_bytes: Upper bound of the workspace of one of them.
+    """
+
+    bytes: Total
+    steady: Range
+    first_step: Range
+    trial_bytes: Total
+    unmeasured: Total = 0
+    unmeasured_bytes: Total = 0
+
+
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """The range of a prediction.
 
@@ -106,6 +128,7 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
         unsized: Number of tensors of unknown size, which count as 0; None if not counted.
         workspace_bytes: Part of the upper bounds due to cuDNN's workspaces; absent for none.
         xla_workspace_bytes: The same in XLA's plans; absent without plans for a card.
+        workspace: Workspaces of a step that runs op by op on a card; absent without any.
         stand_in: States that the plan is another device's; absent if it is not.
     """
 
@@ -120,6 +143,7 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     unsized: Total
     workspace_bytes: Total | None = None
     xla_workspace_bytes: Total | None = None
+    workspace: WorkspaceFigures | None = None
     stand_in: Text = ""
     limit_low_bytes: Total | None = None
 
