@@ -69,13 +69,14 @@ def find_phases(
 
 
 def is_in_gradient_scope(name: str) -> bool:
-    """Say whether the tape made the op for the backward pass, by its name scope.
+    """Say whether the op is of the backward pass, by the scope of the tape or JAX's ``transpose``.
 
     For a loop the tape also makes empty lists (``accumulator``), to which the forward loop appends; they
     are forward ops.
     """
     parts = name.split("/")
-    return not _GRADIENT_SCOPES.isdisjoint(parts[:-1]) and _ACCUMULATOR not in parts
+    is_gradient = not _GRADIENT_SCOPES.isdisjoint(parts[:-1]) or "/transpose(" in name
+    return is_gradient and _ACCUMULATOR not in parts
 
 
 def _invert(producers: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -56,7 +56,7 @@ def pair_events(
 PINNED: Final = "gpu_host_bfc"
 """TensorFlow's name of the allocator of pinned host memory."""
 
-HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", PINNED)
+HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "xla_gpu_host_bfc", PINNED)
 """TensorFlow's names of allocators of host memory."""
 
 

@@ -34,6 +34,7 @@ from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
+from analyzer.tracing.xla.trace_modules import name_module_buffers
 
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
@@ -143,7 +144,9 @@ def measure(
     table, sharing = attribute(table, raw, note, structure, steps)
     table = mark_trials(table)
     main = choose_allocator(events, allocator)
-    plans = build_plans(note) if note is not None else {}
+    modules = name_module_buffers(table, raw) if note is None else None
+    table = table if modules is None else modules.table
+    plans = build_plans(note) if modules is None else modules.plans
     infer = note is not None and note.is_inference
     shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
@@ -152,7 +155,7 @@ def measure(
         kind=Kind.PHANTOM if note is not None and note.phantom is not None else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=convert_step_config(note),
+        step_config=convert_step_config(note) if modules is None else modules.step_config,
         events=shown.events,
         allocations=shown.allocations,
         allocator=main,
@@ -162,6 +165,7 @@ def measure(
         warnings=(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
+            *(() if modules is None else modules.warnings),
             *(warn_about_values(structure) if note is not None and note.phantom else ()),
         ),
         versions=dict(note.versions) if note is not None else {},

@@ -7,7 +7,8 @@ statistics. The profiler does not sample these events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, MemoryColumns
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
-from analyzer.tracing.parse.wire.plane_names import PlaneNames
+from analyzer.tracing.parse.wire.plane_names import XLA_STATS, PlaneNames
 from analyzer.tracing.parse.wire.wire_fields import (
     BYTES,
     Field,
@@ -34,7 +35,7 @@ from analyzer.tracing.parse.wire.wire_fields import (
     WireError,
     iterate_fields,
 )
-from analyzer.tracing.parse.xspace import Event, Plane
+from analyzer.tracing.parse.xspace import Event, ModulePlane, Plane
 
 _MOST_RATIO: Final = 16
 """Limit of the ratio of compression of a trace; TensorFlow's traces compress by about 6."""
@@ -48,6 +49,10 @@ _MOST_PS: Final = 1 << 61
 
 _PLANES, _HOSTNAMES, _LINES = 1, 4, 3
 """Field numbers (``xplane.proto``) of a trace and of a plane."""
+
+_TPU: Final = b"/device:TPU:"
+_MODULES: Final = b"/host:metadata"
+"""Plane of the compiled modules (``kMetadataPlaneName``); each is a statistic ``Hlo Proto``."""
 
 _MOST_STEPS: Final = 200_000
 """Limit of the step markers. Each is a row of the report; a normal profile has a few steps."""
@@ -83,6 +88,8 @@ class RawTrace:
         devices: Names of the device planes, such as ``/device:GPU:0``.
         hostnames: Names of the hosts that wrote the trace.
         damages: Events that cannot be read.
+        modules: Name -> HloProto of the modules that XLA compiled.
+        ran_xla: Whether any event names an HLO module.
     """
 
     events: pd.DataFrame
@@ -92,6 +99,8 @@ class RawTrace:
     devices: tuple[str, ...] = ()
     hostnames: tuple[str, ...] = ()
     damages: tuple[Damage, ...] = ()
+    modules: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    ran_xla: bool = False
 
 
 def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
@@ -162,7 +171,6 @@ class _Reading:
     def __init__(self, source: ByteSource, progress: Callable[[float], None]) -> None:
         """Find the lines of all planes; raise a WireError if ``source`` is no trace."""
         self._source, self._progress = source, progress
-        self._memory = MemoryColumns()
         self._ops = TextNumbers()
         self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
         self._marks: list[tuple[int, Span]] = []
@@ -171,6 +179,7 @@ class _Reading:
         self._events = 0
         self._planes: list[tuple[Any, list[Field]]] = []
         self._hostnames: list[str] = []
+        self._modules: dict[str, bytes] = {}
         for field in iterate_fields(source, 0, source.size_bytes):
             if field.wire != BYTES:
                 continue
@@ -179,6 +188,8 @@ class _Reading:
             elif field.number == _HOSTNAMES:
                 name = source.read(field.start, field.end)
                 self._hostnames.append(decode_text(name))
+        has_tpu = any(plane.name.startswith(_TPU) for plane, _ in self._planes)
+        self._memory = MemoryColumns("TPU" if has_tpu else "device")
 
     @property
     def has_planes(self) -> bool:
@@ -194,7 +205,13 @@ class _Reading:
                 lines.append(field)
             else:
                 rest += self._source.read(field.begins, field.end)
-        return Plane.FromString(bytes(rest)), lines
+        plane = Plane.FromString(bytes(rest))
+        if plane.name == _MODULES:
+            for entry in ModulePlane.FromString(bytes(rest)).modules:
+                for stat in entry.value.stats:
+                    if stat.bytes_value:
+                        self._modules[decode_text(entry.value.name)] = stat.bytes_value
+        return plane, lines
 
     def trace(self) -> RawTrace:
         """Read the events of all lines.
@@ -292,6 +309,12 @@ class _Reading:
             ),
             hostnames=tuple(self._hostnames),
             damages=damages,
+            modules=self._modules,
+            ran_xla=any(
+                entry.value.name in XLA_STATS
+                for plane, _ in self._planes
+                for entry in plane.stat_metadata
+            ),
         )
 
     def _op_runs(self, base_ps: Positions) -> pd.DataFrame:

@@ -20,6 +20,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "uint64_value": (3, "uint64"),
         "int64_value": (4, "int64"),
         "str_value": (5, "bytes"),
+        "bytes_value": (6, "bytes"),
         "ref_value": (7, "uint64"),
     },
     "Event": {
@@ -44,6 +45,9 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "stat_metadata": (5, "MetadataEntry[]"),
         "stats": (6, "Stat[]"),
     },
+    "Module": {"name": (2, "bytes"), "stats": (5, "Stat[]")},
+    "ModuleEntry": {"value": (2, "Module")},
+    "ModulePlane": {"modules": (4, "ModuleEntry[]")},
     "Space": {"planes": (1, "Plane[]"), "hostnames": (4, "bytes[]")},
 }
 
@@ -54,6 +58,9 @@ Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")
 _members = Space.DESCRIPTOR.file.message_types_by_name
 Plane: Any = message_factory.GetMessageClass(_members["Plane"])
 """The message class of a plane."""
+
+ModulePlane: Any = message_factory.GetMessageClass(_members["ModulePlane"])
+"""The message class of the plane ``/host:metadata``, which holds the compiled modules."""
 
 Event: Any = message_factory.GetMessageClass(_members["Event"])
 """The message class of an event of a line."""

@@ -17,19 +17,20 @@ from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion
 from analyzer.tracing.xla.plan_division import Divided, Division, Label, divide
 from analyzer.tracing.xla.plan_labels import label_holders
+from analyzer.tracing.xla.trace_modules import runs_backward
 
 _LEAST_BYTES: Final = 4096
 """Smaller buffers of a trace are not divided, because their size does not identify them."""
 
 
-def build_plans(note: RunNote) -> dict[str, BufferPlan]:
+def build_plans(note: RunNote | None) -> Mapping[str, BufferPlan]:
     """Return the memory plans of a note, by the name of the op that calls the function.
 
     Raises:
         TraceError: A plan contradicts itself: its file is damaged.
     """
-    plans = {}
-    for one in note.compiled:
+    plans: dict[str, BufferPlan] = {}
+    for one in note.compiled if note is not None else ():
         if one.plan is not None:
             plans.update(dict.fromkeys(one.ops, _plan(one, one.plan)))
     return plans
@@ -94,7 +95,7 @@ def divide_temporaries(
     rows = allocations[
         allocations["requested_bytes"].isin(list(by_size))
         & (allocations["allocator"] == allocator)
-        & allocations["step"].notna()
+        & (allocations["step"].notna() | allocations["op"].isin(list(plans)))
         & (allocations["variable"] == "")
         & (allocations["region"] != "output")
     ].sort_values("born", kind="stable")
@@ -111,6 +112,7 @@ def divide_temporaries(
             continue
         op, region = (named or by_size[int(size)])[0]
         if (op, region.index) not in labels:
-            labels[op, region.index] = label_holders(region, structure, infer=infer)
+            forward = infer or (structure is None and not runs_backward(plans[op]))
+            labels[op, region.index] = label_holders(region, structure, infer=forward)
         divisions.append(Division(row=int(row), region=region, labels=labels[op, region.index]))
     return divide(allocations, events, steps, divisions)

@@ -20,6 +20,7 @@ from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, Holder, PlanRegion
 from analyzer.tracing.xla.plan_division import Label
+from analyzer.tracing.xla.trace_modules import find_jax_layer
 
 _PUSH: Final = "TensorListPushBack"
 _RESULTS: Final = "XLA_Retvals"
@@ -51,7 +52,9 @@ def label_holders(
             Label(
                 op=name or _find_metadata_name(holder) or holder.instruction,
                 op_type=holder.op_type or holder.opcode,
-                layer=structure.layers.get(name, "") if structure is not None else "",
+                layer=find_jax_layer(holder.op_name)
+                if structure is None
+                else structure.layers.get(name, ""),
                 source=op.source if op is not None else "",
                 tensor=_tensor(holder, name, structure),
                 category=category,
@@ -87,8 +90,11 @@ def _phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
             known = find_inlined(holder.op_name, structure.phases) if holder.op_name else None
         if holder.op_type == _PUSH and not is_in_gradient_scope(holder.op_name):
             known = Phase.FORWARD  # a loop saves values for its gradient; the tape inserted the op
-        if known is None and holder.op_name and is_in_gradient_scope(holder.op_name):
-            known = Phase.BACKWARD
+        if known is None and holder.op_name:
+            if is_in_gradient_scope(holder.op_name):
+                known = Phase.BACKWARD
+            elif structure is None and holder.argument is None:
+                known = Phase.FORWARD
         if known is not None:
             last = known
         phases.append(last)

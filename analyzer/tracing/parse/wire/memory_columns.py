@@ -70,6 +70,7 @@ _TYPES: Final = {
 }
 
 
+_STACK_ADDRESS: Final = 1 << 62  # no address of a device
 _NULL: Final = "(null)"
 """Text of TensorFlow 2.18 and 2.19 for an op or a region without annotation."""
 
@@ -77,8 +78,10 @@ _NULL: Final = "(null)"
 class MemoryColumns:
     """Columns of memory events; times are relative to their line's."""
 
-    def __init__(self) -> None:
+    def __init__(self, device_kind: str) -> None:
+        """Start without rows; devices without an allocator's name are called ``device_kind:0``..."""
         self.texts = TextNumbers("")
+        self._device_kind = device_kind
         self._columns = {name: GrowingColumn(kept) for name, kept in _TYPES.items()}
         self._without_address = 0
         self._unreadable = 0
@@ -124,9 +127,13 @@ class MemoryColumns:
                 values = np.where(real != 0, real, whole)
             else:
                 values = stats.integer[here]
-            columns[name][owner[here]] = values
+            columns[name][owner[here]] = values + (name == "device")  # 0 is none
             if name == "address":
                 has_address[owner[here]] = True
+        nameless = np.where(columns["allocator"] == 0, columns["device"], 0)
+        for number in np.unique(nameless[nameless > 0]).tolist():
+            name = f"{self._device_kind}:{number - 1}"
+            columns["allocator"][nameless == number] = self.texts.of(name)
         self._without_address += int((~has_address).sum())
         self._unreadable += int((unreadable & has_address).sum())
         for name, column in self._columns.items():
@@ -185,7 +192,9 @@ class MemoryColumns:
                 columns[name] = text_category(self._whole(name, order), texts)
             else:
                 columns[name] = self._whole(name, order)
-        return pd.DataFrame(columns, copy=False)
+        events = pd.DataFrame(columns, copy=False)
+        reserved = self._whole("reserved_bytes", order)
+        return _with_reserved(events, reserved) if reserved.any() else events
 
     def _whole(self, name: str, order: Positions | None) -> npt.NDArray[Any]:
         column = self._columns.pop(name).release()
@@ -196,3 +205,37 @@ def _dtypes(numbers: npt.NDArray[np.int64]) -> pd.Categorical:
     known = [DTYPE_NAMES.get(number, "") for number in range(max(DTYPE_NAMES) + 1)]
     inside = (numbers >= 0) & (numbers < len(known))
     return text_category(np.where(inside, numbers, 0).astype(np.int32), known)
+
+
+def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
+    """Return the events with the memory reserved for programs as buffers of the op ``stack``.
+
+    Like XProf, count it as in use. The events before which it changes get a free and an allocation.
+
+    Args:
+        events: Table with the columns of ``EVENTS``.
+        reserved: Reserved bytes after each event, shape ``(n,)``.
+    """
+    in_use = events["in_use_bytes"].to_numpy()
+    rows = [events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))]
+    for number, name in enumerate(events["allocator"].cat.categories):
+        own = np.flatnonzero(events["allocator"] == name)
+        changed = own[1:][np.diff(reserved[own]) != 0]
+        before = own[np.searchsorted(own, changed) - 1]
+        for kind, sizes in ((-1, reserved[before]), (1, reserved[changed])):
+            some = np.flatnonzero(sizes)
+            total = in_use[before] + np.where(kind > 0, sizes, 0)
+            rows.append(
+                events.iloc[changed[some]].assign(
+                    kind=np.int8(kind),
+                    address=_STACK_ADDRESS + number,
+                    requested_bytes=sizes[some],
+                    allocated_bytes=sizes[some],
+                    in_use_bytes=total[some],
+                    op=pd.Categorical(["stack"] * len(some)),
+                    at=2.0 * changed[some] - (1.0 if kind < 0 else 0.5),
+                )
+            )
+    whole = pd.concat(rows).sort_values("at").reset_index(drop=True).drop(columns="at")
+    texts = whole["op"].astype("category")
+    return whole.assign(op=texts)

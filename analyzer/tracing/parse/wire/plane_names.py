@@ -17,6 +17,9 @@ MARKER_PREFIX: Final = "analyzer:"
 WATCHED_STEP: Final = "watched_step"
 """Name of the capture's step marks in the trace of a watched program, which may mark steps itself."""
 
+XLA_STATS: Final = frozenset({b"hlo_module", b"hlo_op"})
+"""Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
+
 INTEGER_STATS: Final = {
     "addr": "address",
     "requested_bytes": "requested_bytes",
@@ -26,8 +29,15 @@ INTEGER_STATS: Final = {
     "peak_bytes_in_use": "peak_in_use_bytes",
     "id": "run_id",
     "data_type": "dtype",
+    "device_ordinal": "device",
+    "index_on_host": "device",
+    "bytes_reserved": "reserved_bytes",
 }
-"""Statistic of a memory event -> column of the events table."""
+"""Statistic of a memory event -> column of the events table.
+
+A TPU's events name their device instead of an allocator and reserve memory for the running program
+(``GenerateMemoryProfile`` in XProf's ``xplane_to_memory_profile.cc``); both are folded into the others.
+"""
 
 TEXT_STATS: Final = {
     "allocator_name": "allocator",
@@ -36,7 +46,12 @@ TEXT_STATS: Final = {
     "shape": "shape",
 }
 REAL_STATS: Final = {"fragmentation": "fragmentation"}
-COLUMNS: Final = ("", *INTEGER_STATS.values(), *TEXT_STATS.values(), *REAL_STATS.values())
+COLUMNS: Final = (
+    "",
+    *dict.fromkeys(INTEGER_STATS.values()),
+    *TEXT_STATS.values(),
+    *REAL_STATS.values(),
+)
 """The number of a column is its position here; 0 is none."""
 
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}

@@ -1,0 +1,177 @@
+"""The buffers of compiled modules in a trace of JAX or of TensorFlow with XLA.
+
+The profiler saves each module with its buffer assignment. A run of a module requests its results and
+its temporaries in the order of the assignment, on one thread, without an op's name
+(``BuildBufferAllocations`` in ``gpu_executable.cc``)::
+
+    assignment of jit_conv   572,026,880 result   6,389,760 parameter   579,072,128 temporary
+    requests of the thread   572,026,880          579,072,128
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.errors import AccountingError, TraceError
+from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.xplane import RawTrace
+from analyzer.tracing.xla.assignment import build_plan
+from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion, ValueUse
+
+_NUMBER: Final = re.compile(r"\(\d+\)$")
+_TRANSFORM: Final = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$")
+_MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
+_REQUESTED: Final = frozenset({ValueUse.OUTPUT, ValueUse.TEMPORARY})
+_LEAST_UNIQUE: Final = 4096
+"""A lone request below this size does not identify a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleBuffers:
+    """The allocations with the modules' names, and the modules' plans by name.
+
+    Attributes:
+        step_config: Inference if no module has ops of a backward pass; else unknown.
+        warnings: Sentences about buffers that cannot be named.
+    """
+
+    table: pd.DataFrame
+    plans: Mapping[str, BufferPlan]
+    step_config: StepConfig
+    warnings: tuple[str, ...]
+
+
+def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
+    """Name the buffers without an op that a compiled module requested.
+
+    Args:
+        table: Attributed allocations, index 0, 1, 2 and so on.
+        raw: The trace with its modules.
+    """
+    plans, unreadable = _read_plans(raw.modules)
+    warnings = tuple(_find_warnings(raw, unreadable))
+    if not plans:
+        return ModuleBuffers(table, plans, StepConfig(), warnings)
+    threads = raw.events["thread"].to_numpy()
+    requests = {
+        name: tuple(region for region in plan.regions if region.use in _REQUESTED)
+        for name, plan in plans.items()
+    }
+    is_training = any(map(runs_backward, plans.values()))
+    columns = {
+        name: table[name].astype(object).to_numpy().copy()
+        for name in ("op", "op_type", "layer", "tensor", "category", "role", "dtype", "shape")
+    }
+    for row, name, regions in _match(table.assign(thread=threads[table["born"]]), requests):
+        for column, value in _labels(name, regions, is_training).items():
+            columns[column][row] = value
+    changed = {name: pd.Categorical(values) for name, values in columns.items()}
+    config = StepConfig(mode="" if is_training else "infer")
+    return ModuleBuffers(table.assign(**changed), plans, config, warnings)
+
+
+def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
+    if raw.ran_xla and not raw.modules:
+        yield (
+            "XLA compiled the program, and the trace has no HLO modules: its buffers have no names. "
+            "Keep the whole .xplane.pb; its plane /host:metadata holds the modules."
+        )
+    if unreadable:
+        yield f"{unreadable} HLO modules of the trace cannot be read."
+    if any(device.startswith("/device:TPU") for device in raw.devices):
+        yield "TPU: peaks are those of the runtime's counters; replays of the allocator do not apply."
+
+
+def runs_backward(plan: BufferPlan) -> bool:
+    """Say whether any value of a module is made by an op of the backward pass."""
+    names = (holder.op_name for region in plan.regions for holder in region.holders)
+    results = (region.op_name for region in plan.regions)
+    return any(is_in_gradient_scope(name) for name in (*names, *results))
+
+
+def _read_plans(modules: Mapping[str, bytes]) -> tuple[dict[str, BufferPlan], int]:
+    plans: dict[str, BufferPlan] = {}
+    unreadable = 0
+    for name, content in modules.items():
+        try:
+            plans[name] = build_plan(read_hlo(content), platform="")
+        except (TraceError, AccountingError):
+            unreadable += 1
+    return plans, unreadable
+
+
+def _match(
+    table: pd.DataFrame, requests: Mapping[str, Sequence[PlanRegion]]
+) -> Iterator[tuple[int, str, list[PlanRegion]]]:
+    """Yield row, module and regions of each request that follows a module's assignment.
+
+    The modules with most requests are taken. Several of them may fit; if their names differ by more
+    than XLA's number, the module is unknown and the name empty.
+    """
+    by_first: dict[int, list[tuple[str, Sequence[PlanRegion]]]] = {}
+    for name, regions in requests.items():
+        if regions:
+            by_first.setdefault(regions[0].size_bytes, []).append((name, regions))
+    bare = table[(table["born"] >= 0) & (table["op"].astype(str) == "")]
+    for _, group in bare.sort_values("born").groupby(["allocator", "thread"], observed=True):
+        rows = group.index.to_numpy()
+        sizes = group["requested_bytes"].tolist()
+        at = 0
+        while at < len(rows):
+            fits = [
+                (name, regions)
+                for name, regions in by_first.get(sizes[at], ())
+                if sizes[at : at + len(regions)] == [region.size_bytes for region in regions]
+            ]
+            most = max((len(regions) for _, regions in fits), default=0)
+            fits = [(name, regions) for name, regions in fits if len(regions) == most]
+            names = list(dict.fromkeys(_NUMBER.sub("", name) for name, _ in fits))
+            if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
+                for place in range(most):
+                    regions = [module[place] for _, module in fits]
+                    yield int(rows[at + place]), fits[0][0] if len(names) == 1 else "", regions
+            at += max(most, 1)
+
+
+def _labels(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict[str, str]:
+    """Return the columns of a buffer that any of ``regions`` may be; a fact is known if they agree."""
+    ops, shapes = {region.op_name for region in regions}, {region.shape for region in regions}
+    op_name = ops.pop() if len(ops) == 1 and name else ""
+    shape = shapes.pop() if len(shapes) == 1 else None
+    is_result = all(region.use is ValueUse.OUTPUT for region in regions)
+    if not is_result:
+        category = Category.TEMPORARY
+    elif is_in_gradient_scope(op_name):
+        category = Category.GRADIENT
+    else:
+        category = Category.UNATTRIBUTED if is_training else Category.ACTIVATION
+    return {
+        "op": name,
+        "op_type": "XlaModule",
+        "layer": find_jax_layer(op_name),
+        "tensor": op_name if is_result else "",
+        "category": category.value,
+        "role": f"{'result' if is_result else 'temporaries'} of {name or 'a compiled module'}",
+        "dtype": regions[0].dtype if shape is not None else "",
+        "shape": "" if shape is None else f"[{','.join(map(str, shape))}]",
+    }
+
+
+def find_jax_layer(op_name: str) -> str:
+    """Return the module path in a JAX op's name; ``jit(f)/jvp(Net)/Dense_0/dot`` gives Net/Dense_0."""
+    parts = []
+    for part in op_name.split("/")[:-1]:
+        inner = part
+        while found := _TRANSFORM.match(inner):
+            is_call = inner.startswith(("jit(", "pjit("))
+            inner = "" if is_call else found[1]
+        parts.append(inner)
+    return "/".join(part for part in parts if _MODULE_NAME.match(part))
