@@ -32,6 +32,7 @@ CATEGORY_LABELS: Final[dict[str, str]] = {
     "activation": "Activations",
     "input": "Inputs",
     "temporary": "Temporaries",
+    "workspace": "Workspace",
     "constant": "Constants",
     "unattributed": "Unattributed",
 }

@@ -14,5 +14,6 @@ class Category(Choice):
     ACTIVATION = "activation"
     INPUT = "input"
     TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
     CONSTANT = "constant"
     UNATTRIBUTED = "unattributed"

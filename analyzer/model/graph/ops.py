@@ -24,3 +24,12 @@ def split_tensor(tensor: str) -> tuple[str, int]:
 def op_types(text: str) -> frozenset[str]:
     """Return the set of op types in a text, separated by white space."""
     return frozenset(text.split())
+
+
+CONVOLUTIONS: Final = op_types(
+    """
+    Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2
+    Conv3DBackpropFilterV2 _FusedConv2D
+    """
+)
+"""Ops that cuDNN computes on a card, with a workspace (a temporary of type ``uint8``)."""

@@ -57,6 +57,7 @@ STYLES: Final[dict[Tone, str]] = {
     "activation": "yellow",
     "input": "green",
     "temporary": "red",
+    "workspace": "bright_red",
     "constant": "bright_black",
     "unattributed": "white",
 }

@@ -19,22 +19,16 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.graph.ops import op_types
+from analyzer.model.graph.ops import CONVOLUTIONS
 from analyzer.model.recording.schema import TRIAL
 
-_CONVOLUTIONS: Final = op_types(
-    """
-    Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2
-    Conv3DBackpropFilterV2 _FusedConv2D
-    """
-)
 _GUARDS_BYTES: Final = 2 * (8 << 20)
 """Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     """Return the attributed allocations with the region of these copies set."""
-    raw = table["op_type"].isin(_CONVOLUTIONS) & (table["region"].astype(str) == "")
+    raw = table["op_type"].isin(CONVOLUTIONS) & (table["region"].astype(str) == "")
     requests = table[raw & (table["requested_bytes"] >= _GUARDS_BYTES)].sort_values("born")
     copies = []
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):

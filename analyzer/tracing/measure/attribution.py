@@ -25,7 +25,7 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
+from analyzer.model.graph.ops import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.tensor_roles import find_all_reduce_roles
 from analyzer.model.recording.records import Step
@@ -165,6 +165,7 @@ def label_graph(
     reduced = find_all_reduce_roles(structure)
     ops = allocations["op"].astype(object).to_numpy()
     regions = allocations["region"].astype(object).to_numpy()
+    dtypes = allocations["dtype"].astype(object).to_numpy()
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
     for row, name in enumerate(ops):
@@ -182,6 +183,8 @@ def label_graph(
             continue
         if op.type in _CONSTANTS:
             labels.set(row, Category.CONSTANT, role="constant")
+        elif op.type in CONVOLUTIONS and dtypes[row] == "uint8":
+            labels.set(row, Category.WORKSPACE, role=f"{structure.phases[name]} workspace")
         elif op.type == "_Recv" and _copies_input(op, structure):
             labels.set(row, Category.INPUT, role="step input, copied to the device")
         elif tensor in reduced:

@@ -102,6 +102,7 @@ class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
     activation: Total = 0
     input: Total = 0
     temporary: Total = 0
+    workspace: Total = 0
     constant: Total = 0
     unattributed: Total = 0
 
