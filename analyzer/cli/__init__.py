@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from analyzer.model.errors import AnalyzerError, ExitCode
+from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.gc_pause import collect_rarely
 from analyzer.model.interrupts import Terminated, raise_on_signals
 
@@ -68,18 +68,21 @@ def _flush() -> int:
 
 
 def _run() -> int:
-    from analyzer.cli.app import app  # imported here so that _guarded reports its errors
+    from analyzer.cli.app import UsageError, run_app  # here, so that _guarded reports its errors
 
     try:
-        app(prog_name="analyze")
+        return run_app(sys.argv[1:])
+    except UsageError as error:
+        place = error.ctx.command_path if error.ctx else "analyze"
+        message = " ".join(error.format_message().split())
+        end = "" if message.endswith((".", "?")) else "."
+        raise InputError(f"{message}{end}", hint=f"{place} --help shows the usage.") from None
+    except ScriptStatus as stop:
+        return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except SystemExit as stop:
-        if (interrupt := _interrupt_behind(stop)) is not None:
-            raise interrupt from None
-        if isinstance(stop, ScriptStatus) and isinstance(stop.code, int):
-            return stop.code
-        # Our commands never exit with 1; Typer does if nobody reads the pipe any more.
-        return stop.code if isinstance(stop.code, int) and stop.code != 1 else int(ExitCode.OK)
-    return int(ExitCode.OK)
+        if stop.code == 1:  # Rich, if nobody reads the pipe any more; our commands return codes
+            return int(ExitCode.OK)
+        raise
 
 
 def _guarded(call: Callable[[], int]) -> int:
@@ -102,15 +105,6 @@ def _guarded(call: Callable[[], int]) -> int:
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")
         return int(ExitCode.BAD_INPUT)
-
-
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the Ctrl-C that Typer turned into an exit; its versions do that in different ways."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _report_signal(number: int) -> None:

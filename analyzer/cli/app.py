@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import cleandoc
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from analyzer.cli.project_defaults import read_defaults
+from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
+COMPLETION: Final = "_ANALYZE_COMPLETE"
+"""Variable by which a shell asks for completions."""
+
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
+
+UsageError: Final[Any] = typer.BadParameter.__base__
+"""The exception for wrong arguments: Click's, or that of Typer's own copy of Click."""
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": (
@@ -88,11 +98,35 @@ class Commands(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import a command of ``COMMANDS`` and return it."""
+    """Import a command of ``COMMANDS`` and return it, with the defaults of the project."""
     module, _, function = COMMANDS[name][0].partition(":")
+    from analyzer.cli.shared_options import expand_groups
+
+    run = expand_groups(getattr(import_module(module), function))
+    paragraphs = cleandoc(run.__doc__).split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name=name, context_settings=_HELP)(getattr(import_module(module), function))
-    return typer.main.get_command(alone)
+    alone.command(name=name, help=text, context_settings=_HELP)(run)
+    command = typer.main.get_command(alone)
+    command.context_settings["default_map"] = read_defaults(name, run, COMMANDS)
+    return command
+
+
+def run_app(arguments: list[str]) -> int:
+    """Run the command of the arguments and return its exit code.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+    command = typer.main.get_command(app)
+    if COMPLETION in os.environ:  # a shell asks for the completions of its line
+        command(prog_name="analyze")
+    try:
+        with command.make_context("analyze", arguments or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return int(ExitCode.OK)
 
 
 app = typer.Typer(

@@ -9,8 +9,7 @@ import typer
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import check_paths, write_all
-from analyzer.cli.stdout import printing, terminal
+from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ def device(
         ),
     ] = "",
     json: options.JsonFile = None,
+    force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Show a card's memory as TensorFlow and as the driver count it, and explain each difference.
@@ -53,12 +53,12 @@ def device(
     In your own program: print(analyzer.device()). Without a GPU the command prints one line and exits
     with 0; --pid and --measure need one and exit with 2.
     """
-    check_paths(json)
+    check_paths(json, force=force)
     report = _make_report(run, pid, measure, gpu)
-    to_stdout = write_all((json, report.to_json))
-    if not to_stdout and not quiet:
-        with printing():
-            report.print(terminal())
+    if not write_all((json, report.to_json)):
+        from analyzer.session.device_sections import build_sections
+
+        print_answer(build_sections(report.document), quiet=quiet)
 
 
 def _make_report(run: Path | None, pid: int | None, measure: bool, gpu: str) -> DeviceReport:

@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import check_not_input, check_paths, open_in_browser, write_all
-from analyzer.cli.stdout import DASH, printing, terminal
+from analyzer.cli.outputs import (
+    check_not_input,
+    check_paths,
+    open_in_browser,
+    print_answer,
+    write_all,
+)
+from analyzer.cli.stdout import DASH
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.diff_result import allowed_growth
 from analyzer.session.public_calls import diff as compare
@@ -33,11 +39,12 @@ def diff(
         ),
     ] = None,
     open_page: options.OpenPage = False,
+    force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Compare two steps: peaks, categories, layers and ops, from A to B."""
-    check_paths(json, html, markdown)
     check_not_input((json, html, markdown), a, b)
+    check_paths(json, html, markdown, force=force)
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
     for path in (a, b):
@@ -46,14 +53,12 @@ def diff(
                 f"{path} does not exist.", hint="Name a run folder, a logdir or an .xplane.pb."
             )
     difference = compare(a, b)
-    to_stdout = write_all(
+    if not write_all(
         (json, difference.to_json), (html, difference.to_html), (markdown, difference.to_markdown)
-    )
-    if not to_stdout and not quiet:
-        from analyzer.report.diff_sections import print_diff
+    ):
+        from analyzer.report.diff_sections import diff_document
 
-        with printing():
-            print_diff(difference.report, terminal())
+        print_answer(diff_document(difference.report), quiet=quiet)
     if open_page:
         open_in_browser(None if html == DASH else html, difference.to_html)
     excess = "" if fail_on_increase is None else difference.exceeds(fail_on_increase)

@@ -50,17 +50,17 @@ class EstimateOptions:
     batch_size: options.BatchSize = None
     steps: Annotated[
         int | None,
-        options.in_capture(
+        options.in_device(
             f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if later steps "
             "differ."
         ),
     ] = None
     device: Annotated[
-        str, options.in_capture("cpu or gpu; default gpu with --gpu, otherwise cpu.")
+        str, options.in_device("cpu or gpu; default gpu with --gpu, otherwise cpu.")
     ] = ""
     gpu: Annotated[
         str,
-        options.in_capture(
+        options.in_device(
             "Card to predict for, such as t4 or a100-80gb; the machine needs none. `--gpu list` lists "
             "all cards.",
             callback=list_gpus,
@@ -69,25 +69,29 @@ class EstimateOptions:
     ] = ""
     threads: Annotated[
         int | None,
-        options.in_capture("Threads per op, which size some workspace; default this machine's."),
+        options.in_device(
+            "Threads per op, which size some workspace; default this machine's.", is_rare=True
+        ),
     ] = None
     inter_op_threads: Annotated[
         int | None,
-        options.in_capture(
-            "Threads that run ops in parallel; default this machine's, with one in the range."
+        options.in_device(
+            "Threads that run ops in parallel; default this machine's, with one in the range.",
+            is_rare=True,
         ),
     ] = None
     both_products: Annotated[
         bool | None,
-        options.in_capture(
+        options.in_device(
             "Also compile with cuBLAS matrix products and report both as a range; default for small "
             "steps.",
             "--both-products/--one-product",
+            is_rare=True,
         ),
     ] = None
     assume: Annotated[
         list[str] | None,
-        options.in_capture(
+        options.in_step(
             "Value that depends on data: iterations of a loop, size of a result, branch; with the name "
             "that the estimate prints. Repeatable.",
             metavar="NAME=N",
@@ -95,22 +99,14 @@ class EstimateOptions:
     ] = None
     compile_timeout: Annotated[
         int | None,
-        options.in_capture(
-            f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}."
+        options.in_device(
+            f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}.",
+            is_rare=True,
         ),
     ] = None
-    what_if: Annotated[
-        str,
-        options.option(
-            "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
-            "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name lists them.",
-            panel=options.REPLAY,
-            metavar="NAME,…",
-        ),
-    ] = ""
+    what_if: options.Remedies = ""
 
 
-@options.expand_groups
 def estimate(
     target: Target,
     *,
@@ -119,16 +115,19 @@ def estimate(
     place: RunPlace,
     outputs: Outputs,
     replay: options.ReplayOptions,
+    project: options.ProjectDefaults,
 ) -> None:
     """Predict the memory of a step without running it, and explain its use and how to reduce it.
 
     The model is built without memory for its weights, and its graph is optimised as for a run.
     Executor, kernels and allocator are simulated.
     """
-    outputs.check()
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = parse_target(target)
     check_not_input(outputs.paths, spec.source)
+    outputs.check()
+    if spec.kind is TargetKind.TRACE:
+        capture, step = project.drop(capture), project.drop(step)
     card = _find_card(capture.device, capture.gpu)
     chosen = replace(
         step.to_capture(),
@@ -147,11 +146,11 @@ def estimate(
     with place.folder_for(spec) as folder:
         # with remedies, the report is written once they are estimated
         save = not place.no_save and names is None
-        result = _make_result(spec, chosen, folder, capture, replay, force=place.force, save=save)
+        result = _make_result(spec, chosen, folder, capture, replay, outputs, save=save)
         if names is not None:
             from analyzer.fitting.remedies import add_remedies
 
-            with progress_bar() as progress:
+            with progress_bar(outputs.progress) as progress:
                 result = add_remedies(
                     result, spec, chosen, names, folder, threads=capture.threads, progress=progress
                 )
@@ -206,8 +205,8 @@ def _make_result(
     out: Path,
     capture: EstimateOptions,
     replay: options.ReplayOptions,
+    outputs: Outputs,
     *,
-    force: bool,
     save: bool,
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
@@ -216,7 +215,7 @@ def _make_result(
     card_options = CardOptions(
         both=capture.both_products, time_out_s=capture.compile_timeout or int(TIME_OUT_S)
     )
-    with progress_bar() as progress:
+    with progress_bar(outputs.progress) as progress:
         if spec.kind is not TargetKind.TRACE:
             from analyzer.session.target_results import estimate_target
 
@@ -224,7 +223,7 @@ def _make_result(
                 spec,
                 chosen,
                 out,
-                force=force,
+                force=outputs.force,
                 save=save,
                 threads=threads,
                 what_if=what_if,

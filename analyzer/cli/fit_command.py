@@ -13,9 +13,15 @@ from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import check_not_input, check_paths, open_in_browser, write_all
-from analyzer.cli.progress import progress_bar
-from analyzer.cli.stdout import DASH, printing, terminal
+from analyzer.cli.outputs import (
+    check_not_input,
+    check_paths,
+    open_in_browser,
+    print_answer,
+    write_all,
+)
+from analyzer.cli.progress import choose_progress, progress_bar
+from analyzer.cli.stdout import DASH
 from analyzer.fitting.all_cards import fit_all_cards
 from analyzer.fitting.fit_answer import FitAnswer, encode_answer
 from analyzer.fitting.fit_target import FitQuestion, fit_target
@@ -45,13 +51,13 @@ class FitOptions:
 
     batch_size: Annotated[
         int | None,
-        options.option(
+        options.in_step(
             "Say if this batch fits. If --shape contains N, this is the batch of the search.", min=1
         ),
     ] = None
     gpu: Annotated[
         str,
-        options.option(
+        options.in_device(
             "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for every card of the "
             "catalogue, `--gpu list` lists them.",
             callback=list_gpus,
@@ -60,38 +66,27 @@ class FitOptions:
     ] = ""
     limit: Annotated[
         str | None,
-        options.option(
+        options.in_device(
             "Memory limit of the allocator, such as 16GiB; default the card's own, or this machine's "
             "memory."
         ),
     ] = None
     confirm: Annotated[
         bool | None,
-        options.option(
+        options.in_device(
             "Run the batch found and the next one: on a simulated card (the default if possible), or on "
             "this CPU.",
             "--confirm/--no-confirm",
         ),
     ] = None
-    remedies: Annotated[
-        bool, options.option("Also estimate the step with each remedy.", "--remedies")
-    ] = False
-    what_if: Annotated[
-        str,
-        options.option(
-            "Also estimate the step with these remedies: mixed-float16, accumulate-4, "
-            "remat-activations, optimizer-sgd, freeze …; an unknown name lists them.",
-            metavar="NAME,…",
-        ),
-    ] = ""
+    what_if: options.Remedies = ""
     inter_op_threads: options.InterOpThreads = None
     assume: Annotated[
         list[str] | None,
-        options.in_capture("Value that depends on data. Repeatable.", metavar="NAME=N"),
+        options.in_step("Value that depends on data. Repeatable.", metavar="NAME=N"),
     ] = None
 
 
-@options.expand_groups
 def fit(
     target: Target,
     *,
@@ -100,7 +95,9 @@ def fit(
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     open_page: options.OpenPage = False,
+    force: options.Force = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit, without running the step.
 
@@ -108,9 +105,9 @@ def fit(
     for the largest N at one batch size. Exits with 3 if not even size 1 fits, or if --batch-size does
     not.
     """
-    check_paths(json, html)
     spec = parse_target(target)
     check_not_input((json, html), spec.source)
+    check_paths(json, html, force=force)
     if spec.kind is TargetKind.TRACE:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
@@ -120,7 +117,7 @@ def fit(
     chosen, question = _make_question(asked, step, is_all)
     if not chosen.gpu and not is_all and not quiet:
         print(_FOR_CPU, file=sys.stderr)
-    with progress_bar() as progress:
+    with progress_bar(choose_progress(quiet, verbose)) as progress:
         answer = (fit_all_cards if is_all else fit_target)(
             spec, chosen, question, progress=progress
         )
@@ -153,7 +150,6 @@ def _make_question(
             "Name one card.",
             limit=asked.limit,
             confirm=asked.confirm,
-            remedies=asked.remedies,
             what_if=asked.what_if,
             shape=varied.template,
         )
@@ -162,7 +158,7 @@ def _make_question(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,
         confirm=asked.confirm,
-        remedies=asked.remedies or names == (),
+        remedies=names == (),
         what_if=names or (),
         varied=varied,
     )
@@ -175,7 +171,6 @@ def _deliver(
     """Write the files and print the answer."""
     from analyzer.fitting.fit_document import build_fit_document
     from analyzer.report.render.page_shell import to_page
-    from analyzer.report.render.terminal import print_terminal
 
     document = build_fit_document(answer)
 
@@ -185,9 +180,7 @@ def _deliver(
     def write_page(path: Path) -> None:
         write_text(path, to_page(document))
 
-    to_stdout = write_all((json, write_json), (html, write_page))
-    if not to_stdout and not quiet:
-        with printing():
-            print_terminal(document, terminal())
+    if not write_all((json, write_json), (html, write_page)):
+        print_answer(document, quiet=quiet)
     if open_page:
         open_in_browser(None if html == DASH else html, write_page)

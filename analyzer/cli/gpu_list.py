@@ -87,9 +87,10 @@ def gpus(
         ),
     ] = "",
     json: options.JsonFile = None,
+    force: options.Force = False,
 ) -> None:
     """List the cards of the catalogue, all or by search words."""
-    check_paths(json)
+    check_paths(json, force=force)
     cards, own = _search_cards(search), own_cards()
 
     def write(path: Path) -> None:

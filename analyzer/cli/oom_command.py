@@ -14,8 +14,14 @@ import typer
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import check_not_input, check_paths, open_in_browser, write_all
-from analyzer.cli.stdout import DASH, printing, terminal
+from analyzer.cli.outputs import (
+    check_not_input,
+    check_paths,
+    open_in_browser,
+    print_answer,
+    write_all,
+)
+from analyzer.cli.stdout import DASH
 from analyzer.model.errors import InputError
 from analyzer.oom import ModelTensor, OomReport, read_oom_log
 
@@ -47,18 +53,19 @@ def oom(
     json: options.JsonFile = None,
     html: options.HtmlFile = None,
     open_page: options.OpenPage = False,
+    force: options.Force = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
-    check_paths(json, html)
     if log != "-":
         check_not_input((json, html), Path(log))
+    check_paths(json, html, force=force)
     _check_model_options(target, trace, batch_size)
     report = _match_tensors(_read_log(log), target, trace, batch_size)
-    to_stdout = write_all((json, report.to_json), (html, report.to_html))
-    if not to_stdout and not quiet:
-        with printing():
-            report.print(terminal())
+    if not write_all((json, report.to_json), (html, report.to_html)):
+        from analyzer.oom.log_sections import build_sections
+
+        print_answer(build_sections(report.document), quiet=quiet)
     if open_page:
         open_in_browser(None if html == DASH else html, report.to_html)
 

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from analyzer.cli import shared_options as options
-from analyzer.cli.stdout import DASH, check_open, printing, terminal, write_to_stdout
+from analyzer.cli.progress import ProgressForm, choose_progress
+from analyzer.cli.stdout import DASH, check_open, is_stdout, printing, terminal, write_to_stdout
 from analyzer.model.contract.report.saved_result import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import check_output, is_regular
+from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
+from analyzer.report.untrusted import printable
 from analyzer.report.words import peak_limit_words
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -27,6 +30,8 @@ _INPUT_ENDINGS: Final = (
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
 """Name endings of input files in a run folder, a logdir or a saved model."""
+
+_LONGEST_LINE: Final = 1000  # characters of a headline
 
 Writer = Callable[[Path], object]
 
@@ -39,22 +44,33 @@ class Outputs:
     html: options.HtmlFile = None
     csv: options.CsvFile = None
     graph: Annotated[
-        Path | None, options.in_result("Write the graph: .graphml, or .json for node-link.")
+        Path | None,
+        options.in_result("Write the graph: .graphml, or .json for node-link.", is_rare=True),
     ] = None
     markdown: options.MarkdownFile = None
     perfetto: Annotated[
         Path | None,
-        options.in_result("Write counters and lifetimes for Perfetto or chrome://tracing."),
+        options.in_result(
+            "Write counters and lifetimes for Perfetto or chrome://tracing.", is_rare=True
+        ),
     ] = None
     parquet: Annotated[
-        Path | None, options.in_result("Write every allocation as Parquet; needs pyarrow.")
+        Path | None,
+        options.in_result("Write every allocation as Parquet; needs pyarrow.", is_rare=True),
     ] = None
     max_peak: Annotated[
         str | None,
         options.in_result("Exit with 3 if the allocated peak is above this size, such as 10GiB."),
     ] = None
     open_page: options.OpenPage = False
+    force: options.Force = False
     quiet: options.Quiet = False
+    verbose: options.Verbose = False
+
+    @property
+    def progress(self) -> ProgressForm:
+        """How to show the progress."""
+        return choose_progress(self.quiet, self.verbose)
 
     @property
     def paths(self) -> tuple[Path | None, ...]:
@@ -83,7 +99,7 @@ class Outputs:
         Raises:
             InputError: a folder is missing, a size is invalid, or pyarrow is not installed.
         """
-        check_paths(*self.paths)
+        check_paths(*self.paths, force=self.force)
         if self.max_peak is not None:
             parse_bytes(self.max_peak)
         if self.parquet is not None:
@@ -92,11 +108,11 @@ class Outputs:
             require_pyarrow()
 
 
-def check_paths(*paths: Path | None) -> None:
-    """Refuse files that cannot be written, before anything runs.
+def check_paths(*paths: Path | None, force: bool) -> None:
+    """Refuse files that cannot be written, before anything runs; ask about those that exist.
 
     Raises:
-        InputError: a path is a folder, has no folder, is read-only, or is named twice.
+        InputError: a path is a folder, has no folder, is read-only, is named twice, or exists.
     """
     named: set[Path] = set()
     for path in paths:
@@ -113,6 +129,21 @@ def check_paths(*paths: Path | None) -> None:
             name = "Standard output" if path == DASH else str(path)
             raise InputError(f"{name} is named twice.", hint="Give each output its own file.")
         named.add(real)
+        if path != DASH and not force and path.is_file() and path.stat().st_size:
+            _ask_to_replace(path)
+
+
+def _ask_to_replace(path: Path) -> None:
+    """Ask whether a file may be replaced.
+
+    Raises:
+        InputError: no, or nobody can be asked.
+    """
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"{path} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return
+    raise InputError(f"{path} exists.", hint="Add --force to replace it, or name another file.")
 
 
 def check_not_input(paths: Iterable[Path | None], *sources: Path) -> None:
@@ -151,6 +182,7 @@ def write_all(*writers: tuple[Path | None, Writer]) -> bool:
         else:
             write(path)
             report_written(path)
+            to_stdout = to_stdout or is_stdout(path)
     return to_stdout
 
 
@@ -159,18 +191,29 @@ def report_written(path: Path, suffix: str = "") -> None:
     print(f"Wrote {path}{suffix}", file=sys.stderr)
 
 
+def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None:
+    """Print a document, or with ``quiet`` only the headline; empty for the document's own."""
+    from analyzer.report.render.terminal import print_terminal
+
+    with printing():
+        if quiet:
+            print(printable(headline or document.headline, _LONGEST_LINE))
+        else:
+            print_terminal(document, terminal())
+
+
 def deliver(result: Result, outputs: Outputs) -> None:
     """Write the files and print the report.
 
     Raises:
         LimitError: the allocated peak is above ``--max-peak``.
     """
-    to_stdout = write_all(*outputs.writers(result))
-    if not to_stdout and not outputs.quiet:
-        from analyzer.report.report_sections import print_report
+    from analyzer.report.report_sections import report_document
+    from analyzer.report.summary import summarize
 
-        with printing():
-            print_report(result.report, terminal())
+    if not write_all(*outputs.writers(result)):
+        headline = summarize(result.report).headline
+        print_answer(report_document(result.report), quiet=outputs.quiet, headline=headline)
     if outputs.open_page:
         named = None if outputs.html == DASH else outputs.html
         saved = result.folder / REPORT_HTML if result.folder else None

@@ -22,33 +22,34 @@ class RunPlace:
     """Options that choose the run folder."""
 
     out: options.Out = None
-    force: Annotated[bool, options.in_result("Replace an earlier run in --out.", "--force")] = False
     no_save: Annotated[
-        bool, options.in_result("Write no run folder, only the files named here.", "--no-save")
+        bool,
+        options.in_result(
+            "Write no run folder, only the files named here.", "--no-save", is_rare=True
+        ),
     ] = False
 
     def check(self) -> None:
         """Refuse options that contradict each other.
 
         Raises:
-            InputError: --no-save comes with --out or --force.
+            InputError: --no-save comes with --out.
         """
         if self.no_save:
             options.refuse_options(
-                "and --no-save exclude each other", "Leave one out.", out=self.out, force=self.force
+                "and --no-save exclude each other", "Leave one out.", out=self.out
             )
 
     def refuse_for(self, spec: TargetSpec) -> None:
         """Refuse a run folder for a trace that is only opened.
 
         Raises:
-            InputError: --out or --force is given.
+            InputError: --out is given.
         """
         options.refuse_options(
             f"cannot be used: {spec.text} is only opened",
             "Leave it out; --json FILE and --html FILE write the result.",
             out=self.out,
-            force=self.force,
         )
 
     @contextlib.contextmanager

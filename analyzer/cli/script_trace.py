@@ -58,7 +58,7 @@ def trace_script_file(
         options=chosen,
     )
     with place.folder_for(spec) as folder:
-        end, result = trace_script(spec, request, folder, force=place.force, what_if=what_if)
+        end, result = trace_script(spec, request, folder, force=outputs.force, what_if=what_if)
         if end.fault:
             _report_fault(end.fault)
         if result is None:

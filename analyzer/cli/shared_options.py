@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
@@ -17,52 +17,84 @@ from analyzer.model.contract.capture_request import BATCH_SIZE, CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
 
-CAPTURE: Final = "How the step runs"
+STEP: Final = "The step"
+DEVICE: Final = "Where it runs"
+REPLAY: Final = "Memory limit and what-if"
 RESULT: Final = "Output"
-REPLAY: Final = "Other allocator settings"
 _NOT_GIVEN: Final = (None, False, "")
+_Group = TypeVar("_Group")
 
 
-def option(help_text: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
+def option(
+    help_text: str,
+    *names: str,
+    panel: str | None = None,
+    is_rare: bool = False,
+    **settings: Any,
+) -> Any:
     """Return a Typer option that shows no default value.
 
     Args:
         help_text: The help text.
         *names: Names such as ``--open``; without any, Typer derives one from the parameter.
-        panel: Heading in ``--help``.
+        panel: Heading in the help.
+        is_rare: Whether only ``--help-all`` lists it.
         **settings: Other arguments of ``typer.Option``.
     """
     settings.setdefault("show_default", False)
-    return typer.Option(*names, help=help_text, rich_help_panel=panel, **settings)
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, hidden=is_rare, **settings)
 
 
-def in_capture(help_text: str, *names: str, **settings: Any) -> Any:
-    """Return an option listed under ``CAPTURE``."""
-    return option(help_text, *names, panel=CAPTURE, **settings)
+in_step = partial(option, panel=STEP)
+in_device = partial(option, panel=DEVICE)
+in_replay = partial(option, panel=REPLAY)
+in_result = partial(option, panel=RESULT)
 
 
-def in_result(help_text: str, *names: str, **settings: Any) -> Any:
-    """Return an option listed under ``RESULT``."""
-    return option(help_text, *names, panel=RESULT, **settings)
+def _show_all(context: typer.Context, is_wanted: bool) -> None:
+    """Print the help with the rare options and exit."""
+    if is_wanted:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
 
 
+HelpAll = Annotated[
+    bool,
+    option(
+        "Show this message with the rare options, and exit.",
+        "--help-all",
+        callback=_show_all,
+        is_eager=True,
+        expose_value=False,
+    ),
+]
 BatchSize = Annotated[
-    int | None,
-    in_capture(f"Batch size if the target leaves it open; default {BATCH_SIZE}.", min=1),
+    int | None, in_step(f"Batch size if the target leaves it open; default {BATCH_SIZE}.", min=1)
 ]
 Jit = Annotated[
     bool | None,
-    in_capture(
+    in_step(
         "Compile with XLA; the default is the choice of the model or of Keras.", "--jit/--no-jit"
     ),
 ]
 Shape = Annotated[
     list[str] | None,
-    in_capture("Input axes without the batch: NAME=224,224,3, or 224,224,3 for a single input."),
+    in_step("Input axes without the batch: NAME=224,224,3, or 224,224,3 for a single input."),
+]
+Remedies = Annotated[
+    str,
+    in_replay(
+        "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
+        "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name lists them.",
+        "--what-if",
+        metavar="NAME,…",
+    ),
 ]
 InterOpThreads = Annotated[
     int | None,
-    in_capture("Threads that run ops in parallel; default this machine's.", min=1),
+    in_device("Threads that run ops in parallel; default this machine's.", min=1, is_rare=True),
 ]
 Out = Annotated[
     Path | None, in_result("Run folder and TensorBoard logdir; default traces/NAME-TIME.")
@@ -80,25 +112,28 @@ Scheduler = Annotated[
         "Use the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786, instead of this machine's "
         "cores. Needs the extra `dask`, and the files on every worker.",
         metavar="ADDRESS",
+        is_rare=True,
     ),
 ]
-Quiet = Annotated[bool, in_result("Print no tables.", "--quiet", "-q")]
+Force = Annotated[bool, in_result("Replace files that exist.", "--force")]
+Quiet = Annotated[bool, in_result("Print only the answer, in one line.", "--quiet", "-q")]
+Verbose = Annotated[bool, in_result("Print each stage with its time on stderr.", "--verbose", "-v")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """Options that define the step."""
 
-    mode: Annotated[str, in_capture("train or infer.")] = ""
+    mode: Annotated[str, in_step("train or infer.")] = ""
     shape: Shape = None
     optimizer: Annotated[
-        str, in_capture(f"Keras optimizer; default the model's own, or {OPTIMIZER}.")
+        str, in_step(f"Keras optimizer; default the model's own, or {OPTIMIZER}.")
     ] = ""
     loss: Annotated[
-        str, in_capture("Keras loss; default the model's own, or one that fits the output.")
+        str, in_step("Keras loss; default the model's own, or one that fits the output.")
     ] = ""
     jit: Jit = None
-    dtype_policy: Annotated[str, in_capture("Keras dtype policy, such as mixed_float16.")] = ""
+    dtype_policy: Annotated[str, in_step("Keras dtype policy, such as mixed_float16.")] = ""
 
     def to_capture(self) -> CaptureOptions:
         """Return the options of a capture; all others keep their defaults.
@@ -123,23 +158,19 @@ class ReplayOptions:
 
     limit: Annotated[
         str | None,
-        option(
-            "Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit.",
-            panel=REPLAY,
-        ),
+        in_replay("Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit."),
     ] = None
     growth: Annotated[
         bool | None,
-        option(
+        in_replay(
             "Replay with a pool that grows on demand, or takes its limit at once.",
             "--growth/--no-growth",
-            panel=REPLAY,
         ),
     ] = None
     fragmentation_fraction: Annotated[
         float | None,
-        option(
-            "Replay with this internal_fragmentation_fraction.", panel=REPLAY, min=0.0, max=0.999
+        in_replay(
+            "Replay with this internal_fragmentation_fraction.", min=0.0, max=0.999, is_rare=True
         ),
     ] = None
 
@@ -157,17 +188,40 @@ class ReplayOptions:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectDefaults:
+    """The options whose values come from pyproject.toml, by parameter name."""
+
+    names: frozenset[str] = frozenset()
+
+    def drop(self, group: _Group) -> _Group:
+        """Return a group of options without these values, for targets that they do not apply to."""
+        back = {
+            field.name: field.default
+            for field in fields(group)  # type: ignore[arg-type]
+            if field.name in self.names
+        }
+        return replace(group, **back)  # type: ignore[type-var]
+
+
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn each dataclass parameter of a command into one option per field.
+    """Turn each dataclass parameter of a command into one option per field; add ``--help-all``.
 
     Args:
-        command: A function for Typer. It is called with the dataclasses, filled from the options.
+        command: A function for Typer. It is called with the dataclasses, filled from the options. A
+            parameter of the type ``ProjectDefaults`` receives the options set by pyproject.toml.
     """
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, type[Any]] = {}
-    parameters: list[inspect.Parameter] = []
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    ]
+    defaults_name = ""
     for parameter in signature.parameters.values():
         group = parameter.annotation
+        if group is ProjectDefaults:
+            defaults_name = parameter.name
+            continue
         if not (isinstance(group, type) and is_dataclass(group)):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
@@ -183,8 +237,20 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
             for field in fields(group)
         ]
 
+    parameters.append(
+        inspect.Parameter(
+            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
+        )
+    )
+
     @wraps(command)
-    def run(**values: Any) -> None:
+    def run(*, context: typer.Context, **values: Any) -> None:
+        values.pop("help_all", None)
+        if defaults_name:
+            sources = {name: context.get_parameter_source(name) for name in values}
+            values[defaults_name] = ProjectDefaults(
+                frozenset(name for name in sources if "DEFAULT_MAP" in str(sources[name]))
+            )
         filled = {
             name: group(**{field.name: values.pop(field.name) for field in fields(group)})
             for name, group in groups.items()

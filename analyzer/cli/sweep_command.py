@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import Writer, check_not_input, check_paths, write_all
-from analyzer.cli.progress import progress_bar
-from analyzer.cli.stdout import printing, terminal
+from analyzer.cli.outputs import Writer, check_not_input, check_paths, print_answer, write_all
+from analyzer.cli.progress import choose_progress, progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
 from analyzer.model.contract.report.sweep_file import SweepFile
 from analyzer.model.contract.report.writing import encode_report
@@ -29,30 +28,32 @@ def sweep(
     ],
     out: Annotated[
         Path | None,
-        options.option(
+        options.in_result(
             "Folder of the finished cells; default the configuration's path without its ending. An "
             "interrupted sweep continues there."
         ),
     ] = None,
     jobs: Annotated[
-        int | None, options.option("Parallel estimates; default half the cores.", min=1)
+        int | None, options.in_device("Parallel estimates; default half the cores.", min=1)
     ] = None,
     scheduler: options.Scheduler = "",
     json: options.JsonFile = None,
     csv: options.CsvFile = None,
     html: options.HtmlFile = None,
+    force: options.Force = False,
     quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Estimate every combination of models, batches, cards and remedies, and show them in a table.
 
     Each finished cell is a file, so an interrupted sweep continues.
     """
-    check_paths(json, csv, html)
     check_not_input((json, csv, html), config)
+    check_paths(json, csv, html, force=force)
     questions = read_questions(config)
     folder = out or config.with_suffix("")
     engine = WorkEngine(scheduler=scheduler, workers=jobs or max(local_cores() // 2, 1))
-    with progress_bar() as progress:
+    with progress_bar(choose_progress(quiet, verbose)) as progress:
         result = run_sweep(questions, config.stem, folder, engine=engine, progress=progress)
     _deliver(result, folder, json, csv, html, quiet=quiet)
 
@@ -69,7 +70,6 @@ def _deliver(
     """Write the files, two of them also into the sweep's folder, and print the table."""
     from analyzer.fitting.sweep_document import build_sweep_document, sweep_to_csv
     from analyzer.report.render.page_shell import to_page
-    from analyzer.report.render.terminal import print_terminal
 
     document = build_sweep_document(result)
     page = to_page(document)
@@ -79,11 +79,9 @@ def _deliver(
 
     writer(encode_report)(folder / SWEEP_JSON)
     write_text(folder / "sweep.html", page)
-    to_stdout = write_all(
+    if not write_all(
         (json, writer(encode_report)),
         (csv, writer(sweep_to_csv)),
         (html, lambda path: write_text(path, page)),
-    )
-    if not to_stdout and not quiet:
-        with printing():
-            print_terminal(document, terminal())
+    ):
+        print_answer(document, quiet=quiet)

@@ -55,22 +55,22 @@ class TraceOptions:
     batch_size: options.BatchSize = None
     steps: Annotated[
         int | None,
-        options.in_capture(
+        options.in_device(
             f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.", min=1
         ),
     ] = None
     warmup: Annotated[
         int | None,
-        options.in_capture(
+        options.in_device(
             f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.", min=1
         ),
     ] = None
     device: Annotated[
-        str, options.in_capture("cpu or gpu; default a GPU if the machine has one.")
+        str, options.in_device("cpu or gpu; default a GPU if the machine has one.")
     ] = ""
     gpu: Annotated[
         str,
-        options.in_capture(
+        options.in_device(
             "Run on a simulated card with TensorFlow's own GPU runtime: t4, a100-80gb, 2xt4 ... "
             "(Linux on x86-64). --limit and --growth then configure TensorFlow itself. `--gpu list` "
             "lists all cards.",
@@ -80,14 +80,17 @@ class TraceOptions:
     ] = ""
     inter_op_threads: Annotated[
         int | None,
-        options.in_capture("Threads that run ops in parallel; with 1, runs repeat.", min=1),
+        options.in_device(
+            "Threads that run ops in parallel; with 1, runs repeat.", min=1, is_rare=True
+        ),
     ] = None
     assume: Annotated[
         list[str] | None,
-        options.in_capture(
+        options.in_device(
             "With --gpu: replace an answer of the card's libraries: "
             f"{', '.join(one.name for one in ASSUMPTIONS)}. Repeatable.",
             metavar="NAME=N",
+            is_rare=True,
         ),
     ] = None
 
@@ -97,15 +100,17 @@ class ReadOptions:
     """Options that select data of an existing trace."""
 
     host: Annotated[
-        str, options.in_result("Host to open, if a logdir has several; default all of them.")
+        str,
+        options.in_result(
+            "Host to open, if a logdir has several; default all of them.", is_rare=True
+        ),
     ] = ""
     allocator: Annotated[
-        str, options.in_result("Allocator to report; default the device's own.")
+        str, options.in_result("Allocator to report; default the device's own.", is_rare=True)
     ] = ""
     scheduler: options.Scheduler = ""
 
 
-@options.expand_groups
 def trace(
     target: Target,
     arguments: Arguments = None,
@@ -116,6 +121,7 @@ def trace(
     outputs: Outputs,
     replay: options.ReplayOptions,
     reading: ReadOptions,
+    project: options.ProjectDefaults,
 ) -> None:
     """Capture the memory of a step, or open a trace, and explain its use and how to reduce it.
 
@@ -125,9 +131,11 @@ def trace(
     A Python file without a name (script.py, not script.py:name) runs as Python would run it, with its
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
-    outputs.check()
     spec = parse_target(target, scripts=True)
     check_not_input(outputs.paths, spec.source)
+    outputs.check()
+    if spec.kind is TargetKind.TRACE:
+        capture, step = project.drop(capture), project.drop(step)
     chosen, what_if = _capture_options(spec, capture, step, replay)
     place.check()
     if spec.kind is TargetKind.SCRIPT:
@@ -153,7 +161,7 @@ def trace(
     )
     _check_reading(spec, chosen, reading, place)
     with place.folder_for(spec) as folder:
-        result = _make_result(spec, chosen, folder, place, reading, what_if, outputs.has_files)
+        result = _make_result(spec, chosen, folder, place, reading, what_if, outputs)
         deliver(place.without_lost_folder(result), outputs)
     if spec.kind is not TargetKind.TRACE:
         place.announce(
@@ -238,10 +246,10 @@ def _make_result(
     place: RunPlace,
     reading: ReadOptions,
     what_if: WhatIf,
-    search: bool,
+    outputs: Outputs,
 ) -> Result:
     """Open the trace, or capture the target into ``out``."""
-    with progress_bar() as progress:
+    with progress_bar(outputs.progress) as progress:
         if spec.kind is not TargetKind.TRACE:
             from analyzer.session.target_results import trace_target
 
@@ -249,7 +257,7 @@ def _make_result(
                 spec,
                 chosen,
                 out,
-                force=place.force,
+                force=outputs.force,
                 save=not place.no_save,
                 what_if=what_if,
                 progress=progress,
@@ -259,7 +267,7 @@ def _make_result(
             host=reading.host,
             allocator=reading.allocator,
             what_if=what_if,
-            search=search,
+            search=outputs.has_files,
             engine=WorkEngine(scheduler=reading.scheduler, workers=local_cores()),
             progress=progress,
         )

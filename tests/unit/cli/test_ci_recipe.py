@@ -32,7 +32,7 @@ def test_its_commands_are_taken_and_its_files_written(
         r"\*\*The allocated peak of .* is above the limit of 1\.00 MiB by .*\*\*", summary
     )
     within = [word.replace("1MiB", "1GiB") for word in options]
-    assert analyze("trace", sample_folder("infer"), *within).code == 0
+    assert analyze("trace", sample_folder("infer"), *within, "--force").code == 0
     assert "is within the limit of 1.00 GiB" in Path("peak.md").read_text("utf-8")
     sides = {"before": sample_folder("infer"), "after": sample_folder("cnn")}
     grown = analyze(*(sides.get(word, word) for word in compared))
@@ -42,5 +42,5 @@ def test_its_commands_are_taken_and_its_files_written(
 
 def test_every_command_has_its_options() -> None:
     for words in commands():
-        known = analyze(words[0], "--help").out
+        known = analyze(words[0], "--help-all").out
         assert not [w for w in words if w.startswith("--") and w not in known]
