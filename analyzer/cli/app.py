@@ -103,7 +103,7 @@ def load_command(name: str) -> Any:
     from analyzer.cli.shared_options import expand_groups
 
     run = expand_groups(getattr(import_module(module), function))
-    paragraphs = cleandoc(run.__doc__).split("\n\n")
+    paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     alone.command(name=name, help=text, context_settings=_HELP)(run)
