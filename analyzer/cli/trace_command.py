@@ -138,14 +138,8 @@ def trace(
         capture, step = project.drop(capture), project.drop(step)
     chosen, what_if = _capture_options(spec, capture, step, replay)
     place.check()
+    _check_reading(spec, chosen, reading, place)
     if spec.kind is TargetKind.SCRIPT:
-        options.refuse_options(
-            "cannot be used with a script",
-            "Leave them out.",
-            host=reading.host,
-            allocator=reading.allocator,
-            scheduler=reading.scheduler,
-        )
         from analyzer.cli.script_trace import trace_script_file
 
         trace_script_file(
@@ -159,7 +153,6 @@ def trace(
     options.refuse_options(
         "cannot be used without a script", "Leave it out.", warmup=capture.warmup
     )
-    _check_reading(spec, chosen, reading, place)
     with place.folder_for(spec) as folder:
         result = _make_result(spec, chosen, folder, place, reading, what_if, outputs)
         deliver(place.without_lost_folder(result), outputs)
